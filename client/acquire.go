@@ -28,34 +28,34 @@ func (c *Client) AcquireN(ctx context.Context, n int, domain string, ds ...Descr
 	return err
 }
 
-// wait waits until the service grants the permits of r. holdID is the id of a hold, or "" without a hold.
-func (c *Client) wait(ctx context.Context, r *Request, holdID string) (*answer, error) {
-	if err := r.check(); err != nil {
+// wait waits until the service grants the permits of request. holdID is the id of a hold, or "" without a hold.
+func (c *Client) wait(ctx context.Context, request *Request, holdID string) (*answer, error) {
+	if err := request.check(); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	w := &waiter{permits: r.n(), holdID: holdID, result: make(chan error, 1)}
+	waiter := &waiter{permits: request.n(), holdID: holdID, result: make(chan error, 1)}
 	if deadline, ok := ctx.Deadline(); ok {
-		w.deadline = c.clock.Now().Add(time.Until(deadline))
+		waiter.deadline = c.clock.Now().Add(time.Until(deadline))
 	}
-	q, err := c.enqueue(r, w)
+	q, err := c.enqueue(request, waiter)
 	if err != nil {
 		return nil, err
 	}
 	select {
-	case err = <-w.result:
+	case err = <-waiter.result:
 	case <-ctx.Done():
-		err = q.removeWaiter(w, ctx.Err())
+		err = q.removeWaiter(waiter, ctx.Err())
 	}
-	return w.grant, err
+	return waiter.grant, err
 }
 
-// enqueue adds w to the queue of r. If there is no such queue, it starts one.
-func (c *Client) enqueue(r *Request, w *waiter) (*queue, error) {
-	key := r.key()
-	if w.holdID != "" {
+// enqueue adds waiter to the queue of request. If request has no queue yet, enqueue starts a queue.
+func (c *Client) enqueue(request *Request, waiter *waiter) (*queue, error) {
+	key := request.key()
+	if waiter.holdID != "" {
 		key = holdKeyPrefix + key
 	}
 	c.mu.Lock()
@@ -65,40 +65,41 @@ func (c *Client) enqueue(r *Request, w *waiter) (*queue, error) {
 	}
 	q := c.queues[key]
 	if q == nil {
-		q = &queue{client: c, key: key, request: r, isHold: w.holdID != "", wakeUps: make(chan struct{}, 1)}
+		q = &queue{client: c, key: key, request: request, isHold: waiter.holdID != "", wakeUps: make(chan struct{}, 1)}
 		c.queues[key] = q
 		c.goroutines.Add(1)
 		go q.run()
 	}
-	w.element = q.waiters.PushBack(w)
+	waiter.element = q.waiters.PushBack(waiter)
 	q.rejectLateWaiters()
 	return q, nil
 }
 
 // removeWaiter ends the wait of w with err. If w already has a result, removeWaiter returns the result.
 func (q *queue) removeWaiter(w *waiter, err error) error {
-	c := q.client
-	c.mu.Lock()
+	client := q.client
+	client.mu.Lock()
 	if w.element == nil {
-		c.mu.Unlock()
+		client.mu.Unlock()
 		return <-w.result
 	}
 	isFirst := q.waiters.Front() == w.element
 	q.waiters.Remove(w.element)
 	w.element = nil
-	// The queue pauses until the permits of the first waiter come. Another number of permits can come earlier.
+	// The queue pauses until the permits of the first waiter come. If the new first waiter wants another number of
+	// permits, they can come earlier.
 	if newFirst := q.waiters.Front(); isFirst && (newFirst == nil || newFirst.Value.(*waiter).permits != w.permits) {
 		q.endPause()
 	}
-	c.mu.Unlock()
+	client.mu.Unlock()
 	if w.outageErr != nil {
 		return fmt.Errorf("%w; the last call failed: %w", err, w.outageErr)
 	}
 	return err
 }
 
-// refund gives the permits of r back in a goroutine. grant is the answer that granted the permits.
-func (c *Client) refund(r *Request, holdID string, grant *answer) {
+// refund gives the permits of request back in a goroutine. grant is the answer that granted the permits.
+func (c *Client) refund(request *Request, holdID string, grant *answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.isClosed {
@@ -107,25 +108,25 @@ func (c *Client) refund(r *Request, holdID string, grant *answer) {
 	c.goroutines.Add(1)
 	go func() {
 		defer c.goroutines.Done()
-		err := c.giveBack(context.WithoutCancel(c.lifetime), r, holdID, grant)
+		err := c.giveBack(context.WithoutCancel(c.lifetime), request, holdID, grant)
 		if err != nil && !errors.Is(err, ErrClosed) {
 			c.log.Warn("refund failed", "error", err)
 		}
 	}()
 }
 
-// giveBack gives the permits of r back. If all limits have forgotten the permits, giveBack does nothing. grant is the
+// giveBack gives the permits of request back. If all limits have forgotten the permits, giveBack does nothing. grant is the
 // answer that granted the permits.
-func (c *Client) giveBack(ctx context.Context, r *Request, holdID string, grant *answer) error {
+func (c *Client) giveBack(ctx context.Context, request *Request, holdID string, grant *answer) error {
 	if grant.holdTime == 0 {
 		holdID = "" // no limit counts holds
 	}
 	if holdID == "" && c.clock.Now().Sub(grant.calledAt) >= grant.resetAfter {
 		return nil
 	}
-	_, err := c.decide(ctx, call{request: r, n: -r.n(), isGrantDegraded: grant.Degraded, holdID: holdID})
+	_, err := c.decide(ctx, call{request: request, n: -request.n(), isGrantDegraded: grant.Degraded, holdID: holdID})
 	if err == nil {
-		c.endPauses(r)
+		c.endPauses(request)
 	}
 	return err
 }
@@ -135,8 +136,8 @@ func (c *Client) endPauses(r *Request) {
 	key := r.key()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, key := range []string{key, holdKeyPrefix + key} {
-		if q := c.queues[key]; q != nil {
+	for _, queueKey := range []string{key, holdKeyPrefix + key} {
+		if q := c.queues[queueKey]; q != nil {
 			q.endPause()
 		}
 	}
@@ -165,7 +166,7 @@ type queue struct {
 	isHold  bool     // the waiters want holds, and each waiter has a hold id
 	waiters list.List
 	wakeUps chan struct{} // an element in this channel ends a pause of the goroutine
-	denial  *answer       // the denial because of which the goroutine pauses; nil without such a pause
+	denial  *answer       // the last denial, while the goroutine pauses because of this denial; otherwise nil
 }
 
 // waiter is a caller in a queue.
@@ -203,7 +204,7 @@ func (q *queue) run() {
 			return
 		}
 		bound = oneWaiter
-		a, err := q.client.decide(q.client.lifetime, call{request: q.request, n: permits, chargesNothingIfDenied: true, holdID: batch[0].holdID})
+		answer, err := q.client.decide(q.client.lifetime, call{request: q.request, n: permits, chargesNothingIfDenied: true, holdID: batch[0].holdID})
 		switch {
 		case q.client.lifetime.Err() != nil:
 			// nextBatch ends the waits and returns nil.
@@ -213,24 +214,24 @@ func (q *queue) run() {
 			continue
 		case err != nil:
 			q.finishBatch(batch, err)
-		case a.Allowed:
-			q.grantBatch(batch, a)
+		case answer.Allowed:
+			q.grantBatch(batch, answer)
 			bound = batchBound{waiters: min(2*len(batch), maxWaiters), permits: math.MaxInt64}
-			if a.Limited {
-				bound.permits = int64(a.Remaining)
+			if answer.Limited {
+				bound.permits = int64(answer.Remaining)
 			}
 			slotPauses.Reset()
 		case len(batch) > 1:
-			if a.Never {
+			if answer.Never {
 				maxWaiters = 1
 			}
-			bound = batchBound{waiters: len(batch) / 2, permits: int64(a.Remaining)}
-		case a.Never:
-			q.finishBatch(batch, newWeightError(permits, a))
-		case a.holdTime > 0: // only a slot is missing, which a holder can release at any time
-			q.pause(min(slotPauses.NextBackOff(), max(a.retryAfter, firstSlotPause)), nil)
+			bound = batchBound{waiters: len(batch) / 2, permits: int64(answer.Remaining)}
+		case answer.Never:
+			q.finishBatch(batch, newWeightError(permits, answer))
+		case answer.holdTime > 0: // only a slot is missing, and a holder can release a slot at any time
+			q.pause(min(slotPauses.NextBackOff(), max(answer.retryAfter, firstSlotPause)), nil)
 		default:
-			q.pause(a.retryAfter+randomDelay(a.retryAfter), a)
+			q.pause(answer.retryAfter+randomDelay(answer.retryAfter), answer)
 		}
 		outagePauses.Reset()
 	}
@@ -250,10 +251,10 @@ func randomDelay(wait time.Duration) time.Duration {
 // nextBatch returns the first waiters within bound, and the sum of their permits. The batch always has the first
 // waiter. If the queue is empty or the client is closed, nextBatch returns nil and removes the queue.
 func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
-	c := q.client
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.isClosed {
+	client := q.client
+	client.mu.Lock()
+	defer client.mu.Unlock()
+	if client.isClosed {
 		for e := q.waiters.Front(); e != nil; e = q.waiters.Front() {
 			q.finishWaiter(e.Value.(*waiter), ErrClosed)
 		}
@@ -266,7 +267,7 @@ func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
 		batch, permits = append(batch, w), permits+w.permits
 	}
 	if batch == nil {
-		delete(c.queues, q.key)
+		delete(client.queues, q.key)
 	}
 	select {
 	case <-q.wakeUps: // the next call comes at once, so the goroutine needs no wake-up
@@ -322,28 +323,28 @@ func (q *queue) recordOutage(err error) {
 	}
 }
 
-// pause waits for d, or until endPause. denial is the denial of the first waiter, or nil after another failure. If the
+// pause waits for d, or until endPause. denial is the denial of the first waiter, or nil if the pause has another reason. If the
 // first waiter can't get its permits before its deadline, pause rejects the waiter and returns at once, because the
 // next waiter may need fewer permits.
 func (q *queue) pause(d time.Duration, denial *answer) {
-	c := q.client
-	c.mu.Lock()
+	client := q.client
+	client.mu.Lock()
 	q.denial = denial
 	firstElement := q.waiters.Front()
 	q.rejectLateWaiters()
 	mustWait := firstElement != nil && q.waiters.Front() == firstElement
-	c.mu.Unlock()
+	client.mu.Unlock()
 	if mustWait {
-		timer, stop := c.clock.NewTimer(d)
+		timer, stop := client.clock.NewTimer(d)
 		defer stop()
 		select {
 		case <-timer:
 		case <-q.wakeUps:
-		case <-c.lifetime.Done():
+		case <-client.lifetime.Done():
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	client.mu.Lock()
+	defer client.mu.Unlock()
 	q.denial = nil
 }
 
@@ -365,8 +366,8 @@ func (q *queue) rejectLateWaiters() {
 		// The waiters after the first waiter get at most Limit permits in each window.
 		if windows := permits / max(int64(q.denial.Limit), 1); windows > 0 && q.denial.Limit > 0 {
 			wait = math.MaxInt64
-			if n := float64(firstWait) + float64(windows)*float64(q.denial.Window); n < math.MaxInt64 {
-				wait = time.Duration(n)
+			if nanos := float64(firstWait) + float64(windows)*float64(q.denial.Window); nanos < math.MaxInt64 {
+				wait = time.Duration(nanos)
 			}
 		}
 		if w.deadline.IsZero() || w.deadline.Sub(now) >= wait {

@@ -62,7 +62,7 @@ type Options struct {
 	// most 1. Four processes that share a limit need a ratio of 0.25. The default is 1.
 	LocalRatio float64
 
-	// DialOptions are more options of the connection, for example for tracing.
+	// DialOptions are further options of the connection, for example for tracing.
 	DialOptions []grpc.DialOption
 
 	// Log gets the events that no method returns, such as an outage. The default is no log.
@@ -89,7 +89,7 @@ type Client struct {
 	isClosed   bool
 }
 
-// decider decides calls. A Client has a failover, or for NewLocal a service in this process.
+// decider decides calls. The decider of a Client is a failover, or after NewLocal a service in this process.
 type decider interface {
 	decide(ctx context.Context, c *call) (*answer, error)
 }
@@ -103,21 +103,21 @@ func New(target string, o Options) (*Client, error) {
 	if o.Timeout < 0 {
 		return nil, fmt.Errorf("options: Timeout: got %s, want at least 0", o.Timeout)
 	}
-	c := newClient(o)
-	remote, conn, err := dial(target, o)
+	client := newClient(o)
+	remoteService, conn, err := dial(target, o)
 	if err != nil {
 		return nil, err
 	}
-	c.closers = append(c.closers, conn.Close)
-	c.decider, err = newFailover(remote, o, c.clock, c.log)
+	client.closers = append(client.closers, conn.Close)
+	client.decider, err = newFailover(remoteService, o, client.clock, client.log)
 	if err != nil {
-		_ = c.Close()
+		_ = client.Close()
 		return nil, err
 	}
-	return c, nil
+	return client, nil
 }
 
-// NewLocal returns a Client without a service, which decides in this process with limits. Of the Options, it uses only
+// NewLocal returns a Client without a service, which decides in this process with limits. It uses only the options
 // LocalRatio, Log and Clock.
 func NewLocal(limits Limits, o Options) (*Client, error) {
 	c := newClient(o)
@@ -129,16 +129,16 @@ func NewLocal(limits Limits, o Options) (*Client, error) {
 	return c, nil
 }
 
-func newClient(o Options) *Client {
-	c := &Client{timeout: cmp.Or(o.Timeout, DefaultTimeout), clock: o.Clock, log: o.Log, queues: map[string]*queue{}}
-	if c.clock == nil {
-		c.clock = systemClock{}
+func newClient(options Options) *Client {
+	client := &Client{timeout: cmp.Or(options.Timeout, DefaultTimeout), clock: options.Clock, log: options.Log, queues: map[string]*queue{}}
+	if client.clock == nil {
+		client.clock = systemClock{}
 	}
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
+	if client.log == nil {
+		client.log = slog.New(slog.DiscardHandler)
 	}
-	c.lifetime, c.endLifetime = context.WithCancel(context.Background())
-	return c
+	client.lifetime, client.endLifetime = context.WithCancel(context.Background())
+	return client
 }
 
 // Close ends the waits of callers with ErrClosed, and closes the connection. Close does not give

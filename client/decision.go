@@ -77,9 +77,9 @@ func (a *answer) decision() Decision {
 
 // addStatus adds the status of a descriptor. a describes the denied descriptor with the latest reset. If no descriptor
 // is denied, a describes the descriptor with the fewest permits left.
-func (a *answer) addStatus(st *rlsv3.RateLimitResponse_DescriptorStatus, isDenied bool) {
-	reset := st.GetDurationUntilReset().AsDuration()
-	describesAnswer := !a.Limited || a.retryAfter == 0 && st.GetLimitRemaining() < a.Remaining
+func (a *answer) addStatus(status *rlsv3.RateLimitResponse_DescriptorStatus, isDenied bool) {
+	reset := status.GetDurationUntilReset().AsDuration()
+	describesAnswer := !a.Limited || a.retryAfter == 0 && status.GetLimitRemaining() < a.Remaining
 	if isDenied {
 		describesAnswer = a.retryAfter == 0 || reset >= a.retryAfter
 		a.retryAfter = max(a.retryAfter, reset, time.Microsecond)
@@ -88,50 +88,50 @@ func (a *answer) addStatus(st *rlsv3.RateLimitResponse_DescriptorStatus, isDenie
 	}
 	a.Limited = true
 	if describesAnswer {
-		l := st.GetCurrentLimit()
+		l := status.GetCurrentLimit()
 		a.Name, a.Limit, a.Window = l.GetName(), l.GetRequestsPerUnit(), windowOf(l)
-		a.Remaining, a.Reset = st.GetLimitRemaining(), reset
+		a.Remaining, a.Reset = status.GetLimitRemaining(), reset
 	}
 }
 
-// newAnswer returns the answer of a service to c. header has the times that rls adds; other services send no such header.
-func newAnswer(c *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answer {
-	a := &answer{Decision: Decision{Allowed: resp.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT}}
+// newAnswer returns the answer of a service to call. header has the times that only rls sends.
+func newAnswer(call *call, resp *rlsv3.RateLimitResponse, header metadata.MD) *answer {
+	result := &answer{Decision: Decision{Allowed: resp.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT}}
 	exceedsLimit := false // the call asks for more permits than a limit has in a window
-	for _, st := range resp.GetStatuses() {
-		l := st.GetCurrentLimit()
+	for _, status := range resp.GetStatuses() {
+		l := status.GetCurrentLimit()
 		if l == nil {
 			continue
 		}
-		isDenied := st.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT
-		exceedsLimit = exceedsLimit || isDenied && int64(c.n) > int64(l.GetRequestsPerUnit())
-		a.addStatus(st, isDenied)
+		isDenied := status.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT
+		exceedsLimit = exceedsLimit || isDenied && int64(call.n) > int64(l.GetRequestsPerUnit())
+		result.addStatus(status, isDenied)
 	}
 	if reset, ok := headerSeconds(header, limit.ResetAfterKey); ok {
-		a.resetAfter = reset
+		result.resetAfter = reset
 	}
-	a.holdTime, _ = headerSeconds(header, limit.HoldKey)
-	if a.Allowed {
-		return a
+	result.holdTime, _ = headerSeconds(header, limit.HoldKey)
+	if result.Allowed {
+		return result
 	}
-	switch retry := header.Get(limit.RetryAfterKey); {
-	case len(retry) == 0:
-		a.Never = exceedsLimit
-	case retry[0] == limit.RetryNever:
-		a.Never = true
+	switch retryValues := header.Get(limit.RetryAfterKey); {
+	case len(retryValues) == 0:
+		result.Never = exceedsLimit
+	case retryValues[0] == limit.RetryNever:
+		result.Never = true
 	default:
 		if wait, ok := headerSeconds(header, limit.RetryAfterKey); ok {
-			a.retryAfter = wait
+			result.retryAfter = wait
 		}
 	}
-	return a
+	return result
 }
 
 const maxWindow = limit.MaxPeriod * time.Microsecond
 
 // headerSeconds returns the time in the header with this key, which is a number of seconds such as 1.5. ok is false if the
 // header is missing or invalid.
-func headerSeconds(header metadata.MD, key string) (time.Duration, bool) {
+func headerSeconds(header metadata.MD, key string) (_ time.Duration, ok bool) {
 	values := header.Get(key)
 	if len(values) != 1 {
 		return 0, false

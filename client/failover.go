@@ -32,14 +32,14 @@ const probePause = time.Second
 
 // failover calls the service, and decides in place of the service while the service does not answer.
 type failover struct {
-	remote service
-	mode   Failure
-	local  service // decides in mode FailLocal; otherwise nil
-	clock  Clock
-	log    *slog.Logger
+	remoteService service
+	failureMode   Failure
+	localService  service // decides in mode FailLocal; otherwise nil
+	clock         Clock
+	log           *slog.Logger
 
-	// minOutageTime is the least duration of a call whose missed deadline counts as an outage. With shorter deadlines,
-	// one caller could otherwise cause decisions without the service for all callers of the Client.
+	// A call that misses its deadline counts as an outage only if the call took at least minOutageTime. Otherwise one
+	// caller with a short deadline could cause decisions without the service for all callers of the Client.
 	minOutageTime time.Duration
 
 	// nextProbe is the time of the next probe while the service fails, in nanoseconds since 1970; 0 while the service
@@ -47,33 +47,33 @@ type failover struct {
 	nextProbe atomic.Int64
 }
 
-func newFailover(remote service, o Options, clock Clock, log *slog.Logger) (*failover, error) {
-	f := &failover{
-		remote: remote, mode: o.Failure, clock: clock, log: log,
-		minOutageTime: cmp.Or(o.Timeout, DefaultTimeout) / 10,
+func newFailover(remoteService service, options Options, clock Clock, log *slog.Logger) (*failover, error) {
+	failover := &failover{
+		remoteService: remoteService, failureMode: options.Failure, clock: clock, log: log,
+		minOutageTime: cmp.Or(options.Timeout, DefaultTimeout) / 10,
 	}
 	switch {
-	case o.Failure == FailLocal:
+	case options.Failure == FailLocal:
 		var err error
-		f.local, err = newLocal(o.Limits, o.LocalRatio, clock)
-		return f, err
-	case o.Failure < FailClosed || o.Failure > FailLocal:
-		return nil, fmt.Errorf("options: Failure: got %d, want FailClosed, FailOpen or FailLocal", o.Failure)
-	case o.Limits != nil || o.LocalRatio != 0:
+		failover.localService, err = newLocal(options.Limits, options.LocalRatio, clock)
+		return failover, err
+	case options.Failure < FailClosed || options.Failure > FailLocal:
+		return nil, fmt.Errorf("options: Failure: got %d, want FailClosed, FailOpen or FailLocal", options.Failure)
+	case options.Limits != nil || options.LocalRatio != 0:
 		return nil, errors.New("options: Limits and LocalRatio are only for FailLocal; remove them, or set Failure to FailLocal")
 	}
-	return f, nil
+	return failover, nil
 }
 
-func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
-	switch isRefund := c.n < 0; {
-	case f.mode == FailClosed, isRefund && !c.isGrantDegraded:
-		return f.remote.decide(ctx, c)
+func (f *failover) decide(ctx context.Context, call *call) (*answer, error) {
+	switch isRefund := call.n < 0; {
+	case f.failureMode == FailClosed, isRefund && !call.isGrantDegraded:
+		return f.remoteService.decide(ctx, call)
 	case isRefund, !f.mayCall():
-		return f.decideWithoutService(ctx, c)
+		return f.decideWithoutService(ctx, call)
 	}
 	start := time.Now()
-	a, err := f.remote.decide(ctx, c)
+	a, err := f.remoteService.decide(ctx, call)
 	if hasServiceAnswered(err) && f.nextProbe.Swap(0) != 0 {
 		f.log.Info("rls answers again")
 	}
@@ -83,12 +83,12 @@ func (f *failover) decide(ctx context.Context, c *call) (*answer, error) {
 	case !isOutage(err):
 		return nil, err
 	case isMissedDeadline(err) && time.Since(start) < f.minOutageTime:
-		return f.decideWithoutService(ctx, c)
+		return f.decideWithoutService(ctx, call)
 	}
 	if f.nextProbe.Swap(f.clock.Now().Add(probePause).UnixNano()) == 0 {
 		f.log.Warn("rls failed", "error", err)
 	}
-	return f.decideWithoutService(ctx, c)
+	return f.decideWithoutService(ctx, call)
 }
 
 // mayCall reports whether the caller may call the service. While the service fails, only one caller in each probePause may
@@ -100,10 +100,10 @@ func (f *failover) mayCall() bool {
 }
 
 func (f *failover) decideWithoutService(ctx context.Context, c *call) (*answer, error) {
-	if f.mode == FailOpen {
+	if f.failureMode == FailOpen {
 		return &answer{Decision: Decision{Allowed: true, Degraded: true}}, nil
 	}
-	a, err := f.local.decide(ctx, c)
+	a, err := f.localService.decide(ctx, c)
 	if a != nil {
 		a.Degraded = true
 	}

@@ -16,11 +16,11 @@ var errSlotTaken = errors.New("renewal denied, because other holders have the sl
 // concurrency, the Hold is a slot of this limit, and the client renews the slot until Release.
 // Otherwise Release does nothing. The methods are safe for concurrent use.
 type Hold struct {
-	client  *Client
-	request *Request
-	id      string
-	grant   *answer       // the answer that granted the slot
-	lost    chan struct{} // is closed when the hold is lost
+	client     *Client
+	request    *Request
+	id         string
+	grant      *answer       // the answer that granted the slot
+	lossSignal chan struct{} // is closed when the hold is lost
 
 	// stopRenewal ends the renewal. It does not cancel a call in flight.
 	stopRenewal context.CancelFunc
@@ -49,31 +49,31 @@ func (c *Client) AcquireHold(ctx context.Context, domain string, d Descriptor) (
 // AcquireHoldN is AcquireHold for n slots.
 func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descriptor) (*Hold, error) {
 	r := &Request{Domain: domain, Descriptors: []Descriptor{d}, N: rejectZero(n)}
-	h := &Hold{client: c, request: r, id: rand.Text(), lost: make(chan struct{}), renewalEnded: make(chan struct{})}
+	hold := &Hold{client: c, request: r, id: rand.Text(), lossSignal: make(chan struct{}), renewalEnded: make(chan struct{})}
 	var err error
-	if h.grant, err = c.wait(ctx, r, h.id); err != nil {
+	if hold.grant, err = c.wait(ctx, r, hold.id); err != nil {
 		return nil, err
 	}
-	if h.grant.holdTime == 0 {
-		h.stopRenewal, h.isReleased = func() {}, true
-		close(h.renewalEnded)
-		return h, nil
+	if hold.grant.holdTime == 0 {
+		hold.stopRenewal, hold.isReleased = func() {}, true
+		close(hold.renewalEnded)
+		return hold, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.isClosed {
 		return nil, ErrClosed
 	}
-	h.recordGrant(h.grant.Degraded)
+	hold.recordGrant(hold.grant.Degraded)
 	var renewCtx context.Context
-	renewCtx, h.stopRenewal = context.WithCancel(c.lifetime)
+	renewCtx, hold.stopRenewal = context.WithCancel(c.lifetime)
 	c.goroutines.Add(1)
 	go func() {
 		defer c.goroutines.Done()
-		defer close(h.renewalEnded)
-		h.renew(renewCtx)
+		defer close(hold.renewalEnded)
+		hold.renew(renewCtx)
 	}()
-	return h, nil
+	return hold, nil
 }
 
 // recordGrant records who has granted a slot: the service, or Options.Failure if isDegraded is true.
@@ -85,40 +85,40 @@ func (h *Hold) recordGrant(isDegraded bool) {
 // renew renews h until ctx ends or h is lost. When ctx ends, renew waits for a call in flight and does not cancel it.
 // Otherwise the service could execute the call after the release, and take the slot again.
 func (h *Hold) renew(ctx context.Context) {
-	c, holdTime := h.client, h.grant.holdTime
-	validUntil := h.grant.calledAt.Add(holdTime)
+	client, holdTime := h.client, h.grant.holdTime
+	expiry := h.grant.calledAt.Add(holdTime)
 	pause := holdTime / 3
 	for {
-		timer, stop := c.clock.NewTimer(pause)
+		timer, stop := client.clock.NewTimer(pause)
 		select {
 		case <-timer:
 		case <-ctx.Done():
 			stop()
 			return
 		}
-		a, err := c.decide(c.lifetime, call{request: h.request, n: h.request.n(), chargesNothingIfDenied: true, holdID: h.id})
-		if err == nil && a.Allowed {
-			h.recordGrant(a.Degraded)
+		answer, err := client.decide(client.lifetime, call{request: h.request, n: h.request.n(), chargesNothingIfDenied: true, holdID: h.id})
+		if err == nil && answer.Allowed {
+			h.recordGrant(answer.Degraded)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil && a.Allowed:
-			if a.holdTime > 0 { // the hold time in the limits file may have changed
-				holdTime = a.holdTime
+		case err == nil && answer.Allowed:
+			if answer.holdTime > 0 { // the hold time in the limits file may have changed
+				holdTime = answer.holdTime
 			}
-			validUntil, pause = a.calledAt.Add(holdTime), holdTime/3
+			expiry, pause = answer.calledAt.Add(holdTime), holdTime/3
 			continue
-		case err != nil && isOutage(err) && c.clock.Now().Before(validUntil):
-			c.log.Warn("renewal of a hold failed", "error", err)
+		case err != nil && isOutage(err) && client.clock.Now().Before(expiry):
+			client.log.Warn("renewal of a hold failed", "error", err)
 			pause = holdTime / 10
 			continue
 		}
 		if err == nil {
 			err = errSlotTaken
 		}
-		c.log.Warn("hold lost", "error", err)
-		close(h.lost)
+		client.log.Warn("hold lost", "error", err)
+		close(h.lossSignal)
 		return
 	}
 }
@@ -128,7 +128,7 @@ func (h *Hold) Limited() bool { return h.grant.Limited }
 
 // Lost returns a channel that is closed if the slot is lost. The slot is lost if all renewals fail until the hold
 // expires, or if the service rejects or denies a renewal. The program should then end the work that needs the slot.
-func (h *Hold) Lost() <-chan struct{} { return h.lost }
+func (h *Hold) Lost() <-chan struct{} { return h.lossSignal }
 
 // Release gives the slot back. It first waits for a renewal in flight, which takes at most
 // Options.Timeout. After a successful Release, further calls do nothing.

@@ -27,20 +27,20 @@ func (c *Client) Middleware(request func(*http.Request) *Request) func(http.Hand
 				next.ServeHTTP(w, req)
 				return
 			}
-			d, err := c.Check(req.Context(), *limitRequest)
+			decision, err := c.Check(req.Context(), *limitRequest)
 			if err != nil {
 				c.log.Warn("request not decided", "error", err)
 				http.Error(w, http.StatusText(http.StatusServiceUnavailable), http.StatusServiceUnavailable)
 				return
 			}
-			if d.Limited {
-				w.Header().Set("RateLimit-Limit", strconv.FormatUint(uint64(d.Limit), 10))
-				w.Header().Set("RateLimit-Remaining", strconv.FormatUint(uint64(d.Remaining), 10))
-				w.Header().Set("RateLimit-Reset", wholeSeconds(d.Reset))
+			if decision.Limited {
+				w.Header().Set("RateLimit-Limit", strconv.FormatUint(uint64(decision.Limit), 10))
+				w.Header().Set("RateLimit-Remaining", strconv.FormatUint(uint64(decision.Remaining), 10))
+				w.Header().Set("RateLimit-Reset", wholeSeconds(decision.Reset))
 			}
-			if !d.Allowed {
-				if !d.Never {
-					w.Header().Set("Retry-After", wholeSeconds(max(d.Reset, time.Second)))
+			if !decision.Allowed {
+				if !decision.Never {
+					w.Header().Set("Retry-After", wholeSeconds(max(decision.Reset, time.Second)))
 				}
 				http.Error(w, http.StatusText(http.StatusTooManyRequests), http.StatusTooManyRequests)
 				return
@@ -85,22 +85,22 @@ func (c *Client) checkMethod(ctx context.Context, request MethodRequest, method 
 	if r == nil {
 		return nil
 	}
-	d, err := c.Check(ctx, *r)
+	decision, err := c.Check(ctx, *r)
 	switch {
 	case ctx.Err() != nil:
 		return status.FromContextError(ctx.Err()).Err()
 	case err != nil:
 		c.log.Warn("call not decided", "method", method, "error", err)
 		return status.Error(codes.Unavailable, "the rate limit of this call could not be decided")
-	case d.Allowed:
+	case decision.Allowed:
 		return nil
 	}
 	s := status.New(codes.ResourceExhausted, "rate limit exceeded")
-	if d.Never {
+	if decision.Never {
 		return s.Err()
 	}
-	if detailed, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(d.Reset)}); err == nil {
-		s = detailed
+	if statusWithDetails, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(decision.Reset)}); err == nil {
+		s = statusWithDetails
 	}
 	return s.Err()
 }

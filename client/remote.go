@@ -26,28 +26,28 @@ const retryPolicy = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 // metadata of the call, keys and values in turn.
 type service func(ctx context.Context, md []string, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, metadata.MD, error)
 
-func (s service) decide(ctx context.Context, c *call) (*answer, error) {
-	md := []string{limit.AcquireKey, strconv.FormatBool(c.chargesNothingIfDenied)}
-	if c.holdID != "" {
-		md = append(md, limit.HoldKey, c.holdID)
+func (s service) decide(ctx context.Context, call *call) (*answer, error) {
+	md := []string{limit.AcquireKey, strconv.FormatBool(call.chargesNothingIfDenied)}
+	if call.holdID != "" {
+		md = append(md, limit.HoldKey, call.holdID)
 	}
-	resp, header, err := s(ctx, md, c.request.proto(int64(c.n)))
+	resp, header, err := s(ctx, md, call.request.proto(int64(call.n)))
 	if err != nil {
 		return nil, err
 	}
-	return newAnswer(c, resp, header), nil
+	return newAnswer(call, resp, header), nil
 }
 
 // dial returns the service at target, and the connection to the service. The first call opens the connection.
-func dial(target string, o Options) (service, *grpc.ClientConn, error) {
+func dial(target string, options Options) (service, *grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
-	if o.TLS != nil {
-		creds = credentials.NewTLS(o.TLS)
+	if options.TLS != nil {
+		creds = credentials.NewTLS(options.TLS)
 	}
 	dialOptions := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultServiceConfig(retryPolicy),
-	}, o.DialOptions...)
+	}, options.DialOptions...)
 	conn, err := grpc.NewClient(target, dialOptions...)
 	if err != nil {
 		return nil, nil, fmt.Errorf("target %q: %w", target, err)

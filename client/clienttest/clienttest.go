@@ -16,15 +16,15 @@ import (
 // which is virtual in a bubble of testing/synctest. The end of the test closes the Client.
 func New(t testing.TB, limits string, clock *Clock) *client.Client {
 	t.Helper()
-	parsed, err := local.ParseLimits("limits", limits)
+	parsedLimits, err := local.ParseLimits("limits", limits)
 	if err != nil {
 		t.Fatalf("limits of the test: %v", err)
 	}
-	o := client.Options{}
+	options := client.Options{}
 	if clock != nil {
-		o.Clock = clock
+		options.Clock = clock
 	}
-	c, err := client.NewLocal(parsed, o)
+	c, err := client.NewLocal(parsedLimits, options)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ type Limits struct {
 
 var _ client.Limits = (*Limits)(nil)
 
-// ReadLimits reads limits files. Each file must have another domain. The error has all problems with their remedies.
+// ReadLimits reads limits files. No two files may have the same domain. The error has all problems with their remedies.
 func ReadLimits(paths ...string) (*Limits, error) {
 	var files []limitsfile.File
 	for _, path := range paths {
@@ -80,32 +80,32 @@ func scaleSet(set *limitsfile.Set, ratio float64) *limitsfile.Set {
 	if ratio == 1 {
 		return set
 	}
-	scaled := *set
-	scaled.Domains = make([]*limitsfile.Domain, len(set.Domains))
+	scaledSet := *set
+	scaledSet.Domains = make([]*limitsfile.Domain, len(set.Domains))
 	for i, d := range set.Domains {
-		domain := *d
-		domain.Descriptors = scaleDescriptors(d.Descriptors, ratio)
-		scaled.Domains[i] = &domain
+		scaledDomain := *d
+		scaledDomain.Descriptors = scaleDescriptors(d.Descriptors, ratio)
+		scaledSet.Domains[i] = &scaledDomain
 	}
-	return &scaled
+	return &scaledSet
 }
 
 func scaleDescriptors(list []*limitsfile.Descriptor, ratio float64) []*limitsfile.Descriptor {
-	scaled := make([]*limitsfile.Descriptor, len(list))
-	for i, original := range list {
-		d := *original
-		d.Limits = make([]*limitsfile.Limit, len(original.Limits))
-		for j, l := range original.Limits {
+	scaledList := make([]*limitsfile.Descriptor, len(list))
+	for i, descriptor := range list {
+		scaledDescriptor := *descriptor
+		scaledDescriptor.Limits = make([]*limitsfile.Limit, len(descriptor.Limits))
+		for j, l := range descriptor.Limits {
 			scaledLimit := *l
 			if !l.Unlimited {
 				scaledLimit.Limit = l.Scaled(ratio)
 			}
-			d.Limits[j] = &scaledLimit
+			scaledDescriptor.Limits[j] = &scaledLimit
 		}
-		d.Descriptors = scaleDescriptors(original.Descriptors, ratio)
-		scaled[i] = &d
+		scaledDescriptor.Descriptors = scaleDescriptors(descriptor.Descriptors, ratio)
+		scaledList[i] = &scaledDescriptor
 	}
-	return scaled
+	return scaledList
 }
 
 // callsPerSweep is the number of calls after which the sweeper frees a part of the expired counters.

@@ -39,23 +39,23 @@ type counterBackend struct {
 	firstPing      <-chan struct{}    // is closed after the first ping of the store; nil if the counters are local
 }
 
-func newBackend(p *process, s *env.Settings, e *events.Events, recorder *live.Recorder, tracer *tracing.Tracer) (*counterBackend, error) {
-	counters := newLocalCounters(p, s)
-	e.Metrics.Local(counters.Keys, counters.Evictions, counters.Bytes)
-	switch s.Backend() {
+func newBackend(process *process, settings *env.Settings, serviceEvents *events.Events, recorder *live.Recorder, tracer *tracing.Tracer) (*counterBackend, error) {
+	counters := newLocalCounters(process, settings)
+	serviceEvents.Metrics.Local(counters.Keys, counters.Evictions, counters.Bytes)
+	switch settings.Backend() {
 	case env.BackendRedis:
-		return newRedisBackend(p, s, e, counters, recorder, tracer)
+		return newRedisBackend(process, settings, serviceEvents, counters, recorder, tracer)
 	case env.BackendMemcache:
-		return newMemcachedBackend(p, s, e, counters)
+		return newMemcachedBackend(process, settings, serviceEvents, counters)
 	}
-	e.Log.Info("counting in this process; each replica counts alone", "max_keys", s.LocalMaxKeys)
+	serviceEvents.Log.Info("counting in this process; each replica counts alone", "max_keys", settings.LocalMaxKeys)
 	layer := backend.Counters{Limiter: counters}
 	return &counterBackend{Layer: layer, prefixResetter: counters, isPerReplica: true, explain: explain.Options{Layer: layer}}, nil
 }
 
-func newLocalCounters(p *process, s *env.Settings) *local.Limiter {
-	counters := local.New(local.Options{MaxKeys: s.LocalMaxKeys})
-	p.start(func(ctx context.Context) { counters.Run(ctx, time.Minute) })
+func newLocalCounters(process *process, settings *env.Settings) *local.Limiter {
+	counters := local.New(local.Options{MaxKeys: settings.LocalMaxKeys})
+	process.start(func(ctx context.Context) { counters.Run(ctx, time.Minute) })
 	return counters
 }
 
@@ -86,29 +86,29 @@ const idleProbePause = 10 * time.Second
 
 // newStoreBackend returns a backend that counts in a store. While the store is down, the backend counts in
 // localCounters.
-func newStoreBackend(p *process, s *env.Settings, e *events.Events, options sharedStore, localCounters *local.Limiter) *counterBackend {
-	mode, _ := limit.ParseFailureMode(s.RedisFailureMode)
-	options.events.Mode, options.events.Ratio, options.events.NeedsStore = mode, s.RedisFallbackRatio, s.RedisHealthCheckActive
-	observer := e.NewStore(options.events)
-	store, o := options.store, options.fallback
-	o.Primary, o.Shards, o.ShardOf, o.Probe = store, store.Shards(), store.ShardOf, store.Probe
-	o.Secondary, o.Ratio, o.Mode, o.IdleProbe, o.Observer = localCounters, s.RedisFallbackRatio, mode, idleProbePause, observer
-	storeWithFallback := fallback.New(o)
-	e.Metrics.FallbackStatus(observer.Shards, storeWithFallback.Status)
-	p.start(func(ctx context.Context) { observer.LogProgress(ctx, storeWithFallback.Status) })
-	p.addCloser(func() { storeWithFallback.Close(); _ = store.Close() })
+func newStoreBackend(process *process, settings *env.Settings, serviceEvents *events.Events, storeOptions sharedStore, localCounters *local.Limiter) *counterBackend {
+	mode, _ := limit.ParseFailureMode(settings.RedisFailureMode)
+	storeOptions.events.Mode, storeOptions.events.Ratio, storeOptions.events.NeedsStore = mode, settings.RedisFallbackRatio, settings.RedisHealthCheckActive
+	observer := serviceEvents.NewStore(storeOptions.events)
+	store, fallbackOptions := storeOptions.store, storeOptions.fallback
+	fallbackOptions.Primary, fallbackOptions.Shards, fallbackOptions.ShardOf, fallbackOptions.Probe = store, store.Shards(), store.ShardOf, store.Probe
+	fallbackOptions.Secondary, fallbackOptions.Ratio, fallbackOptions.Mode, fallbackOptions.IdleProbe, fallbackOptions.Observer = localCounters, settings.RedisFallbackRatio, mode, idleProbePause, observer
+	storeWithFallback := fallback.New(fallbackOptions)
+	serviceEvents.Metrics.FallbackStatus(observer.Shards, storeWithFallback.Status)
+	process.start(func(ctx context.Context) { observer.LogProgress(ctx, storeWithFallback.Status) })
+	process.addCloser(func() { storeWithFallback.Close(); _ = store.Close() })
 
-	// connect logs no failed ping, because the log line about the outage has the cause.
+	// connect does not log a failed ping, because the log line about the outage has the cause.
 	connect := func(ctx context.Context) bool {
 		if store.Ping(ctx) != nil || ctx.Err() != nil {
 			return false
 		}
 		observer.Connected()
-		options.onConnect(ctx)
+		storeOptions.onConnect(ctx)
 		return true
 	}
 	firstPing := make(chan struct{})
-	p.start(func(ctx context.Context) {
+	process.start(func(ctx context.Context) {
 		isConnected := connect(ctx)
 		close(firstPing)
 		for !isConnected && wait.Sleep(ctx, 200*time.Millisecond) {
@@ -116,135 +116,135 @@ func newStoreBackend(p *process, s *env.Settings, e *events.Events, options shar
 		}
 	})
 
-	b := &counterBackend{Layer: storeWithFallback, firstPing: firstPing}
-	b.storeState = func() *live.Redis { return observer.State(storeWithFallback.Status(), options.findings()) }
-	if s.DenyCacheBytes > 0 {
-		b.Layer = denycache.New(b.Layer, denycache.Options{SizeBytes: s.DenyCacheBytes, Observer: e.Metrics.DenyCache()})
+	counterBackend := &counterBackend{Layer: storeWithFallback, firstPing: firstPing}
+	counterBackend.storeState = func() *live.Redis { return observer.State(storeWithFallback.Status(), storeOptions.findings()) }
+	if settings.DenyCacheBytes > 0 {
+		counterBackend.Layer = denycache.New(counterBackend.Layer, denycache.Options{SizeBytes: settings.DenyCacheBytes, Observer: serviceEvents.Metrics.DenyCache()})
 	}
-	if options.addLeases != nil {
-		options.addLeases(b, storeWithFallback)
+	if storeOptions.addLeases != nil {
+		storeOptions.addLeases(counterBackend, storeWithFallback)
 	}
-	b.Layer = backend.Scopes{Global: b.Layer, Instance: backend.Counters{Limiter: localCounters}}
-	b.prefixResetter = backend.ScopePrefixes{Global: store, Instance: localCounters}
-	b.explain.Layer, b.explain.FailingSince = b.Layer, storeWithFallback.FailingSince
-	return b
+	counterBackend.Layer = backend.Scopes{Global: counterBackend.Layer, Instance: backend.Counters{Limiter: localCounters}}
+	counterBackend.prefixResetter = backend.ScopePrefixes{Global: store, Instance: localCounters}
+	counterBackend.explain.Layer, counterBackend.explain.FailingSince = counterBackend.Layer, storeWithFallback.FailingSince
+	return counterBackend
 }
 
-func newRedisBackend(p *process, s *env.Settings, e *events.Events, localCounters *local.Limiter, recorder *live.Recorder, tracer *tracing.Tracer) (*counterBackend, error) {
+func newRedisBackend(process *process, settings *env.Settings, serviceEvents *events.Events, localCounters *local.Limiter, recorder *live.Recorder, tracer *tracing.Tracer) (*counterBackend, error) {
 	roles := []redis.Role{redis.RoleMain}
-	if s.PerSecond {
+	if settings.PerSecond {
 		roles = append(roles, redis.RolePerSecond)
 	}
 	var batchTracer redis.Tracer
 	if tracer != nil {
 		batchTracer = tracer
 	}
-	client, err := newRedis(s, s.CacheKeyPrefix, e.Batches(recorder, s.RedisWaitReplicas, roles...), batchTracer)
+	client, err := newRedis(settings, settings.CacheKeyPrefix, serviceEvents.Batches(recorder, settings.RedisWaitReplicas, roles...), batchTracer)
 	if err != nil {
 		return nil, err
 	}
-	redis.LogTo(e.Log)
-	e.Metrics.RedisStatus(client)
-	check := e.NewRedisCheck(client.Check, roles...)
-	b := newStoreBackend(p, s, e, sharedStore{
+	redis.LogTo(serviceEvents.Log)
+	serviceEvents.Metrics.RedisStatus(client)
+	check := serviceEvents.NewRedisCheck(client.Check, roles...)
+	counterBackend := newStoreBackend(process, settings, serviceEvents, sharedStore{
 		store:    client,
 		events:   events.StoreOptions{Name: "Redis", Address: client.Addresses(), Advice: client.AdviceFor, OutageEnded: check.OutageEnded, Shards: metrics.ShardsOf(client)},
 		fallback: fallback.Options{KeepsCounters: client.HasKeptCounters, LastCount: client.TakeLastCount},
 		findings: check.Findings,
 		onConnect: func(ctx context.Context) {
 			roundTrip := client.MeasureRoundTrip(ctx)
-			e.Log.Info("counting in Redis", "address", client.Addresses(), "round_trip", roundTrip.Round(10*time.Microsecond), "timeout", client.Timeout())
+			serviceEvents.Log.Info("counting in Redis", "address", client.Addresses(), "round_trip", roundTrip.Round(10*time.Microsecond), "timeout", client.Timeout())
 		},
-		addLeases: func(b *counterBackend, f *fallback.Limiter) {
+		addLeases: func(counterBackend *counterBackend, f *fallback.Limiter) {
 			leases := lease.New(lease.Options{
-				Next: b.Layer, Source: client,
+				Next: counterBackend.Layer, Source: client,
 				IsFailing: func(h *backend.Hit) bool { return !f.FailingSince(h).IsZero() },
 			})
-			e.Metrics.Leases(leases.Stats)
-			p.start(leases.Run)
-			p.addCloser(leases.Close)
-			b.Layer, b.explain.HeldPermits = leases, leases.HeldPermits
+			serviceEvents.Metrics.Leases(leases.Stats)
+			process.start(leases.Run)
+			process.addCloser(leases.Close)
+			counterBackend.Layer, counterBackend.explain.HeldPermits = leases, leases.HeldPermits
 		},
 	}, localCounters)
-	p.start(check.Run)
-	b.explain.RedisKey = client.Counter
-	return b, nil
+	process.start(check.Run)
+	counterBackend.explain.RedisKey = client.Counter
+	return counterBackend, nil
 }
 
-func newMemcachedBackend(p *process, s *env.Settings, e *events.Events, localCounters *local.Limiter) (*counterBackend, error) {
-	client, err := newMemcached(s, s.CacheKeyPrefix, e.Log)
+func newMemcachedBackend(process *process, settings *env.Settings, serviceEvents *events.Events, localCounters *local.Limiter) (*counterBackend, error) {
+	client, err := newMemcached(settings, settings.CacheKeyPrefix, serviceEvents.Log)
 	if err != nil {
 		return nil, err
 	}
-	o := events.StoreOptions{Name: "memcached", Address: cmp.Or(strings.Join(s.MemcacheHostPort, ","), s.MemcacheSRV), Advice: func(error) string {
+	eventOptions := events.StoreOptions{Name: "memcached", Address: cmp.Or(strings.Join(settings.MemcacheHostPort, ","), settings.MemcacheSRV), Advice: func(error) string {
 		return "check that memcached runs, and that MEMCACHE_HOST_PORT or MEMCACHE_SRV has its address"
 	}}
 	for i := range client.Shards() {
-		o.Shards = append(o.Shards, metrics.Shard{Server: "main", Name: strconv.Itoa(i)})
+		eventOptions.Shards = append(eventOptions.Shards, metrics.Shard{Server: "main", Name: strconv.Itoa(i)})
 	}
-	return newStoreBackend(p, s, e, sharedStore{
+	return newStoreBackend(process, settings, serviceEvents, sharedStore{
 		store:     client,
-		events:    o,
+		events:    eventOptions,
 		findings:  func() []redis.Finding { return nil },
-		onConnect: func(context.Context) { e.Log.Info("counting in memcached", "servers", client.Shards()) },
+		onConnect: func(context.Context) { serviceEvents.Log.Info("counting in memcached", "servers", client.Shards()) },
 	}, localCounters), nil
 }
 
 // newMemcached returns a client whose keys begin with keyPrefix.
-func newMemcached(s *env.Settings, keyPrefix string, log *slog.Logger) (*memcached.Limiter, error) {
+func newMemcached(settings *env.Settings, keyPrefix string, log *slog.Logger) (*memcached.Limiter, error) {
 	const defaultTimeout = 50 * time.Millisecond
-	o := memcached.Options{
-		Servers:     s.MemcacheHostPort,
-		SRV:         s.MemcacheSRV,
-		SRVRefresh:  s.MemcacheSRVRefresh,
-		Connections: s.MemcacheMaxIdleConns,
+	options := memcached.Options{
+		Servers:     settings.MemcacheHostPort,
+		SRV:         settings.MemcacheSRV,
+		SRVRefresh:  settings.MemcacheSRVRefresh,
+		Connections: settings.MemcacheMaxIdleConns,
 		KeyPrefix:   keyPrefix,
-		Jitter:      time.Duration(max(s.ExpirationJitterMax, 0)) * time.Second,
-		Timeout:     cmp.Or(time.Duration(s.RedisTimeout), defaultTimeout),
+		Jitter:      time.Duration(max(settings.ExpirationJitterMax, 0)) * time.Second,
+		Timeout:     cmp.Or(time.Duration(settings.RedisTimeout), defaultTimeout),
 		Log:         log,
 	}
-	files := clienttls.Files{CA: s.MemcacheTLSCACert, Cert: s.MemcacheTLSClientCert, Key: s.MemcacheTLSClientKey, SkipHostname: s.MemcacheTLSSkipHostname}
+	files := clienttls.Files{CA: settings.MemcacheTLSCACert, Cert: settings.MemcacheTLSClientCert, Key: settings.MemcacheTLSClientKey, SkipHostname: settings.MemcacheTLSSkipHostname}
 	var err error
-	if o.TLS, err = clientTLS(s.MemcacheTLS, "memcached", files); err != nil {
+	if options.TLS, err = clientTLS(settings.MemcacheTLS, "memcached", files); err != nil {
 		return nil, err
 	}
-	return memcached.New(o)
+	return memcached.New(options)
 }
 
 // newRedis returns a client whose keys begin with keyPrefix.
-func newRedis(s *env.Settings, keyPrefix string, observer redis.Observer, tracer redis.Tracer) (*redis.Limiter, error) {
-	mainServer, err := addTLS(s, s.Redis(), s.RedisTLS)
+func newRedis(settings *env.Settings, keyPrefix string, observer redis.Observer, tracer redis.Tracer) (*redis.Limiter, error) {
+	mainServer, err := addTLS(settings, settings.Redis(), settings.RedisTLS)
 	if err != nil {
 		return nil, err
 	}
-	o := redis.Options{
+	options := redis.Options{
 		Main:               mainServer,
 		KeyPrefix:          keyPrefix,
-		Partitions:         s.RedisPartitions,
-		Jitter:             time.Duration(max(s.ExpirationJitterMax, 0)) * time.Second,
-		Timeout:            time.Duration(s.RedisTimeout),
-		AutoTimeout:        s.RedisTimeout == env.AutoTimeout,
-		MaxInflightBatches: s.RedisMaxInflightBatches,
-		MaxQueueSize:       s.RedisMaxQueueSize,
-		WaitReplicas:       s.RedisWaitReplicas,
-		Overrides:          s.OverridesEnabled,
+		Partitions:         settings.RedisPartitions,
+		Jitter:             time.Duration(max(settings.ExpirationJitterMax, 0)) * time.Second,
+		Timeout:            time.Duration(settings.RedisTimeout),
+		AutoTimeout:        settings.RedisTimeout == env.AutoTimeout,
+		MaxInflightBatches: settings.RedisMaxInflightBatches,
+		MaxQueueSize:       settings.RedisMaxQueueSize,
+		WaitReplicas:       settings.RedisWaitReplicas,
+		Overrides:          settings.OverridesEnabled,
 		Observer:           observer,
 		Tracer:             tracer,
 	}
-	if s.PerSecond {
-		perSecond, err := addTLS(s, s.PerSecondRedis(), s.PerSecondTLS)
+	if settings.PerSecond {
+		perSecondServer, err := addTLS(settings, settings.PerSecondRedis(), settings.PerSecondTLS)
 		if err != nil {
 			return nil, err
 		}
-		o.PerSecond = &perSecond
+		options.PerSecond = &perSecondServer
 	}
-	return redis.New(o)
+	return redis.New(options)
 }
 
 // addTLS returns r. If useTLS is true, r connects with the files of REDIS_TLS_….
-func addTLS(s *env.Settings, r redis.Server, useTLS bool) (_ redis.Server, err error) {
+func addTLS(settings *env.Settings, r redis.Server, useTLS bool) (_ redis.Server, err error) {
 	r.TLS, err = clientTLS(useTLS, "redis", clienttls.Files{
-		CA: s.RedisTLSCACert, Cert: s.RedisTLSClientCert, Key: s.RedisTLSClientKey, SkipHostname: s.RedisTLSSkipHostname,
+		CA: settings.RedisTLSCACert, Cert: settings.RedisTLSClientCert, Key: settings.RedisTLSClientKey, SkipHostname: settings.RedisTLSSkipHostname,
 	})
 	return r, err
 }

@@ -132,7 +132,7 @@ func TestCallerThatSendsTooManyCallsIsRefusedAndShown(t *testing.T) {
 
 	_, metrics := get(t, "http://"+r.debug+"/metrics")
 	assert.Regexp(t, `ratelimit_service_should_rate_limit_error\{err_type="caller_limited"\} [1-9]`, metrics)
-	assert.Equal(t, 1, strings.Count(r.logText(), `msg="calls refused; a caller sent too many"`))
+	assert.Equal(t, 1, strings.Count(r.logText(), `msg="calls refused; a caller sent too many calls"`))
 	polltest.Until(t, maxWait, func() bool {
 		text, err := os.ReadFile(decisions)
 		return err == nil && strings.Contains(string(text), `"caller":"127.0.0.1 hog"`)

@@ -43,7 +43,7 @@ type acquireFlags struct {
 }
 
 func newAcquire() *cobra.Command {
-	var f acquireFlags
+	var flags acquireFlags
 	cmd := &cobra.Command{
 		Use:   "acquire -d DOMAIN KEY=VALUE[,KEY=VALUE…] -- COMMAND [ARGUMENT…]",
 		Short: "Run a command when its permit comes",
@@ -62,15 +62,15 @@ func newAcquire() *cobra.Command {
 			if dash != 1 || len(args) < 2 {
 				return acquireFailure(errors.New("got no descriptor or no command, want KEY=VALUE -- COMMAND"))
 			}
-			return f.run(cmd.Context(), cmd.ErrOrStderr(), args[0], args[1:])
+			return flags.run(cmd.Context(), cmd.ErrOrStderr(), args[0], args[1:])
 		},
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return acquireFailure(flagError(cmd, err)) })
 	fs := cmd.Flags()
-	f.add(cmd)
+	flags.add(cmd)
 	cmd.Flag("domain").Usage += " (required)"
-	fs.IntVarP(&f.permits, "permits", "n", 1, "number of permits that the command needs")
-	fs.DurationVar(&f.timeout, "timeout", 0, "how long to wait for the permits, such as 90s or 1h (default: no bound)")
+	fs.IntVarP(&flags.permits, "permits", "n", 1, "number of permits that the command needs")
+	fs.DurationVar(&flags.timeout, "timeout", 0, "how long to wait for the permits, such as 90s or 1h (default: no bound)")
 	return cmd
 }
 
@@ -79,7 +79,7 @@ func acquireFailure(err error) error { return &errorWithCode{exitFailed, err} }
 
 // run waits for the permits and runs the command.
 func (f *acquireFlags) run(ctx context.Context, stderr io.Writer, descriptor string, command []string) error {
-	d, err := client.ParseDescriptor(descriptor)
+	entries, err := client.ParseDescriptor(descriptor)
 	switch {
 	case err != nil:
 		return acquireFailure(err)
@@ -106,7 +106,7 @@ func (f *acquireFlags) run(ctx context.Context, stderr io.Writer, descriptor str
 	endSignals := make(chan os.Signal, 1)
 	signal.Notify(endSignals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(endSignals)
-	hold, err := f.acquire(ctx, c, d)
+	hold, err := f.acquire(ctx, c, entries)
 	if err != nil {
 		return err
 	}
@@ -121,14 +121,14 @@ func (f *acquireFlags) run(ctx context.Context, stderr io.Writer, descriptor str
 }
 
 // acquire waits for the permits within the timeout.
-func (f *acquireFlags) acquire(ctx context.Context, c *client.Client, d client.Descriptor) (*client.Hold, error) {
+func (f *acquireFlags) acquire(ctx context.Context, c *client.Client, descriptor client.Descriptor) (*client.Hold, error) {
 	waitCtx := ctx
 	if f.timeout > 0 {
 		var cancel context.CancelFunc
 		waitCtx, cancel = context.WithTimeout(ctx, f.timeout)
 		defer cancel()
 	}
-	hold, err := c.AcquireHoldN(waitCtx, f.permits, f.domain, d)
+	hold, err := c.AcquireHoldN(waitCtx, f.permits, f.domain, descriptor)
 	switch {
 	case err == nil:
 		return hold, nil

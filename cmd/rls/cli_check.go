@@ -28,16 +28,16 @@ func newCheck() *cobra.Command {
 		Args: argCount(1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			defer heap.BeginLoad()()
-			files, skipped, errs := readLimits(cmd.InOrStdin(), paths, ignoreDotFiles)
-			c, config := newLimitsCheck(files, errs, isStrict, parseOptions)
-			c.Skipped = skipped
+			files, skippedFiles, errs := readLimits(cmd.InOrStdin(), paths, ignoreDotFiles)
+			check, config := newLimitsCheck(files, errs, isStrict, parseOptions)
+			check.SkippedFiles = skippedFiles
 			if asJSON && config != nil {
-				c.Rules = checkedRules(config)
+				check.Rules = checkedRules(config)
 			}
-			err := printAs(cmd.OutOrStdout(), asJSON, c, func(out io.Writer) error {
-				return c.writeText(out, cmd.ErrOrStderr(), config)
+			err := printAs(cmd.OutOrStdout(), asJSON, check, func(out io.Writer) error {
+				return check.writeText(out, cmd.ErrOrStderr(), config)
 			})
-			if err == nil && !c.OK {
+			if err == nil && !check.OK {
 				return exitCode(1)
 			}
 			return err
@@ -51,12 +51,12 @@ func newCheck() *cobra.Command {
 }
 
 type limitsCheck struct {
-	OK       bool             `json:"ok"` // the service would load the files; with --strict, there is no warning either
-	Problems []fields.Problem `json:"problems"`
-	Warnings []fields.Problem `json:"warnings"`
-	Skipped  []string         `json:"skipped,omitempty"` // the files that are no limits files, with the reasons
-	Rules    []checkedRule    `json:"rules,omitempty"`   // in the order of the files; empty if there are problems
-	IsStrict bool             `json:"-"`                 // a warning is a problem
+	OK           bool             `json:"ok"` // the service would load the files; with --strict, there is no warning either
+	Problems     []fields.Problem `json:"problems"`
+	Warnings     []fields.Problem `json:"warnings"`
+	SkippedFiles []string         `json:"skipped,omitempty"` // the files that are no limits files, with the reasons
+	Rules        []checkedRule    `json:"rules,omitempty"`   // in the order of the files; empty if there are problems
+	IsStrict     bool             `json:"-"`                 // a warning is a problem
 }
 
 type checkedRule struct {
@@ -67,24 +67,24 @@ type checkedRule struct {
 
 // newLimitsCheck checks limits files. errs are the errors of files that can't be read. It returns the limits, or nil
 // after a problem.
-func newLimitsCheck(files []limitsfile.File, errs []error, isStrict bool, o limitsfile.Options) (*limitsCheck, *descriptors.Config) {
-	c := &limitsCheck{Problems: []fields.Problem{}, Warnings: []fields.Problem{}, IsStrict: isStrict}
-	set, err := filesource.Parse(files, o)
+func newLimitsCheck(files []limitsfile.File, errs []error, isStrict bool, limitsOptions limitsfile.Options) (*limitsCheck, *descriptors.Config) {
+	check := &limitsCheck{Problems: []fields.Problem{}, Warnings: []fields.Problem{}, IsStrict: isStrict}
+	set, err := filesource.Parse(files, limitsOptions)
 	for _, err := range append(errs, err) {
 		if list := fields.Problems(nil); errors.As(err, &list) {
-			c.Problems = append(c.Problems, list...)
+			check.Problems = append(check.Problems, list...)
 		} else if err != nil {
-			c.Problems = append(c.Problems, fields.Problem{Reason: err.Error()})
+			check.Problems = append(check.Problems, fields.Problem{Reason: err.Error()})
 		}
 	}
 	if err == nil {
-		c.Warnings = append(c.Warnings, set.Warnings...)
+		check.Warnings = append(check.Warnings, set.Warnings...)
 	}
-	if len(c.Problems) > 0 {
-		return c, nil
+	if len(check.Problems) > 0 {
+		return check, nil
 	}
-	c.OK = !isStrict || len(c.Warnings) == 0
-	return c, descriptors.Compile(set)
+	check.OK = !isStrict || len(check.Warnings) == 0
+	return check, descriptors.Compile(set)
 }
 
 func checkedRules(config *descriptors.Config) (rules []checkedRule) {

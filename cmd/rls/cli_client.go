@@ -33,7 +33,7 @@ type adminClient struct {
 	tls         clienttls.Files
 	timeout     time.Duration
 	asJSON      bool
-	header      http.Header // of requests; may be nil
+	header      http.Header // the header of each request; may be nil
 }
 
 func (c *adminClient) addFlags(fs *pflag.FlagSet) {
@@ -63,15 +63,15 @@ func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
 	if !strings.Contains(addr, "://") {
 		addr = scheme + addr
 	}
-	u, err := url.Parse(addr)
-	if err != nil || !isBaseURL(u) {
+	address, err := url.Parse(addr)
+	if err != nil || !isBaseURL(address) {
 		return nil, nil, errors.New("--admin must be http://host:port, https://host:port or host:port")
 	}
-	if u.Scheme == "http" && wantsTLS {
+	if address.Scheme == "http" && wantsTLS {
 		return nil, nil, errors.New("--ca, --cert and --key need https; write --admin https://host:port")
 	}
-	t, err := c.tls.Config()
-	return u, t, err
+	tlsConfig, err := c.tls.Config()
+	return address, tlsConfig, err
 }
 
 func isBaseURL(u *url.URL) bool {
@@ -108,12 +108,12 @@ func (c *adminClient) call(ctx context.Context, method, path string, query url.V
 // open sends a request to a path of the debug listener. The caller must close the body of
 // the answer. Each request has a connection of its own.
 func (c *adminClient) open(ctx context.Context, method, path string, query url.Values, body []byte) (*http.Response, error) {
-	u, tlsConfig, err := c.baseURL()
+	baseURL, tlsConfig, err := c.baseURL()
 	if err != nil {
 		return nil, err
 	}
-	u.Path, u.RawQuery = path, query.Encode()
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
+	baseURL.Path, baseURL.RawQuery = path, query.Encode()
+	req, err := http.NewRequestWithContext(ctx, method, baseURL.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, errors.New("invalid request") // err could contain the token
 	}
@@ -128,19 +128,19 @@ func (c *adminClient) open(ctx context.Context, method, path string, query url.V
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, connectionError(u.Host, false, err)
+		return nil, connectionError(baseURL.Host, false, err)
 	}
 	return resp, nil
 }
 
 func decodeAnswer(resp *http.Response, text []byte, answer any) error {
 	host := resp.Request.URL.Host
-	switch kind := resp.Header.Get("Content-Type"); {
+	switch contentType := resp.Header.Get("Content-Type"); {
 	case resp.StatusCode == http.StatusUnauthorized:
 		return errors.New("unauthorized: set --token or ADMIN_TOKEN, or --cert and --key")
-	case resp.StatusCode == http.StatusForbidden && kind != "application/json":
+	case resp.StatusCode == http.StatusForbidden && contentType != "application/json":
 		return fmt.Errorf("%s: %s", host, printable(strings.TrimSpace(string(text))))
-	case kind != "application/json":
+	case contentType != "application/json":
 		return fmt.Errorf("%s: got %s, want an answer of the admin API; check that --admin is the debug listener, that the service has ADMIN_TOKEN, and that http or https is right", host, resp.Status)
 	case resp.StatusCode == http.StatusOK:
 		if err := json.Unmarshal(text, answer); err != nil {
@@ -148,14 +148,14 @@ func decodeAnswer(resp *http.Response, text []byte, answer any) error {
 		}
 		return nil
 	}
-	var p admin.Problems
-	if err := json.Unmarshal(text, &p); err != nil || len(p.Problems) == 0 {
+	var problems admin.Problems
+	if err := json.Unmarshal(text, &problems); err != nil || len(problems.Problems) == 0 {
 		return fmt.Errorf("%s: %s", host, resp.Status)
 	}
-	for i, line := range p.Problems {
-		p.Problems[i] = printable(line)
+	for i, line := range problems.Problems {
+		problems.Problems[i] = printable(line)
 	}
-	return errors.New(strings.Join(p.Problems, "\n"))
+	return errors.New(strings.Join(problems.Problems, "\n"))
 }
 
 const descriptorHelp = "A descriptor is one or more entries KEY=VALUE, separated by commas. Write \\, for a comma,\n" +

@@ -60,7 +60,9 @@ func completeRule(cmd *cobra.Command, _ []string, start string) ([]string, cobra
 func completeDescriptor(cmd *cobra.Command, _ []string, start string) (descriptors []string, _ cobra.ShellCompDirective) {
 	domain, typedEntries := cmd.Flag("domain").Value.String(), strings.Split(start, ",")
 	lastIndex := len(typedEntries) - 1
-	isSameEntry := func(typed, inRule string) bool { return typed == inRule || strings.HasPrefix(typed, inRule+"=") }
+	isSameEntry := func(typedEntry, ruleEntry string) bool {
+		return typedEntry == ruleEntry || strings.HasPrefix(typedEntry, ruleEntry+"=")
+	}
 	for _, path := range rulePaths(cmd, domain) {
 		entries := strings.Split(path, " > ")[1:]
 		if !strings.HasPrefix(path, domain+" > ") || len(entries) <= lastIndex || !slices.EqualFunc(typedEntries[:lastIndex], entries[:lastIndex], isSameEntry) {

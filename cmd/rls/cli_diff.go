@@ -14,7 +14,7 @@ var diffExitCodes = map[limitsdiff.Kind]exitCode{limitsdiff.Same: 2, limitsdiff.
 
 func newDiff() *cobra.Command {
 	var asJSON bool
-	var o limitsfile.Options
+	var limitsOptions limitsfile.Options
 	cmd := &cobra.Command{
 		Use:   "diff OLD NEW",
 		Short: "Show which requests new limits files change",
@@ -28,11 +28,11 @@ func newDiff() *cobra.Command {
 			if args[0] == stdinPath && args[1] == stdinPath {
 				return errors.New("the path - is given twice; want it once")
 			}
-			oldLimits, err := loadLimits(cmd.InOrStdin(), args[:1], o)
+			oldLimits, err := loadLimits(cmd.InOrStdin(), args[:1], limitsOptions)
 			if err != nil {
 				return fmt.Errorf("old limits files have mistakes:\n%w", err)
 			}
-			newLimits, err := loadLimits(cmd.InOrStdin(), args[1:], o)
+			newLimits, err := loadLimits(cmd.InOrStdin(), args[1:], limitsOptions)
 			if err != nil {
 				return fmt.Errorf("new limits files have mistakes:\n%w", err)
 			}
@@ -44,6 +44,6 @@ func newDiff() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
-	cmd.Flags().BoolVar(&o.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG)")
+	cmd.Flags().BoolVar(&limitsOptions.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG)")
 	return cmd
 }

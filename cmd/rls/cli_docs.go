@@ -58,7 +58,7 @@ var manualTemplate string
 
 // commandPages returns a function that writes the help of each command by a template: docs/cli.md, or rls(1).
 func commandPages(pageTemplate string) func(io.Writer) error {
-	return func(w io.Writer) error {
+	return func(out io.Writer) error {
 		root := newRoot()
 		commands := visibleCommands(root)
 		root.InitDefaultHelpCmd()
@@ -87,11 +87,11 @@ func commandPages(pageTemplate string) func(io.Writer) error {
 			"withoutDescriptorNote": func(help string) string { return strings.ReplaceAll(help, "\n"+descriptorHelp, "") },
 			"roff":                  strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'").Replace,
 		}
-		return template.Must(template.New("").Funcs(functions).Parse(pageTemplate)).Execute(w, commands)
+		return template.Must(template.New("").Funcs(functions).Parse(pageTemplate)).Execute(out, commands)
 	}
 }
 
-// sharedFlagNames are the flags that mean the same for each command. docs/cli.md has them once.
+// sharedFlagNames are the flags that mean the same for each command. docs/cli.md describes them once.
 var sharedFlagNames = []string{"addr", "admin", "ca", "cert", "help", "key", "merge", "new", "reason", "server-name", "strict", "tls", "token"}
 
 // addFlags adds the flags of cmd to flags: the shared flags or all other flags.

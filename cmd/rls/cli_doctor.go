@@ -33,7 +33,7 @@ import (
 
 func newDoctor() *cobra.Command {
 	var asJSON, isStrict, listsSettings bool
-	var limits string
+	var limitsPath string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check settings, limits, ports, certificates and Redis",
@@ -46,15 +46,15 @@ func newDoctor() *cobra.Command {
 			"secrets. Exit code: 0 if there is no problem, else 1.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if limits != "" {
-				_ = os.Setenv("LIMITS_PATH", limits)
+			if limitsPath != "" {
+				_ = os.Setenv("LIMITS_PATH", limitsPath)
 			}
 			redis.LogTo(slog.New(slog.DiscardHandler)) // the results have all errors
-			s, warnings, problems := env.Load()
+			settings, warnings, problems := env.Load()
 			if listsSettings {
-				return errors.Join(printAnswer(cmd.OutOrStdout(), asJSON, s.Variables(), "settings"), problems)
+				return errors.Join(printAnswer(cmd.OutOrStdout(), asJSON, settings.Variables(), "settings"), problems)
 			}
-			d := &doctor{settings: s, now: time.Now()}
+			d := &doctor{settings: settings, now: time.Now()}
 			d.checkSettings(warnings, problems)
 			d.checkLimits()
 			d.checkListeners(cmd.Context())
@@ -75,7 +75,7 @@ func newDoctor() *cobra.Command {
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&isStrict, "strict", false, "treat warnings as problems")
 	cmd.Flags().BoolVar(&listsSettings, "settings", false, "print all settings with their values, and check nothing else")
-	cmd.Flags().StringVar(&limits, "limits", "", "limits file, or directory of limits files (LIMITS_PATH)")
+	cmd.Flags().StringVar(&limitsPath, "limits", "", "limits file, or directory of limits files (LIMITS_PATH)")
 	return cmd
 }
 
@@ -115,26 +115,26 @@ func (d *doctor) checkSettings(warnings []env.Warning, problems error) {
 
 func (d *doctor) checkLimits() {
 	const area = "limits"
-	s := d.settings
-	if s.ConfigType == env.ConfigXDS {
-		d.addResult(redis.LevelNote, area, env.WithoutLogin(s.XDSServer), "limits come from the xDS server, and are not checked here", "")
+	settings := d.settings
+	if settings.ConfigType == env.ConfigXDS {
+		d.addResult(redis.LevelNote, area, env.WithoutLogin(settings.XDSServer), "limits come from the xDS server, and are not checked here", "")
 		return
 	}
-	place := limitsPlace(s)
+	place := limitsPlace(settings)
 	subject := filepath.Join(place.Root, place.Subdirectory, place.AppDirectory)
 	files, _, err := place.Read()
 	if err != nil {
 		d.addResult(redis.LevelProblem, area, subject, err.Error(), "set LIMITS_PATH to the limits files, and check their rights")
 		return
 	}
-	c, limits := newLimitsCheck(files, nil, false, s.LimitsOptions())
-	for _, p := range c.Problems {
+	check, limits := newLimitsCheck(files, nil, false, settings.LimitsOptions())
+	for _, p := range check.Problems {
 		d.addResult(redis.LevelProblem, area, subject, p.String(), "")
 	}
-	for _, w := range c.Warnings {
+	for _, w := range check.Warnings {
 		d.addResult(redis.LevelWarning, area, subject, w.String(), "")
 	}
-	if !c.OK {
+	if !check.OK {
 		return
 	}
 	d.addResult(levelOK, area, subject, fmt.Sprintf("the limits are valid (files: %d, domains: %d)", len(files), len(limits.Domains())), "")
@@ -147,24 +147,24 @@ func (d *doctor) checkLimits() {
 
 // checkListeners checks that each address of the service is free, or that rls serves it.
 func (d *doctor) checkListeners(ctx context.Context) {
-	s := d.settings
+	settings := d.settings
 	isRLSOverHTTP := func(scheme, path, want string) func(address string) bool {
 		return func(address string) bool { return answerContains(ctx, scheme+"://"+address+path, want) }
 	}
-	isRLSOverGRPC := func(address string) bool { return isHealthy(ctx, address, s.GRPCServerUseTLS) }
-	if s.GRPCUDS != "" {
-		d.checkSocket("GRPC_UDS", s.GRPCUDS, isRLSOverGRPC)
+	isRLSOverGRPC := func(address string) bool { return isHealthy(ctx, address, settings.GRPCServerUseTLS) }
+	if settings.GRPCUDS != "" {
+		d.checkSocket("GRPC_UDS", settings.GRPCUDS, isRLSOverGRPC)
 	} else {
-		d.checkListener("GRPC_PORT", server.Addr{Host: s.GRPCHost, Port: s.GRPCPort}.String(), isRLSOverGRPC)
+		d.checkListener("GRPC_PORT", server.Addr{Host: settings.GRPCHost, Port: settings.GRPCPort}.String(), isRLSOverGRPC)
 	}
-	d.checkListener("PORT", server.Addr{Host: s.Host, Port: s.Port}.String(), isRLSOverHTTP("http", "/json", "Bad Request: proto:"))
+	d.checkListener("PORT", server.Addr{Host: settings.Host, Port: settings.Port}.String(), isRLSOverHTTP("http", "/json", "Bad Request: proto:"))
 	scheme := "http"
-	if s.DebugTLSCert != "" {
+	if settings.DebugTLSCert != "" {
 		scheme = "https"
 	}
-	d.checkListener("DEBUG_PORT", server.Addr{Host: s.DebugHost, Port: s.DebugPort}.String(), isRLSOverHTTP(scheme, "/metrics", "rls_build_info"))
-	if s.UsePrometheus && !s.DisableStats {
-		d.checkListener("PROMETHEUS_ADDR", s.PrometheusAddr, isRLSOverHTTP("http", s.PrometheusPath, "rls_build_info"))
+	d.checkListener("DEBUG_PORT", server.Addr{Host: settings.DebugHost, Port: settings.DebugPort}.String(), isRLSOverHTTP(scheme, "/metrics", "rls_build_info"))
+	if settings.UsePrometheus && !settings.DisableStats {
+		d.checkListener("PROMETHEUS_ADDR", settings.PrometheusAddr, isRLSOverHTTP("http", settings.PrometheusPath, "rls_build_info"))
 	}
 }
 
@@ -176,15 +176,15 @@ func (d *doctor) checkListener(setting, address string, isRLS func(address strin
 	switch {
 	case err == nil:
 		_ = listener.Close()
-		d.addResult(levelOK, area, subject, "it is free", "")
+		d.addResult(levelOK, area, subject, "the address is free", "")
 	case !errors.Is(err, syscall.EADDRINUSE):
 		d.addResult(redis.LevelProblem, area, subject, "the service can't listen: "+err.Error(), "set another address or port")
 	case isRLS(address):
-		d.addResult(levelOK, area, subject, "rls serves it", "")
+		d.addResult(levelOK, area, subject, "rls serves this address", "")
 	default:
 		port, _ := server.ParseAddr(address)
 		program := cmp.Or(server.ListeningProgram(port.Port), "another program")
-		d.addResult(redis.LevelProblem, area, subject, program+" uses it", "end the program, or set another port")
+		d.addResult(redis.LevelProblem, area, subject, program+" uses the address", "end the program, or set another port")
 	}
 }
 
@@ -198,11 +198,11 @@ func (d *doctor) checkSocket(setting, path string, isRLS func(address string) bo
 	case err != nil || !info.IsDir():
 		d.addResult(redis.LevelProblem, area, subject, "the directory of the socket does not exist", "create "+directory)
 	case socketErr != nil:
-		d.addResult(levelOK, area, subject, "it is free", "")
+		d.addResult(levelOK, area, subject, "the path is free", "")
 	case socket.Mode().Type() != os.ModeSocket:
 		d.addResult(redis.LevelProblem, area, subject, "the path has a file that is no socket", "remove the file, or set another path")
 	case isRLS("unix:" + path):
-		d.addResult(levelOK, area, subject, "rls serves it", "")
+		d.addResult(levelOK, area, subject, "rls serves this socket", "")
 	default:
 		d.addResult(redis.LevelNote, area, subject, "the path has a socket that no rls serves", "rls replaces the socket if its process has ended")
 	}
@@ -249,19 +249,19 @@ func answerContains(ctx context.Context, url, want string) bool {
 var insecureTLS = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // see above
 
 func (d *doctor) checkCertificates() {
-	for _, f := range d.settings.TLSFiles() {
-		for _, file := range []env.File{f.Cert, f.CA} {
+	for _, files := range d.settings.TLSFiles() {
+		for _, file := range []env.File{files.Cert, files.CA} {
 			if file.Path != "" {
 				d.checkCertificate(file.String(), file.Path)
 			}
 		}
-		if f.Cert.Path == "" || f.Key.Path == "" {
+		if files.Cert.Path == "" || files.Key.Path == "" {
 			continue
 		}
-		if _, err := tls.LoadX509KeyPair(f.Cert.Path, f.Key.Path); err != nil {
-			d.addResult(redis.LevelProblem, "certificates", f.Key.String(), "the key can't be used: "+err.Error(), "set the key of the certificate, and let the user of rls read it")
+		if _, err := tls.LoadX509KeyPair(files.Cert.Path, files.Key.Path); err != nil {
+			d.addResult(redis.LevelProblem, "certificates", files.Key.String(), "the key can't be used: "+err.Error(), "set the key of the certificate, and let the user of rls read it")
 		}
-		d.checkKeyRights(f.Key.String(), f.Key.Path)
+		d.checkKeyRights(files.Key.String(), files.Key.Path)
 	}
 }
 
@@ -276,20 +276,20 @@ func (d *doctor) checkCertificate(subject, path string) {
 		return
 	}
 	var start, end time.Time // all certificates are valid from start to end
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+	for block, remainingData := pem.Decode(data); block != nil; block, remainingData = pem.Decode(remainingData) {
 		if block.Type != "CERTIFICATE" {
 			continue
 		}
-		c, err := x509.ParseCertificate(block.Bytes)
+		certificate, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
 			d.addResult(redis.LevelProblem, area, subject, err.Error(), "replace the certificate")
 			return
 		}
-		if c.NotBefore.After(start) {
-			start = c.NotBefore
+		if certificate.NotBefore.After(start) {
+			start = certificate.NotBefore
 		}
-		if end.IsZero() || c.NotAfter.Before(end) {
-			end = c.NotAfter
+		if end.IsZero() || certificate.NotAfter.Before(end) {
+			end = certificate.NotAfter
 		}
 	}
 	endText := end.UTC().Format(time.RFC3339)
@@ -303,7 +303,7 @@ func (d *doctor) checkCertificate(subject, path string) {
 	case remainingTime < expiryWarningTime:
 		d.addResult(redis.LevelWarning, area, subject, "a certificate expires "+relativeTime(remainingTime)+", at "+endText, "replace the certificate")
 	default:
-		d.addResult(levelOK, area, subject, "it is valid until "+endText, "")
+		d.addResult(levelOK, area, subject, "the certificate is valid until "+endText, "")
 	}
 }
 
@@ -323,16 +323,16 @@ func (d *doctor) checkKeyRights(subject, path string) {
 // checkStore runs the checks of Redis that the service also runs, or asks all servers of memcached for an answer.
 func (d *doctor) checkStore(ctx context.Context) {
 	const area = "redis"
-	s := d.settings
-	switch s.Backend() {
+	settings := d.settings
+	switch settings.Backend() {
 	case env.BackendLocal:
 		d.addResult(redis.LevelNote, area, "BACKEND_TYPE", "each replica counts alone, without Redis", "set REDIS_URL to share counters")
 	case env.BackendMemcache:
 		area, setting := "memcached", "MEMCACHE_HOST_PORT"
-		if s.MemcacheSRV != "" {
+		if settings.MemcacheSRV != "" {
 			setting = "MEMCACHE_SRV"
 		}
-		client, err := newMemcached(s, s.CacheKeyPrefix, slog.New(slog.DiscardHandler))
+		client, err := newMemcached(settings, settings.CacheKeyPrefix, slog.New(slog.DiscardHandler))
 		if err == nil {
 			defer client.Close()
 			err = client.Ping(ctx)
@@ -343,7 +343,7 @@ func (d *doctor) checkStore(ctx context.Context) {
 		}
 		d.addResult(levelOK, area, setting, "all servers answer", "")
 	default:
-		client, err := newRedis(s, s.CacheKeyPrefix, nil, nil)
+		client, err := newRedis(settings, settings.CacheKeyPrefix, nil, nil)
 		if err != nil {
 			d.addResult(redis.LevelProblem, area, "REDIS_URL", err.Error(), "")
 			return
@@ -352,9 +352,9 @@ func (d *doctor) checkStore(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, events.RedisCheckTimeout)
 		defer cancel()
 		isGood := true
-		for _, f := range append(client.Check(ctx), client.FindStalls(ctx)...) {
-			isGood = isGood && f.Level == redis.LevelNote
-			d.addResult(f.Level, area, f.Role.String()+" "+f.Address+" "+f.Check, f.Text, f.Advice)
+		for _, finding := range append(client.Check(ctx), client.FindStalls(ctx)...) {
+			isGood = isGood && finding.Level == redis.LevelNote
+			d.addResult(finding.Level, area, finding.Role.String()+" "+finding.Address+" "+finding.Check, finding.Text, finding.Advice)
 		}
 		if isGood {
 			d.addResult(levelOK, area, "REDIS_URL", "connection, rights, role and state are good", "")

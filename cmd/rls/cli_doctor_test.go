@@ -46,7 +46,7 @@ func TestDoctorFindsNothingWrongWithGoodService(t *testing.T) {
 	out, code := runDoctor(t, environment, "--strict", "--limits", limits)
 	assert.NotContains(t, out, "problem ")
 	assert.Zero(t, code, out)
-	assert.Equal(t, 3, strings.Count(out, "it is free"), out)
+	assert.Equal(t, 3, strings.Count(out, "the address is free"), out)
 	assert.Contains(t, out, "connection, rights, role and state are good")
 
 	r := start(t, environment, "--limits", limits)
@@ -57,7 +57,7 @@ func TestDoctorFindsNothingWrongWithGoodService(t *testing.T) {
 	}
 	out, code = runDoctor(t, environment, "--limits", limits)
 	assert.Zero(t, code, out)
-	assert.Equal(t, 3, strings.Count(out, "rls serves it"), out)
+	assert.Equal(t, 3, strings.Count(out, "rls serves this address"), out)
 }
 
 func TestDoctorNamesEachProblem(t *testing.T) {
@@ -96,7 +96,7 @@ func TestDoctorNamesEachProblem(t *testing.T) {
 	}
 	assertResult(redis.LevelWarning, "settings", "MEMCACHE_SRV", "", "")
 	assertResult(redis.LevelProblem, "limits", limits, "kex", "")
-	assertResult(redis.LevelProblem, "listeners", "PORT 127.0.0.1:"+port, fmt.Sprintf(" (process %d) uses it", os.Getpid()), "set another port")
+	assertResult(redis.LevelProblem, "listeners", "PORT 127.0.0.1:"+port, fmt.Sprintf(" (process %d) uses the address", os.Getpid()), "set another port")
 	assertResult(redis.LevelProblem, "redis", s.Addr+" rights", "may not run evalsha", "ACL SETUSER default +evalsha")
 
 	out, code = runDoctor(t, []string{"REDIS_URL=" + s.Addr, "REDIS_TIMEOUT=x"}, "--limits", limits)
@@ -113,11 +113,11 @@ func TestDoctorExaminesSocket(t *testing.T) {
 		out, _ := runDoctor(t, []string{"GRPC_UDS=" + path}, "--limits", limits)
 		return out
 	}
-	assert.Contains(t, diagnose(socket), "ok       listeners: GRPC_UDS "+socket+": it is free")
+	assert.Contains(t, diagnose(socket), "ok       listeners: GRPC_UDS "+socket+": the path is free")
 	assert.Contains(t, diagnose(file), "problem  listeners: GRPC_UDS "+file+": the path has a file that is no socket")
 	assert.Contains(t, diagnose(directory+"/none/rls.sock"), "the directory of the socket does not exist")
 	start(t, []string{"GRPC_UDS=" + socket}, "--limits", limits)
-	assert.Contains(t, diagnose(socket), "ok       listeners: GRPC_UDS "+socket+": rls serves it")
+	assert.Contains(t, diagnose(socket), "ok       listeners: GRPC_UDS "+socket+": rls serves this socket")
 }
 
 func TestDoctorChecksCertificates(t *testing.T) {

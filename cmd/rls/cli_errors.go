@@ -14,9 +14,9 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// connectionProblems explain the errors of connections. The first row applies whose text the error contains. The step
-// says what the user can do; a row without a step does not apply to that listener. connectionProblems compares texts,
-// because gRPC keeps only the text of a cause, and not its type.
+// connectionProblems explain the errors of connections. The first row whose text is in the error applies. grpcStep and
+// adminStep say what the user can do. A row with an empty step does not apply to errors of this listener. The rows have
+// texts, because gRPC keeps only the text of a cause, and not its type.
 var connectionProblems = []struct{ text, problem, grpcStep, adminStep string }{
 	{"connection refused", "connection refused", "set --addr to the gRPC listener of the service (GRPC_PORT), and check that the service runs", "set --admin to the debug listener of the service (DEBUG_PORT), and check that the service runs"},
 	{"no such file or directory", "the socket does not exist", "set --addr to the socket of the service (GRPC_UDS)", ""},
@@ -37,8 +37,8 @@ var connectionProblems = []struct{ text, problem, grpcStep, adminStep string }{
 	{"deadline exceeded", "no answer within --timeout", "check --addr, or give a longer --timeout", "check --admin, or give a longer --timeout"},
 }
 
-// connectionError explains an error of a call to addr, and names the next step. isGRPC tells the gRPC listener from
-// the debug listener.
+// connectionError explains an error of a call to addr, and names the next step. isGRPC is true for the gRPC listener,
+// and false for the debug listener.
 func connectionError(addr string, isGRPC bool, err error) error {
 	if urlErr, isURLError := errors.AsType[*url.Error](err); isURLError {
 		err = urlErr.Err
@@ -64,23 +64,23 @@ func connectionError(addr string, isGRPC bool, err error) error {
 
 // flagError explains an error of the flags of cmd.
 func flagError(cmd *cobra.Command, err error) error {
-	if invalid, isInvalid := errors.AsType[*pflag.InvalidValueError](err); isInvalid {
-		flag, want := invalid.GetFlag(), map[string]string{
+	if invalidValue, isInvalid := errors.AsType[*pflag.InvalidValueError](err); isInvalid {
+		flag, want := invalidValue.GetFlag(), map[string]string{
 			"duration": "a duration such as 90s or 1h", "int": "a whole number", "int64": "a whole number",
 			"float64": "a number", "bool": "true or false",
 		}
 		if text := want[flag.Value.Type()]; text != "" {
-			return fmt.Errorf("--%s: got %q, want %s", flag.Name, invalid.GetValue(), text)
+			return fmt.Errorf("--%s: got %q, want %s", flag.Name, invalidValue.GetValue(), text)
 		}
 	}
-	unknown, isUnknown := errors.AsType[*pflag.NotExistError](err)
+	unknownFlag, isUnknown := errors.AsType[*pflag.NotExistError](err)
 	if !isUnknown {
 		return err
 	}
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	if nearest := fields.Nearest(unknown.GetSpecifiedName(), names); nearest != "" && unknown.GetSpecifiedShortnames() == "" {
-		return fmt.Errorf("%w; did you mean --%s?", err, nearest)
+	if nearestName := fields.Nearest(unknownFlag.GetSpecifiedName(), names); nearestName != "" && unknownFlag.GetSpecifiedShortnames() == "" {
+		return fmt.Errorf("%w; did you mean --%s?", err, nearestName)
 	}
 	return fmt.Errorf("%w; %s --help lists the flags", err, cmd.CommandPath())
 }

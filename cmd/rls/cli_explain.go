@@ -15,7 +15,7 @@ import (
 )
 
 func newExplain() *cobra.Command {
-	var domain, ownLimit string
+	var domain, requestLimit string
 	var files []string
 	var parseOptions limitsfile.Options
 	client := &adminClient{}
@@ -32,7 +32,7 @@ func newExplain() *cobra.Command {
 			"  rls explain -d shop tenant=acme --limits examples/limits.yaml",
 		Args: argCount(1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req, err := explain.NewRequest(domain, args, ownLimit)
+			req, err := explain.NewRequest(domain, args, requestLimit)
 			if err != nil {
 				return err
 			}
@@ -50,8 +50,8 @@ func newExplain() *cobra.Command {
 				return printAs(cmd.OutOrStdout(), client.asJSON, report, report.WriteText)
 			}
 			query := url.Values{explain.DomainParam: {domain}, explain.DescriptorParam: args, explain.FormatParam: {"json"}}
-			if ownLimit != "" {
-				query.Set(explain.LimitParam, ownLimit)
+			if requestLimit != "" {
+				query.Set(explain.LimitParam, requestLimit)
 			}
 			report := &explain.Report{}
 			if err := client.call(cmd.Context(), http.MethodGet, explain.Path, query, nil, report); err != nil {
@@ -66,7 +66,7 @@ func newExplain() *cobra.Command {
 	cmd.ValidArgsFunction = completeDescriptor
 	fs.StringSliceVar(&files, "limits", nil, "limits files, or directories of limits files; the command then asks no service")
 	fs.BoolVar(&parseOptions.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG; with --limits)")
-	fs.StringVar(&ownLimit, "limit", "", "limit that the request contains for each descriptor, such as 100/minute")
+	fs.StringVar(&requestLimit, "limit", "", "limit that the request contains for each descriptor, such as 100/minute")
 	client.addFlags(fs)
 	client.addAnswerFlags(fs)
 	return cmd

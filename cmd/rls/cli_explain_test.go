@@ -158,9 +158,9 @@ func TestHitSaysHowToAskWhyNoRuleLimits(t *testing.T) {
 		args       []string
 		want, hint string
 	}{
-		"one descriptor":      {[]string{"-d", "shop", "tenent=a"}, "tenent=a: OK, no rule limits it\n", "rls explain -d shop tenent=a"},
-		"unknown domain":      {[]string{"-d", "bank", "tenant=a"}, "tenant=a: OK, no rule limits it\n", "rls explain -d bank tenant=a"},
-		"several descriptors": {[]string{"-d", "shop", "tenant=a", "x=it's"}, "x=it's: OK, no rule limits it, or other limits of the request replace its limits\n", `rls explain -d shop tenant=a 'x=it'\''s'`},
+		"one descriptor":      {[]string{"-d", "shop", "tenent=a"}, "tenent=a: OK, no rule limits the descriptor\n", "rls explain -d shop tenent=a"},
+		"unknown domain":      {[]string{"-d", "bank", "tenant=a"}, "tenant=a: OK, no rule limits the descriptor\n", "rls explain -d bank tenant=a"},
+		"several descriptors": {[]string{"-d", "shop", "tenant=a", "x=it's"}, "x=it's: OK, no rule limits the descriptor, or other limits of the request replace its limits\n", `rls explain -d shop tenant=a 'x=it'\''s'`},
 		"limited":             {[]string{"-d", "shop", "tenant=a"}, "OK 3 per year", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

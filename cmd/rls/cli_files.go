@@ -34,12 +34,12 @@ func inputError(err error) error {
 }
 
 // loadLimits reads the limits files in all paths. The path - is stdin, unless stdin is nil.
-func loadLimits(stdin io.Reader, paths []string, o limitsfile.Options) (*descriptors.Config, error) {
+func loadLimits(stdin io.Reader, paths []string, limitsOptions limitsfile.Options) (*descriptors.Config, error) {
 	files, _, errs := readLimits(stdin, paths, false)
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	set, err := filesource.Parse(files, o)
+	set, err := filesource.Parse(files, limitsOptions)
 	if err != nil {
 		return nil, err
 	}
@@ -48,13 +48,13 @@ func loadLimits(stdin io.Reader, paths []string, o limitsfile.Options) (*descrip
 
 // readLimits returns the limits files in all paths, the skipped files with the reasons, and an error for each path
 // that it can't read. The path - is stdin, unless stdin is nil.
-func readLimits(stdin io.Reader, paths []string, ignoreDotFiles bool) (files []limitsfile.File, skipped []string, errs []error) {
+func readLimits(stdin io.Reader, paths []string, ignoreDotFiles bool) (files []limitsfile.File, skippedFiles []string, errs []error) {
 	for i, path := range paths {
 		switch {
 		case path != stdinPath || stdin == nil:
-			newFiles, newSkipped, err := filesource.Place{Root: path, IgnoreDotFiles: ignoreDotFiles}.Read()
-			for _, s := range newSkipped {
-				skipped = append(skipped, fmt.Sprint(s))
+			newFiles, newSkippedFiles, err := filesource.Place{Root: path, IgnoreDotFiles: ignoreDotFiles}.Read()
+			for _, file := range newSkippedFiles {
+				skippedFiles = append(skippedFiles, fmt.Sprint(file))
 			}
 			if err != nil {
 				errs = append(errs, err)
@@ -70,7 +70,7 @@ func readLimits(stdin io.Reader, paths []string, ignoreDotFiles bool) (files []l
 			files = append(files, limitsfile.File{Name: "stdin", Data: data})
 		}
 	}
-	return files, skipped, errs
+	return files, skippedFiles, errs
 }
 
 // readBounded reads a file of at most maxBytes.

@@ -59,7 +59,7 @@ func (f *grpcFlags) add(cmd *cobra.Command) {
 }
 
 func newHit() *cobra.Command {
-	var f hitFlags
+	var flags hitFlags
 	cmd := &cobra.Command{
 		Use:   "hit -d DOMAIN KEY=VALUE[,KEY=VALUE…] [KEY=VALUE[,KEY=VALUE…] …]",
 		Short: "Send requests to a running service",
@@ -70,28 +70,28 @@ func newHit() *cobra.Command {
 			"  rls hit -d shop service=checkout,path=/orders tenant=acme --rate 50",
 		Args: argCount(1, math.MaxInt),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.calls < 0 || !(f.rate >= 0) { // NaN is not >= 0
+			if flags.calls < 0 || !(flags.rate >= 0) { // NaN is not >= 0
 				return errors.New("-n and --rate must be at least 0")
 			}
-			req, err := f.request(args)
+			req, err := flags.request(args)
 			if err != nil {
 				return err
 			}
 			out := cmd.OutOrStdout()
-			if !f.asJSON {
+			if !flags.asJSON {
 				out = newColourWriter(out)
 			}
-			return f.run(cmd.Context(), out, req)
+			return flags.run(cmd.Context(), out, req)
 		},
 	}
 	fs := cmd.Flags()
-	f.add(cmd)
-	fs.Int64Var(&f.hits, "hits", 1, "hits_addend of each descriptor; 0 charges nothing, a negative number refunds hits")
-	fs.IntVarP(&f.calls, "times", "n", 0, "number of calls (default 1, or with --rate until interrupted)")
-	fs.Float64Var(&f.rate, "rate", 0, "calls per second; if 0, each call is sent after the previous answer")
-	fs.DurationVar(&f.timeout, "timeout", time.Second, "how long to wait for an answer")
-	fs.BoolVar(&f.asJSON, "json", false, "print each answer as a line of JSON, and no summary")
-	fs.BoolVarP(&f.isQuiet, "quiet", "q", false, "print the summary only")
+	flags.add(cmd)
+	fs.Int64Var(&flags.hits, "hits", 1, "hits_addend of each descriptor; 0 charges nothing, a negative number refunds hits")
+	fs.IntVarP(&flags.calls, "times", "n", 0, "number of calls (default 1, or with --rate until interrupted)")
+	fs.Float64Var(&flags.rate, "rate", 0, "calls per second; if 0, each call is sent after the previous answer")
+	fs.DurationVar(&flags.timeout, "timeout", time.Second, "how long to wait for an answer")
+	fs.BoolVar(&flags.asJSON, "json", false, "print each answer as a line of JSON, and no summary")
+	fs.BoolVarP(&flags.isQuiet, "quiet", "q", false, "print the summary only")
 	_ = cmd.MarkFlagRequired("domain")
 	return cmd
 }
@@ -136,9 +136,9 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 		limiter.SetLimit(rate.Inf)
 	}
 	var stats callStats
-	hasUnmatched, callsOut := false, out
+	hasUnmatchedDescriptor, answersOut := false, out
 	if f.isQuiet {
-		callsOut = io.Discard
+		answersOut = io.Discard
 	}
 	for i := 1; calls == 0 || i <= calls; i++ {
 		if limiter.Wait(ctx) != nil {
@@ -160,7 +160,7 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 			fmt.Fprintf(out, "%s\n", callJSON(resp, err))
 			continue
 		}
-		hasUnmatched = printCall(callsOut, i, req, resp, readSwitches(trailer), err) || hasUnmatched
+		hasUnmatchedDescriptor = printCall(answersOut, i, req, resp, readSwitches(trailer), err) || hasUnmatchedDescriptor
 	}
 	if f.asJSON {
 		out = io.Discard // the answers are enough for a program
@@ -171,7 +171,7 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 	if f.isQuiet && stats.lastErr != nil {
 		fmt.Fprintf(out, "last error: %v\n", stats.lastErr)
 	}
-	if hasUnmatched {
+	if hasUnmatchedDescriptor {
 		fmt.Fprint(out, "to see why no rule limits a descriptor: rls explain -d ", page.ShellWord(req.Domain))
 		for _, d := range req.Descriptors {
 			fmt.Fprint(out, " ", page.ShellWord(entrytext.Format(d.Entries)))
@@ -196,39 +196,39 @@ func callJSON(resp *rlsv3.RateLimitResponse, err error) []byte {
 	return text
 }
 
-// printCall prints the answer to call number i: the overall code, and for each descriptor the limit that
+// printCall prints the answer to a call: the overall code, and for each descriptor the limit that
 // decided, with the remaining hits and the reset time. It reports whether no rule matched a descriptor.
-func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, switches map[int]*service.Switch, err error) (hasUnmatched bool) {
+func printCall(out io.Writer, callNumber int, req *rlsv3.RateLimitRequest, resp *rlsv3.RateLimitResponse, switches map[int]*service.Switch, err error) (hasUnmatchedDescriptor bool) {
 	if err != nil {
-		fmt.Fprintf(out, "%4d  ERROR       %v\n", i, err)
+		fmt.Fprintf(out, "%4d  ERROR       %v\n", callNumber, err)
 		return false
 	}
-	fmt.Fprintf(out, "%4d  %-10s", i, resp.OverallCode)
-	for j, status := range resp.Statuses {
-		if j > 0 {
+	fmt.Fprintf(out, "%4d  %-10s", callNumber, resp.OverallCode)
+	for descriptorIndex, status := range resp.Statuses {
+		if descriptorIndex > 0 {
 			fmt.Fprintf(out, "\n      %-10s", "")
 		}
-		text := "OK, no rule limits it"
-		switch l := status.CurrentLimit; {
-		case l != nil:
-			text = fmt.Sprintf("%s %s, remaining %d, reset %s", status.Code, limitText(l), status.LimitRemaining, status.DurationUntilReset.AsDuration())
+		text := "OK, no rule limits the descriptor"
+		switch limit := status.CurrentLimit; {
+		case limit != nil:
+			text = fmt.Sprintf("%s %s, remaining %d, reset %s", status.Code, limitText(limit), status.LimitRemaining, status.DurationUntilReset.AsDuration())
 		case status.LimitRemaining > 0: // without a rule, LimitRemaining is 0
 			text = "OK, unlimited"
-		case switches[j] != nil:
-			text = "OK, " + offText(switches[j], time.Now())
+		case switches[descriptorIndex] != nil:
+			text = "OK, " + offText(switches[descriptorIndex], time.Now())
 		default:
-			hasUnmatched = true
+			hasUnmatchedDescriptor = true
 			if len(req.Descriptors) > 1 { // only a limit of another descriptor can replace the limits of this descriptor
 				text += ", or other limits of the request replace its limits"
 			}
 		}
-		fmt.Fprintf(out, "  %s: %s", entrytext.Format(req.Descriptors[j].GetEntries()), text)
+		fmt.Fprintf(out, "  %s: %s", entrytext.Format(req.Descriptors[descriptorIndex].GetEntries()), text)
 	}
 	for _, h := range resp.ResponseHeadersToAdd {
 		fmt.Fprintf(out, "  %s: %s", h.Key, h.Value)
 	}
 	fmt.Fprintln(out)
-	return hasUnmatched
+	return hasUnmatchedDescriptor
 }
 
 // readSwitches returns the switches in the trailer of an answer. The key is the index of the descriptor. A service of an
@@ -246,19 +246,19 @@ func readSwitches(trailer metadata.MD) map[int]*service.Switch {
 	return switches
 }
 
-func limitText(l *rlsv3.RateLimitResponse_RateLimit) string {
-	unit := "per " + strings.ToLower(l.Unit.String())
-	switch m := l.UnitMultiplier; {
-	case l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN && m == nil: // a concurrency limit; a limit with a window of milliseconds has a multiplier
+func limitText(limit *rlsv3.RateLimitResponse_RateLimit) string {
+	unit := "per " + strings.ToLower(limit.Unit.String())
+	switch multiplier := limit.UnitMultiplier; {
+	case limit.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN && multiplier == nil: // a concurrency limit; a limit with a window of milliseconds has a multiplier
 		unit = "at a time"
-	case l.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN: // Envoy has no unit for milliseconds
+	case limit.Unit == rlsv3.RateLimitResponse_RateLimit_UNKNOWN: // Envoy has no unit for milliseconds
 		unit = "per window"
-	case m.GetValue() > 1:
-		unit = fmt.Sprintf("per %d %ss", m.GetValue(), strings.ToLower(l.Unit.String()))
+	case multiplier.GetValue() > 1:
+		unit = fmt.Sprintf("per %d %ss", multiplier.GetValue(), strings.ToLower(limit.Unit.String()))
 	}
-	text := fmt.Sprintf("%d %s", l.RequestsPerUnit, unit)
-	if l.Name != "" {
-		text += " " + strconv.Quote(l.Name)
+	text := fmt.Sprintf("%d %s", limit.RequestsPerUnit, unit)
+	if limit.Name != "" {
+		text += " " + strconv.Quote(limit.Name)
 	}
 	return text
 }

@@ -96,7 +96,7 @@ func newLimitsShow(client *adminClient) *cobra.Command {
 }
 
 func newLimitsSet(client *adminClient) *cobra.Command {
-	c := change{client: client}
+	newChange := change{client: client}
 	cmd := &cobra.Command{
 		Use:   "set {-d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] | --all} FIELD=VALUE [FIELD=VALUE …]",
 		Short: "Override the limits of a descriptor, create a rule, or replace SHADOW_MODE",
@@ -116,24 +116,24 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 			"  rls limits set -d shop --rule plan=trial unit=minute requests_per_unit=20 shadow_mode=true\n" +
 			"  rls limits set --all shadow_mode=true --for 30m --reason migration",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path, target, values, err := c.parseTargetArgs(args)
+			path, target, values, err := newChange.parseTargetArgs(args)
 			if err == nil && len(values) == 0 {
 				err = errors.New("nothing to change; give FIELD=VALUE arguments")
 			}
 			if err != nil {
 				return err
 			}
-			return c.put(cmd, path, target, values)
+			return newChange.put(cmd, path, target, values)
 		},
 	}
-	c.addTargetFlags(cmd, "create or replace a rule that no limits file has")
-	c.addPutFlags(cmd, " (default: until it is deleted)")
-	cmd.Flags().BoolVar(&c.replaces, "replace", false, "replace a value without an end for good, although --for ends the new value")
+	newChange.addTargetFlags(cmd, "create or replace a rule that no limits file has")
+	newChange.addPutFlags(cmd, " (default: until it is deleted)")
+	cmd.Flags().BoolVar(&newChange.replaces, "replace", false, "replace a value without an end for good, although --for ends the new value")
 	return cmd
 }
 
 func newLimitsUnset(client *adminClient) *cobra.Command {
-	c := change{client: client}
+	newChange := change{client: client}
 	cmd := &cobra.Command{
 		Use:   "unset {-d DOMAIN KEY[=VALUE][,KEY[=VALUE]…] | --target TARGET | --all}",
 		Short: "Undo rls limits set: the old limits and settings are in force again",
@@ -142,20 +142,20 @@ func newLimitsUnset(client *adminClient) *cobra.Command {
 			"of each replica applies again.",
 		Example: "  rls limits unset -d shop tenant=acme\n  rls limits unset -d shop --rule plan=trial",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			path, target, otherArgs, err := c.parseTargetArgs(args)
+			path, target, otherArgs, err := newChange.parseTargetArgs(args)
 			if err == nil && len(otherArgs) > 0 {
 				err = fmt.Errorf("got %q behind the target; want nothing", otherArgs[0])
 			}
 			if err != nil {
 				return err
 			}
-			return c.remove(cmd, path, target)
+			return newChange.remove(cmd, path, target)
 		},
 	}
-	c.addTargetFlags(cmd, "delete a rule that was created at run time")
-	cmd.Flags().StringVar(&c.target, "target", "", "target of the change, as rls limits show --changes prints it; the target can be invalid")
-	addReasonFlag(cmd, &c.reason)
-	cmd.Flags().StringVar(&c.ifMatch, "if-match", "", "delete the value only if it has this ETag; rls limits show --changes prints ETags")
+	newChange.addTargetFlags(cmd, "delete a rule that was created at run time")
+	cmd.Flags().StringVar(&newChange.target, "target", "", "target of the change, as rls limits show --changes prints it; the target can be invalid")
+	addReasonFlag(cmd, &newChange.reason)
+	cmd.Flags().StringVar(&newChange.ifMatch, "if-match", "", "delete the value only if it has this ETag; rls limits show --changes prints ETags")
 	return cmd
 }
 
@@ -163,7 +163,7 @@ const switchHelp = "RULE is the path of a rule as rls explain shows it ('shop > 
 	"('shop|tenant=acme'). DOMAIN is the name of a domain."
 
 func newLimitsOff(client *adminClient) *cobra.Command {
-	c := change{client: client}
+	newChange := change{client: client}
 	cmd := &cobra.Command{
 		Use:   "off {RULE | DOMAIN | --all} --for DURATION",
 		Short: "Turn off the limits of a rule, of a domain or of all domains",
@@ -174,23 +174,23 @@ func newLimitsOff(client *adminClient) *cobra.Command {
 		Args:              argCount(0, 1),
 		ValidArgsFunction: completeRule,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := switchTarget(args, c.isAll)
+			target, err := switchTarget(args, newChange.isAll)
 			if err != nil {
 				return err
 			}
 			if !cmd.Flags().Changed("for") {
 				return errors.New("--for is missing; give a duration such as 1h, or 0 for no end")
 			}
-			return c.put(cmd, "switches", url.Values{"target": {target}}, nil)
+			return newChange.put(cmd, "switches", url.Values{"target": {target}}, nil)
 		},
 	}
-	cmd.Flags().BoolVar(&c.isAll, "all", false, "all domains")
-	c.addPutFlags(cmd, ", or 0 for no end; required")
+	cmd.Flags().BoolVar(&newChange.isAll, "all", false, "all domains")
+	newChange.addPutFlags(cmd, ", or 0 for no end; required")
 	return cmd
 }
 
 func newLimitsOn(client *adminClient) *cobra.Command {
-	c := change{client: client}
+	newChange := change{client: client}
 	cmd := &cobra.Command{
 		Use:               "on {RULE | DOMAIN | --all}",
 		Short:             "End a switch of rls limits off",
@@ -199,15 +199,15 @@ func newLimitsOn(client *adminClient) *cobra.Command {
 		Args:              argCount(0, 1),
 		ValidArgsFunction: completeRule,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := switchTarget(args, c.isAll)
+			target, err := switchTarget(args, newChange.isAll)
 			if err != nil {
 				return err
 			}
-			return c.remove(cmd, "switches", url.Values{"target": {target}})
+			return newChange.remove(cmd, "switches", url.Values{"target": {target}})
 		},
 	}
-	cmd.Flags().BoolVar(&c.isAll, "all", false, "the switch of all domains")
-	addReasonFlag(cmd, &c.reason)
+	cmd.Flags().BoolVar(&newChange.isAll, "all", false, "the switch of all domains")
+	addReasonFlag(cmd, &newChange.reason)
 	return cmd
 }
 
@@ -224,8 +224,8 @@ func switchTarget(args []string, isAll bool) (string, error) {
 	switch {
 	case isPath:
 		entries, _, err := entrytext.Parse(strings.ReplaceAll(strings.ReplaceAll(path, ",", `\,`), " > ", ","))
-		t, err := newTarget(domain, args[0], entries, err)
-		return t.String(), err
+		target, err := newTarget(domain, args[0], entries, err)
+		return target.String(), err
 	case strings.Contains(args[0], "|"):
 		return args[0], nil
 	}

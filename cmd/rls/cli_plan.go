@@ -16,17 +16,17 @@ import (
 
 type planOptions struct {
 	limitsplan.Options
-	limitsfile limitsfile.Options
+	limitsOptions limitsfile.Options
 
 	logPaths    []string
 	mappingPath string // the mapping of an access log; empty for a decision log
-	htmlPath    string // empty: no web page
+	htmlPath    string // the path of the web page; empty for no web page
 	asJSON      bool
 	conditions  []string // such as "denied > 1%"
 }
 
 func newPlan() *cobra.Command {
-	o := planOptions{}
+	options := planOptions{}
 	cmd := &cobra.Command{
 		Use:   "plan NEW… --from LOG",
 		Short: "Replay recorded calls against new limits",
@@ -39,15 +39,15 @@ func newPlan() *cobra.Command {
 		Example: "  rls plan new-limits.yaml --from decisions.log --fail-if 'denied > 1%'\n" +
 			"  rls plan new-limits.yaml --from access.log.gz --access-log mapping.yaml --html plan.html",
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			if o.MaxKeys < 1 {
-				return inputError(fmt.Errorf("--keys: got %d, want at least 1", o.MaxKeys))
+			if options.MaxKeys < 1 {
+				return inputError(fmt.Errorf("--keys: got %d, want at least 1", options.MaxKeys))
 			}
-			report, conditions, err := o.run(cmd, paths)
+			report, conditions, err := options.run(cmd, paths)
 			if err != nil {
 				return inputError(err)
 			}
-			for _, c := range conditions {
-				holds, text := c.Check(report)
+			for _, condition := range conditions {
+				holds, text := condition.Check(report)
 				fmt.Fprintln(cmd.ErrOrStderr(), text)
 				if holds {
 					err = exitCode(1)
@@ -58,16 +58,16 @@ func newPlan() *cobra.Command {
 	}
 	requirePaths(cmd)
 	fs := cmd.Flags()
-	fs.StringArrayVar(&o.logPaths, "from", nil, "`LOG` with the recorded calls, as it is or in gzip, or - for the standard input; repeat the flag for the log of each replica")
-	fs.StringVar(&o.mappingPath, "access-log", "", "read the logs as JSON access logs; `FILE` maps their fields to descriptors")
-	fs.StringArrayVar(&o.conditions, "fail-if", nil, "exit with 1 if the `CONDITION` holds, such as 'denied > 1%': a name (denied, newly_denied, newly_admitted or newly_denied_keys), then > and a number or percentage")
-	fs.StringVar(&o.htmlPath, "html", "", "write the report to `FILE` as a web page")
-	fs.BoolVar(&o.asJSON, "json", false, "print the report as JSON")
-	fs.IntVar(&o.MaxKeys, "keys", 20, "maximum number of keys in the report")
-	fs.BoolVar(&o.ShadowMode, "shadow-mode", false, "the service is in shadow mode (SHADOW_MODE)")
-	fs.BoolVar(&o.QuotaMode, "quota-mode", false, "all descriptors are in quota mode (QUOTA_MODE)")
-	fs.BoolVar(&o.AllOrNone, "all-or-none", false, "charge all limits of a request or none (STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT)")
-	fs.BoolVar(&o.limitsfile.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG)")
+	fs.StringArrayVar(&options.logPaths, "from", nil, "`LOG` with the recorded calls, as it is or in gzip, or - for the standard input; repeat the flag for the log of each replica")
+	fs.StringVar(&options.mappingPath, "access-log", "", "read the logs as JSON access logs; `FILE` maps their fields to descriptors")
+	fs.StringArrayVar(&options.conditions, "fail-if", nil, "exit with 1 if the `CONDITION` holds, such as 'denied > 1%': a name (denied, newly_denied, newly_admitted or newly_denied_keys), then > and a number or percentage")
+	fs.StringVar(&options.htmlPath, "html", "", "write the report to `FILE` as a web page")
+	fs.BoolVar(&options.asJSON, "json", false, "print the report as JSON")
+	fs.IntVar(&options.MaxKeys, "keys", 20, "maximum number of keys in the report")
+	fs.BoolVar(&options.ShadowMode, "shadow-mode", false, "the service is in shadow mode (SHADOW_MODE)")
+	fs.BoolVar(&options.QuotaMode, "quota-mode", false, "all descriptors are in quota mode (QUOTA_MODE)")
+	fs.BoolVar(&options.AllOrNone, "all-or-none", false, "charge all limits of a request or none (STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT)")
+	fs.BoolVar(&options.limitsOptions.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG)")
 	return cmd
 }
 
@@ -84,7 +84,7 @@ func (o *planOptions) run(cmd *cobra.Command, paths []string) (*limitsplan.Repor
 	if len(o.logPaths) == 0 {
 		return nil, nil, errors.New("--from is missing; want the path of a decision log or an access log")
 	}
-	config, err := loadLimits(cmd.InOrStdin(), paths, o.limitsfile)
+	config, err := loadLimits(cmd.InOrStdin(), paths, o.limitsOptions)
 	if err != nil {
 		return nil, nil, fmt.Errorf("new limits files have mistakes:\n%w", err)
 	}
@@ -115,8 +115,8 @@ func (o *planOptions) run(cmd *cobra.Command, paths []string) (*limitsplan.Repor
 func (o *planOptions) openLogs(stdin io.Reader) (readers []limitsplan.Reader, closeLogs func(), err error) {
 	var files []*os.File
 	closeLogs = func() {
-		for _, f := range files {
-			_ = f.Close() // the file was only read, so an error loses nothing
+		for _, file := range files {
+			_ = file.Close() // the file was only read, so an error loses nothing
 		}
 	}
 	var mapping *limitsplan.Mapping
@@ -130,16 +130,16 @@ func (o *planOptions) openLogs(stdin io.Reader) (readers []limitsplan.Reader, cl
 		}
 	}
 	for _, path := range o.logPaths {
-		in := stdin
+		input := stdin
 		if path != stdinPath {
-			f, err := os.Open(path)
+			file, err := os.Open(path)
 			if err != nil {
 				return nil, closeLogs, err
 			}
-			files = append(files, f)
-			in = f
+			files = append(files, file)
+			input = file
 		}
-		reader, err := limitsplan.NewReader(path, in, mapping)
+		reader, err := limitsplan.NewReader(path, input, mapping)
 		if err != nil {
 			return nil, closeLogs, err
 		}

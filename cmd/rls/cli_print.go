@@ -43,10 +43,10 @@ var answers = template.Must(template.New("").Funcs(template.FuncMap{
 	"fields": func(l *admin.List) []admin.Override {
 		return slices.Concat(l.ShadowMode, l.Switches, l.Rules, l.Overrides)
 	},
-	"moment": func(at time.Time) string { return relativeTime(time.Until(at)) },
-	"expiry": func(stamp string) string {
-		if at := parseTime(stamp); !at.IsZero() {
-			return relativeTime(time.Until(at))
+	"moment": func(moment time.Time) string { return relativeTime(time.Until(moment)) },
+	"expiry": func(timestamp string) string {
+		if moment := parseTime(timestamp); !moment.IsZero() {
+			return relativeTime(time.Until(moment))
 		}
 		return "never"
 	},
@@ -116,9 +116,9 @@ func switchNotes(author, reason string, end, now time.Time) string {
 }
 
 // parseTime parses a time of an answer. It returns the zero Time if stamp is empty or invalid.
-func parseTime(stamp string) time.Time {
-	at, _ := time.Parse(time.RFC3339, stamp)
-	return at
+func parseTime(timestamp string) time.Time {
+	moment, _ := time.Parse(time.RFC3339, timestamp)
+	return moment
 }
 
 // relativeTime describes the moment d from now, such as "in 59m" or, for a negative d, "12s ago".

@@ -71,22 +71,22 @@ func newReset() *cobra.Command {
 	return cmd
 }
 
-// parseCounterPrefix returns the prefix with a domain and the entries in args. Without args, it has no entries.
+// parseCounterPrefix returns the prefix with a domain and the entries in args. Without args, the prefix has no entries.
 func parseCounterPrefix(domain string, args []string) (descriptors.CounterPrefix, error) {
-	p := descriptors.CounterPrefix{Domain: domain}
+	prefix := descriptors.CounterPrefix{Domain: domain}
 	if len(args) == 0 {
-		return p, nil
+		return prefix, nil
 	}
 	entries, hasValue, err := entrytext.Parse(args[0])
 	if err == nil {
 		err = descriptors.Target{Domain: domain, Entries: entries}.Check()
 	}
 	if err != nil {
-		return p, fmt.Errorf("%q is no prefix: %w", args[0], err)
+		return prefix, fmt.Errorf("%q is no prefix: %w", args[0], err)
 	}
-	p.Entries, p.HasAnyValue = entries, !hasValue[len(hasValue)-1]
+	prefix.Entries, prefix.HasAnyValue = entries, !hasValue[len(hasValue)-1]
 	if i := slices.Index(hasValue, false); i >= 0 && i < len(hasValue)-1 {
-		return p, fmt.Errorf("%q is no prefix: entry %d has no =; only the last key can stand for all its values", args[0], i+1)
+		return prefix, fmt.Errorf("%q is no prefix: entry %d has no =; only the last key can stand for all its values", args[0], i+1)
 	}
-	return p, nil
+	return prefix, nil
 }

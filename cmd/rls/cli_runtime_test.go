@@ -51,7 +51,7 @@ func TestSecondOfTwoCollidingSetsFails(t *testing.T) {
 	for _, flags := range [][]string{{"--if-match", tag}, {"--new"}} {
 		_, errOut, code = r.run(append(append(set, "factor=4"), flags...)...)
 		assert.Equal(t, 1, code)
-		assert.Regexp(t, `ops set it at .*Z, reason "sale"; limits now: 300 per minute. Nothing was changed`, errOut)
+		assert.Regexp(t, `ops set the value at .*Z, reason "sale"; limits now: 300 per minute. Nothing was changed`, errOut)
 	}
 }
 

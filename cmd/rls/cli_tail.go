@@ -25,7 +25,7 @@ const decisionsPath = "/decisions"
 var errRefused = errors.New("stream refused")
 
 func newTail() *cobra.Command {
-	t := &tail{reconnect: wait.Backoff{Initial: 500 * time.Millisecond, Max: 5 * time.Second}}
+	tailCommand := &tail{reconnectPauses: wait.Backoff{Initial: 500 * time.Millisecond, Max: 5 * time.Second}}
 	var domain, rule, code, source string
 	var entries []string
 	cmd := &cobra.Command{
@@ -39,17 +39,17 @@ func newTail() *cobra.Command {
 			"  rls tail --admin https://rls:6070 --rule 'shop > tenant' --entry tenant=acme --json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			t.query = url.Values{"domain": {domain}, "rule": {rule}, "code": {code}, "source": {source}, "entry": entries}
-			if _, err := decisionlog.ParseFilter(t.query); err != nil {
+			tailCommand.query = url.Values{"domain": {domain}, "rule": {rule}, "code": {code}, "source": {source}, "entry": entries}
+			if _, err := decisionlog.ParseFilter(tailCommand.query); err != nil {
 				return err
 			}
-			t.out, t.errOut = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			t.hasColours = isColourTerminal(t.out)
-			return t.run(cmd.Context())
+			tailCommand.out, tailCommand.errOut = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			tailCommand.hasColours = isColourTerminal(tailCommand.out)
+			return tailCommand.run(cmd.Context())
 		},
 	}
 	fs := cmd.Flags()
-	t.addFlags(fs)
+	tailCommand.addFlags(fs)
 	addDomainFlag(cmd, &domain)
 	cmd.Flag("domain").Usage = "only this domain"
 	fs.StringVar(&rule, "rule", "", "only rules whose path contains this text, such as 'shop > tenant'")
@@ -57,22 +57,22 @@ func newTail() *cobra.Command {
 	fs.StringVar(&code, "code", "", "only this code: OK, OVER_LIMIT or ERROR")
 	fs.StringVar(&source, "source", "", "only decisions of this source, such as deny_cache or fallback")
 	fs.StringArrayVar(&entries, "entry", nil, "only descriptors with this entry, KEY or KEY=VALUE; can be given more than once")
-	fs.BoolVar(&t.asJSON, "json", false, "print the lines of the stream as JSON")
+	fs.BoolVar(&tailCommand.asJSON, "json", false, "print the lines of the stream as JSON")
 	return cmd
 }
 
 type tail struct {
 	adminClient
-	query       url.Values // the filters; see decisionlog.ParseFilter
-	out, errOut io.Writer
-	hasColours  bool
-	reconnect   wait.Backoff
+	query           url.Values // the filters; see decisionlog.ParseFilter
+	out, errOut     io.Writer
+	hasColours      bool
+	reconnectPauses wait.Backoff
 }
 
 // run prints decisions until ctx is done. It returns an error if the first connection fails, or if
 // the service refuses the stream.
 func (t *tail) run(ctx context.Context) error {
-	pauses := t.reconnect.Start()
+	pauses := t.reconnectPauses.Start()
 	for isFirst := true; ; isFirst = false {
 		wasConnected, err := t.stream(ctx, isFirst)
 		switch {
@@ -115,15 +115,15 @@ func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err
 	if !isFirst {
 		fmt.Fprintln(t.errOut, "rls: connected again")
 	}
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
+	scanner := bufio.NewScanner(resp.Body)
+	scanner.Buffer(nil, 1<<20)
+	for scanner.Scan() {
 		silenceTimer.Reset(3 * decisionlog.HeartbeatPause)
-		if err := t.printLine(lines.Bytes()); err != nil {
+		if err := t.printLine(scanner.Bytes()); err != nil {
 			return true, fmt.Errorf("%w: %w", errRefused, err)
 		}
 	}
-	err = lines.Err()
+	err = scanner.Err()
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -138,40 +138,40 @@ func (t *tail) printLine(line []byte) error {
 	if len(line) == 0 { // a heartbeat
 		return nil
 	}
-	var l decisionlog.Line
-	if err := json.Unmarshal(line, &l); err != nil {
+	var parsedLine decisionlog.Line
+	if err := json.Unmarshal(line, &parsedLine); err != nil {
 		return errors.New("invalid line; check that rls and the service have the same version (rls --version)")
 	}
 	var err error
 	switch {
-	case t.asJSON && l.Dropped > 0:
-		_, err = t.out.Write(decisionlog.EncodeLine(decisionlog.Drops{Time: l.Time, Dropped: l.Dropped, Reason: l.Reason}))
+	case t.asJSON && parsedLine.Dropped > 0:
+		_, err = t.out.Write(decisionlog.EncodeLine(decisionlog.Drops{Time: parsedLine.Time, Dropped: parsedLine.Dropped, Reason: parsedLine.Reason}))
 	case t.asJSON:
-		_, err = t.out.Write(decisionlog.EncodeLine(l.Record))
-	case l.Dropped > 0:
-		_, err = fmt.Fprintf(t.out, "%s  %d decisions dropped: %s\n", formatTime(l.Time), l.Dropped, printable(l.Reason))
+		_, err = t.out.Write(decisionlog.EncodeLine(parsedLine.Record))
+	case parsedLine.Dropped > 0:
+		_, err = fmt.Fprintf(t.out, "%s  %d decisions dropped: %s\n", formatTime(parsedLine.Time), parsedLine.Dropped, printable(parsedLine.Reason))
 	default:
-		_, err = io.WriteString(t.out, t.lineText(&l.Record))
+		_, err = io.WriteString(t.out, t.lineText(&parsedLine.Record))
 	}
 	return err
 }
 
-// lineText returns a line of text about r.
-func (t *tail) lineText(r *decisionlog.Record) string {
+// lineText returns a line of text about record.
+func (t *tail) lineText(record *decisionlog.Record) string {
 	colour := green
 	switch {
-	case r.Code == decisionlog.Failed:
+	case record.Code == decisionlog.Failed:
 		colour = magenta
-	case r.Code == decisionlog.OverLimit && r.Shadow:
+	case record.Code == decisionlog.OverLimit && record.Shadow:
 		colour = yellow
-	case r.Code == decisionlog.OverLimit:
+	case record.Code == decisionlog.OverLimit:
 		colour = red
 	}
-	code := addColour(t.hasColours, colour, fmt.Sprintf("%-10s", printable(string(r.Code))))
+	code := addColour(t.hasColours, colour, fmt.Sprintf("%-10s", printable(string(record.Code))))
 	var line strings.Builder
-	line.WriteString(addColour(t.hasColours, dim, formatTime(r.Time)) + "  " + code + "  ")
-	_ = answers.ExecuteTemplate(&line, "decision", r) // ExecuteTemplate fails only if the template does not fit Record
+	line.WriteString(addColour(t.hasColours, dim, formatTime(record.Time)) + "  " + code + "  ")
+	_ = answers.ExecuteTemplate(&line, "decision", record) // ExecuteTemplate fails only if the template does not fit Record
 	return line.String()
 }
 
-func formatTime(at time.Time) string { return at.Local().Format("15:04:05.000") }
+func formatTime(moment time.Time) string { return moment.Local().Format("15:04:05.000") }

@@ -61,7 +61,7 @@ func runTail(t *testing.T, change func(*tail), lines ...string) (out, notes stri
 	s := httptest.NewServer(&lineServer{lines: lines})
 	defer s.Close()
 	var outBuffer, errBuffer syncBuffer
-	c := &tail{out: &outBuffer, errOut: &errBuffer, reconnect: wait.Backoff{Initial: time.Millisecond, Max: time.Millisecond}}
+	c := &tail{out: &outBuffer, errOut: &errBuffer, reconnectPauses: wait.Backoff{Initial: time.Millisecond, Max: time.Millisecond}}
 	c.addr = s.URL
 	if change != nil {
 		change(c)
@@ -123,7 +123,7 @@ func TestTailKeepsConnectingUntilInterrupted(t *testing.T) {
 	}))
 	defer s.Close()
 	var out, notes syncBuffer
-	c := &tail{out: &out, errOut: &notes, reconnect: wait.Backoff{Initial: time.Millisecond, Max: time.Millisecond}}
+	c := &tail{out: &out, errOut: &notes, reconnectPauses: wait.Backoff{Initial: time.Millisecond, Max: time.Millisecond}}
 	c.addr = s.URL
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)

@@ -19,7 +19,7 @@ import (
 )
 
 func newTest() *cobra.Command {
-	o := testOptions{}
+	options := testOptions{}
 	cmd := &cobra.Command{
 		Use:   "test PATH…",
 		Short: "Run unit tests of limits",
@@ -31,18 +31,18 @@ func newTest() *cobra.Command {
 		Example: "  rls test examples/limits_test.yaml\n" +
 			"  rls test examples --coverage-min 90 --json",
 		RunE: func(cmd *cobra.Command, paths []string) error {
-			o.out, o.errOut = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			if o.coverageMin < 0 || o.coverageMin > 100 {
-				return inputError(fmt.Errorf("--coverage-min: got %v, want a percentage from 0 to 100", o.coverageMin))
+			options.out, options.errOut = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			if options.coverageMin < 0 || options.coverageMin > 100 {
+				return inputError(fmt.Errorf("--coverage-min: got %v, want a percentage from 0 to 100", options.coverageMin))
 			}
-			return o.run(cmd.Context(), paths)
+			return options.run(cmd.Context(), paths)
 		},
 	}
 	requirePaths(cmd)
 	fs := cmd.Flags()
-	fs.BoolVarP(&o.isVerbose, "verbose", "v", false, "also list passed tests")
-	fs.BoolVar(&o.asJSON, "json", false, "print the report as JSON")
-	fs.Float64Var(&o.coverageMin, "coverage-min", 0, "smallest percentage of the rules that the tests must use")
+	fs.BoolVarP(&options.isVerbose, "verbose", "v", false, "also list passed tests")
+	fs.BoolVar(&options.asJSON, "json", false, "print the report as JSON")
+	fs.Float64Var(&options.coverageMin, "coverage-min", 0, "smallest percentage of the rules that the tests must use")
 	return cmd
 }
 
@@ -61,13 +61,13 @@ func (o *testOptions) run(ctx context.Context, paths []string) error {
 	var coverage limitstest.Coverage
 	var reports []limitstest.FileReport
 	for _, path := range testFiles {
-		f, config, err := loadTest(path)
+		testFile, config, err := loadTest(path)
 		if err != nil {
 			reports = append(reports, limitstest.FileReport{File: path, Error: err.Error()})
 			hasUnreadableFile = true
 			continue
 		}
-		reports = append(reports, f.Run(ctx, config, &coverage))
+		reports = append(reports, testFile.Run(ctx, config, &coverage))
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -118,20 +118,20 @@ func loadTest(path string) (*limitstest.File, *descriptors.Config, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	f, err := limitstest.Parse(path, data)
+	testFile, err := limitstest.Parse(path, data)
 	if err != nil {
 		return nil, nil, err
 	}
 	var limitsPaths []string
-	for _, name := range f.Limits {
+	for _, name := range testFile.Limits {
 		if !filepath.IsAbs(name) {
 			name = filepath.Join(filepath.Dir(path), name)
 		}
 		limitsPaths = append(limitsPaths, name)
 	}
-	config, err := loadLimits(nil, limitsPaths, limitsfile.Options{MergeDomains: f.Merge})
+	config, err := loadLimits(nil, limitsPaths, limitsfile.Options{MergeDomains: testFile.MergesDomains})
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: the limits files have mistakes:\n%w", path, err)
 	}
-	return f, config, nil
+	return testFile, config, nil
 }

@@ -89,11 +89,11 @@ func (t *top) fetch(ctx context.Context) (*live.Snapshot, error) {
 		calls.Go(func() { errs[i] = client.call(ctx, http.MethodGet, live.SnapshotPath, nil, nil, &snapshots[i]) })
 	}
 	calls.Wait()
-	first := slices.Index(errs, nil)
-	if first < 0 {
+	firstAnswer := slices.Index(errs, nil)
+	if firstAnswer < 0 {
 		return nil, errs[0]
 	}
-	s := &snapshots[first]
+	snapshot := &snapshots[firstAnswer]
 	if len(addrs) > 1 {
 		var replicas []live.Replica
 		var problems []string
@@ -104,9 +104,9 @@ func (t *top) fetch(ctx context.Context) (*live.Snapshot, error) {
 				replicas = append(replicas, f.Replicas[0])
 			}
 		}
-		s.SetFleet(live.NewFleet(replicas, 0, problems...))
+		snapshot.SetFleet(live.NewFleet(replicas, 0, problems...))
 	}
-	return s, nil
+	return snapshot, nil
 }
 
 func (t *top) printOnce(ctx context.Context, out io.Writer) error {
@@ -143,19 +143,19 @@ const (
 )
 
 // run shows snapshots until ctx is done or the user quits with a key. It returns an error if it gets no first snapshot.
-func (t *top) run(ctx context.Context, in, out *os.File) error {
+func (t *top) run(ctx context.Context, keyboard, out *os.File) error {
 	firstSnapshot, err := t.fetch(ctx)
 	if err != nil {
 		return err
 	}
-	if state, err := term.MakeRaw(int(in.Fd())); err == nil { // in raw mode, a key works without Enter
-		defer func() { _ = term.Restore(int(in.Fd()), state) }()
+	if state, err := term.MakeRaw(int(keyboard.Fd())); err == nil { // in raw mode, a key works without Enter
+		defer func() { _ = term.Restore(int(keyboard.Fd()), state) }()
 	}
 	_, _ = io.WriteString(out, openScreen)
 	defer func() { _, _ = io.WriteString(out, closeScreen) }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go quitOnKey(in, cancel)
+	go quitOnKey(keyboard, cancel)
 
 	size := func() (width, height int) {
 		width, height, err := term.GetSize(int(out.Fd()))
@@ -167,13 +167,13 @@ func (t *top) run(ctx context.Context, in, out *os.File) error {
 	return t.showScreens(ctx, firstSnapshot, size, out)
 }
 
-// showScreens draws s and further snapshots until ctx is done.
-func (t *top) showScreens(ctx context.Context, s *live.Snapshot, size func() (width, height int), out io.Writer) error {
+// showScreens draws snapshot and further snapshots until ctx is done.
+func (t *top) showScreens(ctx context.Context, snapshot *live.Snapshot, size func() (width, height int), out io.Writer) error {
 	screen := topScreen{hasColours: t.hasColours, location: time.Local}
 	problem := ""
 	for {
 		screen.width, screen.height = size()
-		if err := screen.draw(out, s, problem); err != nil {
+		if err := screen.draw(out, snapshot, problem); err != nil {
 			return err
 		}
 		if !wait.Sleep(ctx, time.Second) {
@@ -186,16 +186,16 @@ func (t *top) showScreens(ctx context.Context, s *live.Snapshot, size func() (wi
 		case err != nil:
 			problem = err.Error()
 		default:
-			s, problem = newSnapshot, ""
+			snapshot, problem = newSnapshot, ""
 		}
 	}
 }
 
 // quitOnKey calls quit when it reads q, Ctrl-C or Ctrl-D from in, or when a read fails. At the end of in, it returns.
-func quitOnKey(in io.Reader, quit func()) {
+func quitOnKey(keyboard io.Reader, quit func()) {
 	key := make([]byte, 1)
 	for {
-		_, err := in.Read(key)
+		_, err := keyboard.Read(key)
 		if errors.Is(err, io.EOF) {
 			return // there is no keyboard
 		}
@@ -258,7 +258,7 @@ func (v topView) Age() time.Duration { return v.Time.Sub(v.Started).Round(time.S
 func (v topView) TitleWidth() int { return v.width - len(v.Clock(v.Time)) - 1 }
 
 // Clock returns a time of day.
-func (v topView) Clock(at time.Time) string { return at.In(v.location).Format("15:04:05") }
+func (v topView) Clock(moment time.Time) string { return moment.In(v.location).Format("15:04:05") }
 
 // RuleRow returns the line of a rule in the table of rules.
 func (v topView) RuleRow(path, limit, ok, denied, shadow, use string) string {
@@ -269,14 +269,14 @@ func (v topView) RuleRow(path, limit, ok, denied, shadow, use string) string {
 }
 
 // ReplicaRow returns the line of a replica in the table of replicas.
-func (v topView) ReplicaRow(name, calls, denied, cpu, memory, blips, version, limits, seen string) string {
+func (v topView) ReplicaRow(name, calls, denied, cpu, memory, blips, version, limits, lastSeen string) string {
 	const othersWidth = 84 // the width of all other columns
-	return fmt.Sprintf("%s %8s %8s %6s %8s %6s %s %s %s", pad(name, max(v.width-othersWidth, 16)), calls, denied, cpu, memory, blips, pad(version, 16), pad(limits, 9), seen)
+	return fmt.Sprintf("%s %8s %8s %6s %8s %6s %s %s %s", pad(name, max(v.width-othersWidth, 16)), calls, denied, cpu, memory, blips, pad(version, 16), pad(limits, 9), lastSeen)
 }
 
 // KeyRow returns the line of a key in a list that is as wide as the screen.
-func (v topView) KeyRow(key, perSecond, share, last string) string {
-	return keyRow(v.width, key, perSecond, share, last)
+func (v topView) KeyRow(key, perSecond, share, lastColumn string) string {
+	return keyRow(v.width, key, perSecond, share, lastColumn)
 }
 
 // section returns the lines of a template. For lines that are wider than the screen, fit returns lines that fit.
@@ -311,27 +311,27 @@ func (t *topScreen) draw(out io.Writer, s *live.Snapshot, problem string) error 
 	return err
 }
 
-// lines returns the lines of a screen. problem is as topView.Problem.
-func (t *topScreen) lines(s *live.Snapshot, problem string) []string {
-	v := topView{*t, s, problem}
-	state, fitChanges := v.section("state", wrap), wrap
+// lines returns the lines of a screen. problem is the reason why the snapshot is old, or empty.
+func (t *topScreen) lines(snapshot *live.Snapshot, problem string) []string {
+	view := topView{*t, snapshot, problem}
+	state, fitChanges := view.section("state", wrap), wrap
 	if t.height > 0 {
 		state, fitChanges = state[:min(len(state), max(t.height/2, 2))], cut
 	}
-	lines := slices.Concat(state, []string{""}, v.section("figures", cut), []string{""})
-	rules, callers, keys, changes := v.section("rules", cut), v.section("callers", cut), t.keyLines(&s.Keys), v.section("changes", fitChanges)
+	lines := slices.Concat(state, []string{""}, view.section("figures", cut), []string{""})
+	rules, callers, keys, changes := view.section("rules", cut), view.section("callers", cut), t.keyLines(&snapshot.Keys), view.section("changes", fitChanges)
 	const minReplicasHeight = 32 // on a lower screen, only the state tells how replicas differ
 	hasSpace := t.height == 0 || t.height >= minReplicasHeight
-	if f := &s.Fleet; hasSpace && (len(f.Replicas) > 1 || f.UnknownSince != nil) {
-		replicas := v.section("replicas", cut)
+	if f := &snapshot.Fleet; hasSpace && (len(f.Replicas) > 1 || f.UnknownSince != nil) {
+		replicas := view.section("replicas", cut)
 		if t.height > 0 {
 			replicas = replicas[:min(len(replicas), max(t.height/4, 2))]
 		}
 		lines = slices.Concat(lines, replicas, []string{""})
 	}
 	if t.height > 0 {
-		// The callers get up to four of the free lines. The changes get a quarter of the others, and the keys get a third.
-		// The rules get the rest.
+		// The callers get up to four of the free lines. The changes get a quarter of the other free lines, the keys get a
+		// third of them, and the rules get what is left.
 		callers = callers[:min(len(callers), 4)]
 		freeLines := max(t.height-len(lines)-len(callers)-3, 0)
 		changes = changes[:min(len(changes), max(freeLines/4, 2))]
@@ -356,17 +356,17 @@ func (t *topScreen) keyLines(keys *live.TopKeys) []string {
 		columns = t.width
 	}
 	lines := keyListLines("HOTTEST KEYS", "HITS/s", keys.Mode, keys.Hottest, columns, func(k *live.Key) live.Value { return k.Rate })
-	denied := keyListLines("MOST DENIED KEYS", "DENIED/s", keys.Mode, keys.Denied, columns, func(k *live.Key) live.Value { return k.DeniedRate })
+	deniedLines := keyListLines("MOST DENIED KEYS", "DENIED/s", keys.Mode, keys.Denied, columns, func(k *live.Key) live.Value { return k.DeniedRate })
 	if isNarrow && len(keys.Denied) > 0 {
-		lines = denied
+		lines = deniedLines
 	}
-	for i := 0; !isNarrow && i < max(len(lines), len(denied)); i++ {
+	for i := 0; !isNarrow && i < max(len(lines), len(deniedLines)); i++ {
 		if i == len(lines) {
 			lines = append(lines, "")
 		}
 		lines[i] = pad(lines[i], columns)
-		if i < len(denied) {
-			lines[i] += "  " + denied[i]
+		if i < len(deniedLines) {
+			lines[i] += "  " + deniedLines[i]
 		}
 	}
 	lines[0] = addColour(t.hasColours, dim, lines[0])
@@ -380,14 +380,14 @@ func keyListLines(title, rateName string, mode live.KeyMode, keys []live.Key, co
 	}
 	lines := []string{keyRow(columns, title, rateName, "SHARE", "USED")}
 	for i := range keys {
-		k, used := &keys[i], "–"
-		if k.Spent != nil && k.Capacity != nil {
-			used = fmt.Sprintf("%d/%d", *k.Spent, *k.Capacity)
-			if k.IsShare {
-				used += " here"
+		key, usedText := &keys[i], "–"
+		if key.Spent != nil && key.Capacity != nil {
+			usedText = fmt.Sprintf("%d/%d", *key.Spent, *key.Capacity)
+			if key.IsShare {
+				usedText += " here"
 			}
 		}
-		lines = append(lines, keyRow(columns, k.Key, rateText(keyRate(k)), percentText(k.Share), used))
+		lines = append(lines, keyRow(columns, key.Key, rateText(keyRate(key)), percentText(key.Share), usedText))
 	}
 	if len(keys) == 0 {
 		lines = append(lines, "none in the last minutes")
@@ -406,25 +406,27 @@ func keysTitle(title string, mode live.KeyMode) string {
 	return title
 }
 
-// keyRow returns a line of a list of keys that is that many columns wide. last is the last column.
-func keyRow(columns int, key, perSecond, share, last string) string {
-	return fmt.Sprintf("%s %9s %6s %14s", pad(key, max(columns-32, 8)), perSecond, share, last)
+// keyRow returns a line of a list of keys. The line has the given number of columns.
+func keyRow(columns int, key, perSecond, share, lastColumn string) string {
+	return fmt.Sprintf("%s %9s %6s %14s", pad(key, max(columns-32, 8)), perSecond, share, lastColumn)
 }
 
-// cells measures text in columns of a terminal, in the same way in all locales.
-var cells = &runewidth.Condition{StrictEmojiNeutral: true}
+// terminalText measures text in columns of a terminal, in the same way in all locales.
+var terminalText = &runewidth.Condition{StrictEmojiNeutral: true}
 
-// pad cuts text or adds spaces, so that the result is exactly that many columns wide.
-func pad(text string, columns int) string { return cells.FillRight(truncate(text, columns), columns) }
+// pad cuts text or adds spaces, so that the result has exactly the given number of columns.
+func pad(text string, columns int) string {
+	return terminalText.FillRight(truncate(text, columns), columns)
+}
 
 // padEnd does the same as pad, but it cuts the start of text, because the end of a rule's path matters most.
 func padEnd(text string, columns int) string {
-	return cells.FillRight(cells.TruncatePrefix(replaceControls(text), columns, "…"), columns)
+	return terminalText.FillRight(terminalText.TruncatePrefix(replaceControls(text), columns, "…"), columns)
 }
 
 // truncate cuts text that is wider than columns. It also replaces runes that could control the terminal.
 func truncate(text string, columns int) string {
-	return cells.Truncate(replaceControls(text), columns, "…")
+	return terminalText.Truncate(replaceControls(text), columns, "…")
 }
 
 // cut does the same as truncate. It returns a single line.
@@ -436,8 +438,8 @@ func wrap(text string, columns int) []string {
 	text, columns = replaceControls(text), max(columns, minColumns)
 	var lines []string
 	start := ""
-	for cells.StringWidth(start+text) > columns {
-		end := len(cells.Truncate(text, columns-len(start), ""))
+	for terminalText.StringWidth(start+text) > columns {
+		end := len(terminalText.Truncate(text, columns-len(start), ""))
 		if space := strings.LastIndexByte(text[:end+1], ' '); space > len(indent) {
 			end = space
 		}
@@ -462,20 +464,20 @@ func replaceControls(text string) string {
 func sparkline(points []live.Value, columns int) string {
 	levels := []rune("▁▂▃▄▅▆▇█")
 	pointsPerColumn := 60 / columns // there is a point for each five seconds
-	scale := max(highest(points), math.SmallestNonzeroFloat64)
+	maxValue := max(highestPoint(points), math.SmallestNonzeroFloat64)
 	text := make([]rune, columns)
 	for i := range text {
 		end := max(len(points)-(columns-1-i)*pointsPerColumn, 0)
 		text[i] = ' '
-		if value := highest(points[max(end-pointsPerColumn, 0):end]); value >= 0 {
-			text[i] = levels[min(int(value/scale*float64(len(levels))), len(levels)-1)]
+		if value := highestPoint(points[max(end-pointsPerColumn, 0):end]); value >= 0 {
+			text[i] = levels[min(int(value/maxValue*float64(len(levels))), len(levels)-1)]
 		}
 	}
 	return string(text)
 }
 
-// highest returns the highest known point, or -1 if no point is known.
-func highest(points []live.Value) float64 {
+// highestPoint returns the highest known point, or -1 if no point is known.
+func highestPoint(points []live.Value) float64 {
 	value := -1.0
 	for _, p := range points {
 		if p.IsKnown() {

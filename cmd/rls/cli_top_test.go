@@ -90,7 +90,7 @@ func TestTopScreenFitsTheTerminal(t *testing.T) {
 		lines := screen.lines(s, "connection refused")
 		assert.LessOrEqual(t, len(lines), size[1])
 		for _, line := range lines {
-			assert.LessOrEqual(t, cells.StringWidth(line), max(size[0], 30), "%v: %q", size, line)
+			assert.LessOrEqual(t, terminalText.StringWidth(line), max(size[0], 30), "%v: %q", size, line)
 		}
 		if size[0] >= 80 {
 			text := strings.Join(lines, "\n")
@@ -113,7 +113,7 @@ func TestTopBreaksLongLinesOfStateAndChanges(t *testing.T) {
 		lines := screen.lines(s, "")
 		for _, line := range lines {
 			if width >= 80 {
-				assert.LessOrEqual(t, cells.StringWidth(line), width, line)
+				assert.LessOrEqual(t, terminalText.StringWidth(line), width, line)
 			}
 		}
 		text := strings.Join(strings.Fields(strings.Join(lines, " ")), " ")

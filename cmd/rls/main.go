@@ -78,7 +78,7 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// commandArgs returns the arguments of the command line, with the names that commands have now. If the program or its
+// commandArgs returns the arguments of the command line, with the current names of commands. If the program or its
 // first argument has a name of the incumbent's program, commandArgs returns no arguments, so that rls serves:
 // deployments have the command /bin/ratelimit. The incumbent ignores further arguments too.
 func commandArgs(args []string) []string {
@@ -88,10 +88,10 @@ func commandArgs(args []string) []string {
 		}
 	}
 	args = args[min(len(args), 1):]
-	for _, c := range formerCommands {
-		if oldWords := strings.Fields(c.oldName); len(args) >= len(oldWords) && slices.Equal(args[:len(oldWords)], oldWords) {
-			fmt.Fprintf(os.Stderr, "rls: rls %s is now rls %s\n", c.oldName, c.newName)
-			return append(strings.Fields(c.newName), args[len(oldWords):]...)
+	for _, command := range formerCommands {
+		if oldWords := strings.Fields(command.oldName); len(args) >= len(oldWords) && slices.Equal(args[:len(oldWords)], oldWords) {
+			fmt.Fprintf(os.Stderr, "rls: rls %s is now rls %s\n", command.oldName, command.newName)
+			return append(strings.Fields(command.newName), args[len(oldWords):]...)
 		}
 	}
 	return args
@@ -110,14 +110,14 @@ var formerCommands = []struct{ oldName, newName string }{
 
 // newRoot returns the command rls.
 func newRoot() *cobra.Command {
-	b := thisBuild()
+	currentBuild := thisBuild()
 	root := &cobra.Command{
 		Use:   "rls",
 		Short: "Rate-limit service for Envoy",
 		Long: "rls answers the ShouldRateLimit calls of Envoy, by limits declared in YAML.\n" +
 			"Without a command, rls serves. Settings come from the environment (docs/settings.md).",
 		Version: fmt.Sprintf("rls %s\ncommit %s\ndate %s\n%s %s/%s\n",
-			b.Version, b.Commit, b.Date, runtime.Version(), runtime.GOOS, runtime.GOARCH),
+			currentBuild.Version, currentBuild.Commit, currentBuild.Date, runtime.Version(), runtime.GOOS, runtime.GOARCH),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -125,7 +125,7 @@ func newRoot() *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}")
 	root.RunE = serve.RunE
 	root.Flags().AddFlagSet(serve.Flags())
-	for _, g := range []struct {
+	for _, group := range []struct {
 		id, title string
 		commands  []*cobra.Command
 	}{
@@ -135,9 +135,9 @@ func newRoot() *cobra.Command {
 		{"see", "See what a running service does, and why:", []*cobra.Command{newExplain(), newTop(), newTail(), newQuota()}},
 		{"change", "Change a running service:", []*cobra.Command{newLimitsCLI(), newReset()}},
 	} {
-		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
-		for _, cmd := range g.commands {
-			cmd.GroupID = g.id
+		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
+		for _, cmd := range group.commands {
+			cmd.GroupID = group.id
 			root.AddCommand(cmd)
 		}
 	}

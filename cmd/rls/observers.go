@@ -26,84 +26,84 @@ import (
 // a build with a normal build.
 var observers string
 
-// callObservers returns the observers of calls: the others, and the observers that count metrics.
-func callObservers(s *env.Settings, e *events.Events, others ...service.Observer) []service.Observer {
+// callObservers returns the observers of calls: otherObservers, and the observers that count metrics.
+func callObservers(settings *env.Settings, serviceEvents *events.Events, otherObservers ...service.Observer) []service.Observer {
 	if observers == "off" {
 		return nil
 	}
-	rules := metrics.RuleOptions{NearLimitRatio: float32(s.NearLimitRatio), MaxSeries: s.MetricsMaxSeries, NoRuleLabel: !s.MetricsRuleLabel, Log: e.Log}
-	return append(others, e.Metrics.Service(), e.Metrics.RuleObserver(rules))
+	rules := metrics.RuleOptions{NearLimitRatio: float32(settings.NearLimitRatio), MaxSeries: settings.MetricsMaxSeries, NoRuleLabel: !settings.MetricsRuleLabel, Log: serviceEvents.Log}
+	return append(otherObservers, serviceEvents.Metrics.Service(), serviceEvents.Metrics.RuleObserver(rules))
 }
 
 // closeTimeout bounds the time in which the last records of the decision log and the last spans are written.
 const closeTimeout = 3 * time.Second
 
-// newDecisions starts the decision log. It returns the observers that describe decisions. One of them is the hub, which
+// newDecisionObservers starts the decision log. It returns the observers that describe decisions. One of them is the hub, which
 // sends live decisions to its subscribers, such as rls tail.
-func newDecisions(p *process, s *env.Settings, e *events.Events) (*decisionlog.Hub, []service.Observer) {
-	hash := decisionlog.NewHash(s.DecisionLogHashKey)
+func newDecisionObservers(process *process, settings *env.Settings, serviceEvents *events.Events) (*decisionlog.Hub, []service.Observer) {
+	hash := decisionlog.NewHash(settings.DecisionLogHashKey)
 	hub := decisionlog.NewHub(nil, hash)
-	observers := []service.Observer{hub, decisionlog.CallLog{Log: e.Log, Hash: hash}}
-	if s.DecisionLog == env.DecisionLogOff {
-		return hub, observers
+	decisionObservers := []service.Observer{hub, decisionlog.CallLog{Log: serviceEvents.Log, Hash: hash}}
+	if settings.DecisionLog == env.DecisionLogOff {
+		return hub, decisionObservers
 	}
-	l := decisionlog.NewLog(decisionlog.LogOptions{
-		All:          s.DecisionLog == env.DecisionLogAll,
-		Sample:       s.DecisionLogSample,
-		MaxPerSecond: s.DecisionLogMaxPerSecond,
-		Path:         s.DecisionLogPath,
+	decisionLog := decisionlog.NewLog(decisionlog.LogOptions{
+		LogsAll:      settings.DecisionLog == env.DecisionLogAll,
+		SampledShare: settings.DecisionLogSample,
+		MaxPerSecond: settings.DecisionLogMaxPerSecond,
+		Path:         settings.DecisionLogPath,
 		Writer:       os.Stdout,
 		Hash:         hash,
-		Log:          e.Log,
+		Log:          serviceEvents.Log,
 	})
-	e.Metrics.DecisionLog(l.Stats)
-	if s.DecisionLogPath == "" {
+	serviceEvents.Metrics.DecisionLog(decisionLog.Stats)
+	if settings.DecisionLogPath == "" {
 		// If the reader of stdout ends, SIGPIPE must not end the service.
 		signal.Ignore(syscall.SIGPIPE)
 	} else {
-		p.onHangup(l.Reopen)
+		process.onHangup(decisionLog.Reopen)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		l.Run(ctx)
+		decisionLog.Run(ctx)
 	}()
-	p.addCloser(func() {
+	process.addCloser(func() {
 		cancel()
 		select {
 		case <-done:
 		case <-time.After(closeTimeout):
-			e.Log.Warn("decision log cut", "reason", "its file or stdout takes no more lines")
+			serviceEvents.Log.Warn("decision log cut", "reason", "its file or stdout takes no more lines")
 		}
 	})
-	return hub, append(observers, l)
+	return hub, append(decisionObservers, decisionLog)
 }
 
-func startTracing(p *process, s *env.Settings, log *slog.Logger) (*tracing.Tracer, error) {
-	if !s.TracesCalls() {
+func startTracing(process *process, settings *env.Settings, log *slog.Logger) (*tracing.Tracer, error) {
+	if !settings.TracesCalls() {
 		return nil, nil
 	}
-	o := tracing.Options{
+	options := tracing.Options{
 		Version:     thisBuild().Version,
-		ServiceName: s.TracingServiceName,
-		Namespace:   s.TracingServiceNamespace,
-		InstanceID:  s.TracingServiceInstanceID,
-		Protocol:    s.TracingProtocol(),
+		ServiceName: settings.TracingServiceName,
+		Namespace:   settings.TracingServiceNamespace,
+		InstanceID:  settings.TracingServiceInstanceID,
+		Protocol:    settings.TracingProtocol(),
 		Log:         log,
 	}
 	if os.Getenv("OTEL_SERVICE_NAME") == "" {
-		o.ServiceName = cmp.Or(o.ServiceName, "RateLimit")
+		options.ServiceName = cmp.Or(options.ServiceName, "RateLimit")
 	}
 	if os.Getenv("TRACING_SAMPLING_RATE") != "" || os.Getenv("OTEL_TRACES_SAMPLER") == "" {
-		o.SamplingRate = &s.TracingSamplingRate
+		options.SamplingRate = &settings.TracingSamplingRate
 	}
-	tracer, err := tracing.Start(p.ctx, o)
+	tracer, err := tracing.Start(process.ctx, options)
 	if err != nil {
 		return nil, err
 	}
-	log.Info("calls traced", "protocol", o.Protocol)
-	p.addCloser(func() {
+	log.Info("calls traced", "protocol", options.Protocol)
+	process.addCloser(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		if err := tracer.Close(ctx); err != nil {
@@ -113,64 +113,64 @@ func startTracing(p *process, s *env.Settings, log *slog.Logger) (*tracing.Trace
 	return tracer, nil
 }
 
-func sendStats(p *process, s *env.Settings, e *events.Events) {
-	o := statsd.Options{
-		Gatherer:  e.Metrics,
-		Rules:     e.Metrics.KeyCounts,
-		ExtraTags: s.ExtraTags,
-		Interval:  s.StatsFlushInterval,
-		Log:       e.Log,
+func sendStats(process *process, settings *env.Settings, serviceEvents *events.Events) {
+	options := statsd.Options{
+		Gatherer:  serviceEvents.Metrics,
+		Rules:     serviceEvents.Metrics.KeyCounts,
+		ExtraTags: settings.ExtraTags,
+		Interval:  settings.StatsFlushInterval,
+		Log:       serviceEvents.Log,
 	}
-	switch s.StatsSink() {
+	switch settings.StatsSink() {
 	case env.SinkNone:
 		return
 	case env.SinkStatsd:
-		o.Server = &statsd.Server{Network: s.StatsdProtocol, Host: s.StatsdHost, Port: s.StatsdPort}
+		options.Server = &statsd.Server{Network: settings.StatsdProtocol, Host: settings.StatsdHost, Port: settings.StatsdPort}
 	case env.SinkDogStatsd:
-		mogrifiers, _ := s.Mogrifiers() // package env has reported errors at the start
-		o.Server = &statsd.Server{Network: "udp", Host: s.StatsdHost, Port: s.StatsdPort, DogStatsD: true, Mogrifiers: mogrifiers}
+		mogrifiers, _ := settings.Mogrifiers() // package env has reported errors at the start
+		options.Server = &statsd.Server{Network: "udp", Host: settings.StatsdHost, Port: settings.StatsdPort, DogStatsD: true, Mogrifiers: mogrifiers}
 	}
-	e.Log.Info("metrics sent at intervals", "to", s.StatsSink(), "interval", s.StatsFlushInterval)
-	p.addCloser(statsd.New(o).Close)
+	serviceEvents.Log.Info("metrics sent at intervals", "to", settings.StatsSink(), "interval", settings.StatsFlushInterval)
+	process.addCloser(statsd.New(options).Close)
 }
 
-// startCandidate evaluates the limits at LIMITS_CANDIDATE until p ends. It returns the candidate and its Explainer, or
-// nil if LIMITS_CANDIDATE is empty.
-func startCandidate(p *process, s *env.Settings, e *events.Events) (*candidate.Candidate, *explain.Explainer, error) {
-	if s.LimitsCandidate == "" {
+// startCandidate evaluates the limits at LIMITS_CANDIDATE until the process ends. It returns the candidate and its
+// Explainer, or nil if LIMITS_CANDIDATE is empty.
+func startCandidate(process *process, settings *env.Settings, serviceEvents *events.Events) (*candidate.Candidate, *explain.Explainer, error) {
+	if settings.LimitsCandidate == "" {
 		return nil, nil, nil
 	}
-	o := candidate.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
-	explainOptions := explain.Options{AllOrNone: s.AllOrNone, QuotaMode: s.QuotaMode}
-	switch keyPrefix := s.CacheKeyPrefix + "candidate:"; s.Backend() {
+	options := candidate.Options{AllOrNone: settings.AllOrNone, QuotaMode: settings.QuotaMode}
+	explainOptions := explain.Options{AllOrNone: settings.AllOrNone, QuotaMode: settings.QuotaMode}
+	switch keyPrefix := settings.CacheKeyPrefix + "candidate:"; settings.Backend() {
 	case env.BackendRedis:
 		// The candidate has its own connections and its own queue, so that it never delays a call.
-		client, err := newRedis(s, keyPrefix, nil, nil)
+		client, err := newRedis(settings, keyPrefix, nil, nil)
 		if err != nil {
 			return nil, nil, err
 		}
-		p.addCloser(func() { _ = client.Close() })
-		o.Limiter, explainOptions.RedisKey = client, client.Counter
+		process.addCloser(func() { _ = client.Close() })
+		options.Limiter, explainOptions.RedisKey = client, client.Counter
 	case env.BackendMemcache:
-		client, err := newMemcached(s, keyPrefix, e.Log)
+		client, err := newMemcached(settings, keyPrefix, serviceEvents.Log)
 		if err != nil {
 			return nil, nil, err
 		}
-		p.addCloser(func() { _ = client.Close() })
-		o.Limiter = client
+		process.addCloser(func() { _ = client.Close() })
+		options.Limiter = client
 	default:
-		o.Limiter = newLocalCounters(p, s)
+		options.Limiter = newLocalCounters(process, settings)
 	}
-	c := candidate.New(o)
-	e.Metrics.Candidate(c.Status)
-	explainOptions.Limits, explainOptions.Layer = c.Store(), backend.Counters{Limiter: o.Limiter}
+	newCandidate := candidate.New(options)
+	serviceEvents.Metrics.Candidate(newCandidate.Status)
+	explainOptions.Limits, explainOptions.Layer = newCandidate.Store(), backend.Counters{Limiter: options.Limiter}
 	files := filesource.New(filesource.Options{
-		Place:    filesource.Place{Root: s.LimitsCandidate, IgnoreDotFiles: s.RuntimeIgnoreDotFiles},
-		Interval: s.SourcePollInterval,
-		Parse:    s.LimitsOptions(),
-		Log:      e.Log.With("limits", "candidate"),
+		Place:    filesource.Place{Root: settings.LimitsCandidate, IgnoreDotFiles: settings.RuntimeIgnoreDotFiles},
+		Interval: settings.SourcePollInterval,
+		Parse:    settings.LimitsOptions(),
+		Log:      serviceEvents.Log.With("limits", "candidate"),
 	})
-	p.start(func(ctx context.Context) { c.Follow(ctx, files, e.Log) })
-	p.start(c.Run)
-	return c, explain.New(explainOptions), nil
+	process.start(func(ctx context.Context) { newCandidate.Follow(ctx, files, serviceEvents.Log) })
+	process.start(newCandidate.Run)
+	return newCandidate, explain.New(explainOptions), nil
 }

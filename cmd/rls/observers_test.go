@@ -50,7 +50,7 @@ func newCall(t testing.TB, isObserved bool) func(*rlsv3.RateLimitRequest) {
 		e := events.New(events.Options{Metrics: meter, Health: server.NewHealth(), Log: slog.New(slog.DiscardHandler)})
 		p := newProcess(t.Context())
 		t.Cleanup(p.end)
-		_, decisions := newDecisions(p, s, e)
+		_, decisions := newDecisionObservers(p, s, e)
 		recorder := live.NewRecorder(meter.OverHits, s.TopKeys != string(live.KeysOff))
 		o.Observers = callObservers(s, e, append(decisions, recorder)...)
 	}

@@ -35,18 +35,18 @@ type pageAccess struct {
 	log *slog.Logger
 }
 
-// protect returns the page with a check of its callers.
+// protect returns the page with a check of the callers that open the page.
 func (a pageAccess) protect(page server.Page) server.Page {
 	page.AllowsAnyHost = true // the handler below checks the callers
 	innerHandler, path := page.Handler, page.Path
 	refusal := a.refusal()
-	logs := rate.NewLimiter(rate.Every(time.Second), 1)
+	logRate := rate.NewLimiter(rate.Every(time.Second), 1)
 	page.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a.mayOpen(r) {
 			innerHandler.ServeHTTP(w, r)
 			return
 		}
-		if logs.Allow() {
+		if logRate.Allow() {
 			a.log.Warn("page refused", "path", path, "method", r.Method, "from", r.RemoteAddr, "remedy", refusal)
 		}
 		code := http.StatusForbidden
@@ -93,11 +93,11 @@ func (a pageAccess) signIn(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, "Unauthorized: enter a token of ADMIN_TOKEN as the password of any user", http.StatusUnauthorized)
 }
 
-func livePage(s *env.Settings, access pageAccess, h live.Handlers, x *explain.Explainer) []server.Page {
-	o := page.Options{
-		Snapshot: h.SnapshotFor,
-		Rules:    h.Live.Rules,
-		Rule:     h.RuleFor,
+func livePage(settings *env.Settings, access pageAccess, handlers live.Handlers, explainer *explain.Explainer) []server.Page {
+	options := page.Options{
+		Snapshot: handlers.SnapshotFor,
+		Rules:    handlers.Live.Rules,
+		Rule:     handlers.RuleFor,
 		Explain: func(r *http.Request, domain, descriptor string) (*explain.Report, error) {
 			if !access.mayOpen(r) {
 				return nil, errors.New("explain shows counters: " + access.refusal() + ". Sign in, or use the command rls explain --admin URL")
@@ -106,128 +106,128 @@ func livePage(s *env.Settings, access pageAccess, h live.Handlers, x *explain.Ex
 			if err != nil {
 				return nil, err
 			}
-			return x.Explain(r.Context(), req), nil
+			return explainer.Explain(r.Context(), req), nil
 		},
 		Log: access.log,
 	}
 	switch {
-	case s.GRPCUDS != "":
-		o.GRPCAddr = "unix://" + s.GRPCUDS
-	case s.GRPCPort != 8081 && s.GRPCPort != 0: // rls hit uses port 8081 by default
-		o.GRPCAddr = fmt.Sprintf("localhost:%d", s.GRPCPort)
+	case settings.GRPCUDS != "":
+		options.GRPCAddr = "unix://" + settings.GRPCUDS
+	case settings.GRPCPort != 8081 && settings.GRPCPort != 0: // rls hit uses port 8081 by default
+		options.GRPCAddr = fmt.Sprintf("localhost:%d", settings.GRPCPort)
 	}
 	var pages []server.Page
 	if len(access.Tokens) > 0 || access.File != nil {
-		o.SignIn = signInPath
+		options.SignIn = signInPath
 		help := "asks a browser for a token of ADMIN_TOKEN, as the password of any user"
 		pages = append(pages, server.Page{Path: signInPath, Help: help, Handler: http.HandlerFunc(access.signIn)})
 	}
 	return append(pages,
-		server.Page{Path: page.Path, Help: "live page: state, traffic, rules, keys and changes", Handler: page.New(o)},
+		server.Page{Path: page.Path, Help: "live page: state, traffic, rules, keys and changes", Handler: page.New(options)},
 		server.Page{Path: page.AssetsPath, Handler: page.Assets()})
 }
 
-// newLive returns the live view of the process, which takes samples until p ends. The service
+// newLive returns the live view of the process, which takes samples until the process ends. The service
 // drains when ctx is done. overrides is nil if the settings turn overrides off.
-func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counters *counterBackend, overrides *runtimeOverrides, candidate *candidate.Candidate, recorder *live.Recorder, quotas *quota.Service, e *events.Events) *live.Live {
+func newLive(ctx context.Context, process *process, settings *env.Settings, limits limits, counters *counterBackend, overrides *runtimeOverrides, candidate *candidate.Candidate, recorder *live.Recorder, quotas *quota.Service, serviceEvents *events.Events) *live.Live {
 	host, _ := os.Hostname()
-	o := live.Options{
+	options := live.Options{
 		Version:    thisBuild().Version,
 		Instance:   cmp.Or(host, "unknown"),
 		Name:       replicaName(),
-		Backend:    s.Backend(),
-		ShadowMode: s.ShadowMode,
+		Backend:    settings.Backend(),
+		ShadowMode: settings.ShadowMode,
 		Recorder:   recorder,
-		Store:      l.store,
+		Store:      limits.store,
 		Limits: func() live.Limits {
-			status := l.Status()
-			return live.Limits{Source: l.source, Since: events.TimeOrNil(status.InForceSince), Problems: status.Problems}
+			status := limits.Status()
+			return live.Limits{Source: limits.source, Since: events.TimeOrNil(status.InForceSince), Problems: status.Problems}
 		},
-		Counts:   e.Metrics.Rules,
+		Counts:   serviceEvents.Metrics.Rules,
 		Draining: func() bool { return ctx.Err() != nil },
-		Events:   e.Timeline,
-		Log:      e.Log,
-		Keys:     live.KeyMode(s.TopKeys),
+		Events:   serviceEvents.Timeline,
+		Log:      serviceEvents.Log,
+		Keys:     live.KeyMode(settings.TopKeys),
 		Redis:    counters.storeState,
 		CPUTime:  cpuTime,
 		Process: func() live.Process {
-			return live.Process{Cores: runtime.GOMAXPROCS(0), MemoryBytes: heap.ProcessBytes(), Connections: e.Metrics.Connections("grpc", "http")}
+			return live.Process{Cores: runtime.GOMAXPROCS(0), MemoryBytes: heap.ProcessBytes(), Connections: serviceEvents.Metrics.Connections("grpc", "http")}
 		},
 	}
 	if candidate != nil {
-		o.Candidate = func() *live.Candidate { return events.Candidate(candidate.Status()) }
+		options.Candidate = func() *live.Candidate { return events.Candidate(candidate.Status()) }
 	}
 	if overrides != nil {
-		o.Overrides = func() []live.Override { return events.Overrides(l.States()) }
-		o.Reports = overrides.lastReports
+		options.Overrides = func() []live.Override { return events.Overrides(limits.States()) }
+		options.Reports = overrides.lastReports
 	}
 	if quotas != nil {
-		o.Quotas = func() []quota.RuleStats { return quotas.Stats().Rules }
+		options.Quotas = func() []quota.RuleStats { return quotas.Stats().Rules }
 	}
-	liveView := live.New(o)
-	l.live.Store(liveView)
-	p.start(liveView.Run)
+	liveView := live.New(options)
+	limits.liveView.Store(liveView)
+	process.start(liveView.Run)
 	return liveView
 }
 
-func livePages(h live.Handlers) []server.Page {
+func livePages(handlers live.Handlers) []server.Page {
 	return []server.Page{
-		{Path: live.SnapshotPath, Help: "the state and the traffic of this moment, as JSON", Handler: http.HandlerFunc(h.Snapshot)},
-		{Path: live.StreamPath, Help: "the state and the traffic each second, as server-sent events", Handler: http.HandlerFunc(h.Stream), IsStream: true},
-		{Path: live.RulesPath, Help: "rules and their traffic, as JSON; ?filter=TEXT", Handler: http.HandlerFunc(h.Rules)},
-		{Path: live.RulePath, Help: "a rule and its busiest keys, as JSON; ?path=PATH", Handler: http.HandlerFunc(h.Rule)},
+		{Path: live.SnapshotPath, Help: "the state and the traffic of this moment, as JSON", Handler: http.HandlerFunc(handlers.Snapshot)},
+		{Path: live.StreamPath, Help: "the state and the traffic each second, as server-sent events", Handler: http.HandlerFunc(handlers.Stream), IsStream: true},
+		{Path: live.RulesPath, Help: "rules and their traffic, as JSON; ?filter=TEXT", Handler: http.HandlerFunc(handlers.Rules)},
+		{Path: live.RulePath, Help: "a rule and its busiest keys, as JSON; ?path=PATH", Handler: http.HandlerFunc(handlers.Rule)},
 	}
 }
 
 // bindCallers returns a service in front of next that refuses a call if its caller may not use the domain. It also
-// returns the function that checks a domain. It reads the file of the callers again when the file changes, until p
-// ends. Without CALLER_DOMAINS_FILE, it returns next and no function.
-func bindCallers(p *process, s *env.Settings, next rlsv3.RateLimitServiceServer, e *events.Events) (
+// returns the function that checks a domain. It reads the file of the callers again when the file changes, until the
+// process ends. Without CALLER_DOMAINS_FILE, it returns next and no function.
+func bindCallers(process *process, settings *env.Settings, next rlsv3.RateLimitServiceServer, serviceEvents *events.Events) (
 	_ rlsv3.RateLimitServiceServer, checkDomain func(context.Context, string) error, _ error,
 ) {
-	if s.CallerDomainsFile == "" {
+	if settings.CallerDomainsFile == "" {
 		return next, nil, nil
 	}
-	countRefusal, countReload := e.Metrics.Callers()
-	file, err := callers.Open(s.CallerDomainsFile, func(err error) {
+	countRefusal, countReload := serviceEvents.Metrics.Callers()
+	file, err := callers.Open(settings.CallerDomainsFile, func(err error) {
 		countReload(err)
-		e.CallersReloaded(s.CallerDomainsFile, err)
-	}, e.Log)
+		serviceEvents.CallersReloaded(settings.CallerDomainsFile, err)
+	}, serviceEvents.Log)
 	if err != nil {
 		return nil, nil, err
 	}
-	p.start(file.Run)
-	checkedService := callers.NewService(next, file, countRefusal, e.Log)
+	process.start(file.Run)
+	checkedService := callers.NewService(next, file, countRefusal, serviceEvents.Log)
 	return checkedService, checkedService.CheckDomain, nil
 }
 
 // newCallers returns the callers that may use the admin API. If the file ADMIN_TOKENS_FILE changes, the
-// callers change too, until p ends.
-func newCallers(p *process, s *env.Settings, log *slog.Logger) (*admin.Callers, error) {
-	callers := &admin.Callers{Tokens: s.AdminTokens, ClientCerts: s.DebugTLSClientCACert != ""}
-	if s.AdminTokensFile == "" {
+// callers change too, until the process ends.
+func newCallers(process *process, settings *env.Settings, log *slog.Logger) (*admin.Callers, error) {
+	callers := &admin.Callers{Tokens: settings.AdminTokens, ClientCerts: settings.DebugTLSClientCACert != ""}
+	if settings.AdminTokensFile == "" {
 		return callers, nil
 	}
 	callers.File = &admin.TokenFile{}
 	apply := func(contents [][]byte) error { return callers.File.Set(contents[0]) }
-	file, err := watchfile.Read(watchfile.Options{Paths: []string{s.AdminTokensFile}, ContentName: "admin tokens", Apply: apply, Log: log})
+	file, err := watchfile.Read(watchfile.Options{Paths: []string{settings.AdminTokensFile}, ContentName: "admin tokens", Apply: apply, Log: log})
 	if err != nil {
-		return nil, fmt.Errorf("ADMIN_TOKENS_FILE=%q: %w", s.AdminTokensFile, err)
+		return nil, fmt.Errorf("ADMIN_TOKENS_FILE=%q: %w", settings.AdminTokensFile, err)
 	}
-	p.start(file.Watch)
+	process.start(file.Watch)
 	return callers, nil
 }
 
 // adminPages returns the page of the admin API, or no page if the settings allow no callers.
 // overrides is nil if the settings turn overrides off.
-func adminPages(callers *admin.Callers, l limits, counters *counterBackend, overrides *runtimeOverrides, log *slog.Logger) []server.Page {
+func adminPages(callers *admin.Callers, limits limits, counters *counterBackend, overrides *runtimeOverrides, log *slog.Logger) []server.Page {
 	if !callers.CanAuthorize() {
 		return nil
 	}
-	o := admin.Options{
+	options := admin.Options{
 		Callers: *callers,
 		Counters: admin.Counters{
-			Limits:     l.store,
+			Limits:     limits.store,
 			Layer:      counters.Layer,
 			PerReplica: counters.isPerReplica,
 			Prefixes:   counters.prefixResetter,
@@ -235,7 +235,7 @@ func adminPages(callers *admin.Callers, l limits, counters *counterBackend, over
 		Log: log,
 	}
 	if overrides != nil {
-		o.Overrides, o.Counters.PublishReset, o.LimitsVersions = overrides, overrides.publishReset, overrides.limitsVersions
+		options.Overrides, options.Counters.PublishReset, options.LimitsVersions = overrides, overrides.publishReset, overrides.limitsVersions
 	}
-	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, rules, switches and counters; needs a token or a client certificate", Handler: admin.New(o), AllowsAnyHost: true}}
+	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, rules, switches and counters; needs a token or a client certificate", Handler: admin.New(options), AllowsAnyHost: true}}
 }

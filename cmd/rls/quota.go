@@ -28,28 +28,28 @@ import (
 // quotaTimeout bounds each trip to Redis about quotas.
 const quotaTimeout = 200 * time.Millisecond
 
-// addQuotas adds Envoy's RateLimitQuotaService to o. The service ends when the process p ends. memcached can't keep
+// addQuotas adds Envoy's RateLimitQuotaService to serverOptions. The service ends when the process ends. memcached can't keep
 // quotas, so with memcached there is no such service, the result is nil, and limits files with quotas are invalid.
-func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, tracer *tracing.Tracer, access pageAccess, checkDomain func(context.Context, string) error, o *server.Options) (*quota.Service, error) {
+func addQuotas(process *process, settings *env.Settings, serviceEvents *events.Events, limits limits, tracer *tracing.Tracer, access pageAccess, checkDomain func(context.Context, string) error, serverOptions *server.Options) (*quota.Service, error) {
 	options := quota.Options{
-		Limits: l.store, ShadowMode: s.ShadowMode, FallbackRatio: s.RedisFallbackRatio,
-		MaxBuckets: s.QuotaMaxBuckets, MaxEntries: s.MaxEntries, CheckDomain: checkDomain, Log: e.Log,
+		Limits: limits.store, ShadowMode: settings.ShadowMode, FallbackRatio: settings.RedisFallbackRatio,
+		MaxBuckets: settings.QuotaMaxBuckets, MaxEntries: settings.MaxEntries, CheckDomain: checkDomain, Log: serviceEvents.Log,
 	}
-	options.FailureMode, _ = limit.ParseFailureMode(s.RedisFailureMode)
-	switch s.Backend() {
+	options.FailureMode, _ = limit.ParseFailureMode(settings.RedisFailureMode)
+	switch settings.Backend() {
 	case env.BackendRedis:
-		mainServer, err := addTLS(s, s.Redis(), s.RedisTLS)
+		mainServer, err := addTLS(settings, settings.Redis(), settings.RedisTLS)
 		if err != nil {
 			return nil, err
 		}
-		store, err := redis.NewQuotas(mainServer, s.CacheKeyPrefix, quotaTimeout)
+		store, err := redis.NewQuotas(mainServer, settings.CacheKeyPrefix, quotaTimeout)
 		if err != nil {
 			return nil, err
 		}
-		p.addCloser(func() { _ = store.Close() })
+		process.addCloser(func() { _ = store.Close() })
 		// Once a limit has a quota, Redis needs a mark. Without the mark, the state of a quota would look lost.
-		p.start(func(ctx context.Context) {
-			for isRunning := true; isRunning && !l.store.Load().HasQuota(); {
+		process.start(func(ctx context.Context) {
+			for isRunning := true; isRunning && !limits.store.Load().HasQuota(); {
 				isRunning = wait.Sleep(ctx, time.Second)
 			}
 			store.KeepMarks(ctx)
@@ -64,10 +64,10 @@ func addQuotas(p *process, s *env.Settings, e *events.Events, l limits, tracer *
 		options.Store = tracer.QuotaStore(options.Store)
 	}
 	quotas := quota.New(options)
-	e.Metrics.Quotas(quotas.Stats)
-	p.start(quotas.Run)
-	o.Services = append(o.Services, func(r grpc.ServiceRegistrar) { rlqsv3.RegisterRateLimitQuotaServiceServer(r, quotas) })
-	o.DebugPages = append(o.DebugPages, access.protect(server.Page{
+	serviceEvents.Metrics.Quotas(quotas.Stats)
+	process.start(quotas.Run)
+	serverOptions.Services = append(serverOptions.Services, func(r grpc.ServiceRegistrar) { rlqsv3.RegisterRateLimitQuotaServiceServer(r, quotas) })
+	serverOptions.DebugPages = append(serverOptions.DebugPages, access.protect(server.Page{
 		Path: quotaPath, Help: "which Envoys share which limits, as JSON; ?filter=TEXT; " + access.help(), Handler: sharesHandler(quotas),
 	}))
 	return quotas, nil

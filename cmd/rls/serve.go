@@ -44,13 +44,13 @@ func newServe() *cobra.Command {
 			if limits != "" {
 				_ = os.Setenv("LIMITS_PATH", limits)
 			}
-			s, warnings, err := env.Load()
-			log := s.Logger(cmd.ErrOrStderr())
+			settings, warnings, err := env.Load()
+			log := settings.Logger(cmd.ErrOrStderr())
 			for _, w := range warnings {
 				log.Warn(w.Message, "setting", w.Setting, "reason", w.Reason)
 			}
 			if err == nil {
-				err = serve(cmd.Context(), s, log)
+				err = serve(cmd.Context(), settings, log)
 			}
 			if err == nil {
 				return nil
@@ -65,41 +65,41 @@ func newServe() *cobra.Command {
 	return cmd
 }
 
-func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
+func serve(ctx context.Context, settings *env.Settings, log *slog.Logger) error {
 	setMemoryLimits(ctx, log)
-	e := newEvents(s, log)
-	limits := newLimits(s, e)
+	serviceEvents := newEvents(settings, log)
+	limits := newLimits(settings, serviceEvents)
 
-	p := newProcess(ctx)
-	defer p.end()
-	if err := followLimits(p, s, limits, e); err != nil {
+	process := newProcess(ctx)
+	defer process.end()
+	if err := followLimits(process, settings, limits, serviceEvents); err != nil {
 		return err
 	}
-	recorder := live.NewRecorder(e.Metrics.OverHits, s.TopKeys != string(live.KeysOff))
-	tracer, err := startTracing(p, s, log)
+	recorder := live.NewRecorder(serviceEvents.Metrics.OverHits, settings.TopKeys != string(live.KeysOff))
+	tracer, err := startTracing(process, settings, log)
 	if err != nil {
 		return err
 	}
-	counters, err := newBackend(p, s, e, recorder, tracer)
+	counters, err := newBackend(process, settings, serviceEvents, recorder, tracer)
 	if err != nil {
 		return err
 	}
-	sendStats(p, s, e)
-	adminCallers, err := newCallers(p, s, log)
+	sendStats(process, settings, serviceEvents)
+	adminCallers, err := newCallers(process, settings, log)
 	if err != nil {
 		return err
 	}
-	overrides, err := newOverrides(p, s, limits, admin.Resets{Limits: limits.store, Layer: counters.Layer}, log)
+	overrides, err := newOverrides(process, settings, limits, admin.Resets{Limits: limits.store, Layer: counters.Layer}, log)
 	if err != nil {
 		return err
 	}
-	candidate, candidateExplainer, err := startCandidate(p, s, e)
+	candidate, candidateExplainer, err := startCandidate(process, settings, serviceEvents)
 	if err != nil {
 		return err
 	}
 
-	options := serverOptions(s, e, recorder)
-	hub, observers := newDecisions(p, s, e)
+	options := serverOptions(settings, serviceEvents, recorder)
+	hub, observers := newDecisionObservers(process, settings, serviceEvents)
 	observers = append(observers, recorder)
 	if tracer != nil {
 		observers = append(observers, tracer)
@@ -107,39 +107,39 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	if candidate != nil {
 		observers = append(observers, candidate)
 	}
-	rateLimitService := newRateLimitService(s, limits, counters, e, callObservers(s, e, observers...)...)
-	checkOptions := check.Options{Service: rateLimitService, Refunds: s.JSONRefunds, MaxChecks: s.MaxDescriptors}
+	rateLimitService := newRateLimitService(settings, limits, counters, serviceEvents, callObservers(settings, serviceEvents, observers...)...)
+	checkOptions := check.Options{Service: rateLimitService, Refunds: settings.JSONRefunds, MaxChecks: settings.MaxDescriptors}
 	var rateLimitServer rlsv3.RateLimitServiceServer = rateLimitService
-	options.HTTPContext = func(r *http.Request) context.Context { return callers.HTTPContext(r, s.CallerHeader) }
+	options.HTTPContext = func(r *http.Request) context.Context { return callers.HTTPContext(r, settings.CallerHeader) }
 	if tracer != nil {
 		rateLimitServer, checkOptions.StartCall = tracer.Service(rateLimitServer), tracer.StartCall
 		options.HTTPContext = func(r *http.Request) context.Context {
-			return tracer.HTTPContext(callers.HTTPContext(r, s.CallerHeader), r.Header)
+			return tracer.HTTPContext(callers.HTTPContext(r, settings.CallerHeader), r.Header)
 		}
 	}
-	if rateLimitServer, checkOptions.CheckDomain, err = bindCallers(p, s, rateLimitServer, e); err != nil {
+	if rateLimitServer, checkOptions.CheckDomain, err = bindCallers(process, settings, rateLimitServer, serviceEvents); err != nil {
 		return err
 	}
-	options.JSON, options.JSONRefunds = rateLimitServer, s.JSONRefunds
+	options.JSON, options.JSONRefunds = rateLimitServer, settings.JSONRefunds
 	options.Check = check.New(checkOptions)
 	options.HTTPPages = []server.Page{{Path: openapi.CheckPath, Handler: http.HandlerFunc(openapi.CheckHandler)}}
 	options.Services = []func(grpc.ServiceRegistrar){
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimitServer) },
 	}
 	access := pageAccess{adminCallers, log}
-	quotas, err := addQuotas(p, s, e, limits, tracer, access, checkOptions.CheckDomain, &options)
+	quotas, err := addQuotas(process, settings, serviceEvents, limits, tracer, access, checkOptions.CheckDomain, &options)
 	if err != nil {
 		return err
 	}
-	liveHandlers := live.Handlers{Live: newLive(ctx, p, s, limits, counters, overrides, candidate, recorder, quotas, e), SeesKeys: access.mayOpen}
+	liveHandlers := live.Handlers{Live: newLive(ctx, process, settings, limits, counters, overrides, candidate, recorder, quotas, serviceEvents), SeesKeys: access.mayOpen}
 	explainOptions := counters.explain
 	explainOptions.Limits, explainOptions.Candidate = limits.store, candidateExplainer
-	explainOptions.AllOrNone, explainOptions.ShadowMode, explainOptions.QuotaMode = s.AllOrNone, s.ShadowMode, s.QuotaMode
+	explainOptions.AllOrNone, explainOptions.ShadowMode, explainOptions.QuotaMode = settings.AllOrNone, settings.ShadowMode, settings.QuotaMode
 	if quotas != nil {
 		explainOptions.Shares = quotas.SharesOf
 	}
 	explainer := explain.New(explainOptions)
-	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(s, access, liveHandlers, explainer), adminPages(adminCallers, limits, counters, overrides, log),
+	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(settings, access, liveHandlers, explainer), adminPages(adminCallers, limits, counters, overrides, log),
 		[]server.Page{
 			access.protect(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}),
 			access.protect(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + access.help(), Handler: hub, IsStream: true}),
@@ -161,17 +161,17 @@ func serve(ctx context.Context, s *env.Settings, log *slog.Logger) error {
 	return nil
 }
 
-func newEvents(s *env.Settings, log *slog.Logger) *events.Events {
-	b := thisBuild()
+func newEvents(settings *env.Settings, log *slog.Logger) *events.Events {
+	currentBuild := thisBuild()
 	meter := metrics.New()
-	meter.ResponseTimeMillis = s.ResponseTimeMillis
-	meter.Build(metrics.BuildInfo{Version: b.Version, Commit: b.Commit, Date: b.Date, GoVersion: runtime.Version()})
+	meter.ResponseTimeMillis = settings.ResponseTimeMillis
+	meter.Build(metrics.BuildInfo{Version: currentBuild.Version, Commit: currentBuild.Commit, Date: currentBuild.Date, GoVersion: runtime.Version()})
 	var changedSettings []any
-	for _, v := range s.ChangedVariables() {
-		changedSettings = append(changedSettings, slog.String(v.Name, v.Value))
+	for _, variable := range settings.ChangedVariables() {
+		changedSettings = append(changedSettings, slog.String(variable.Name, variable.Value))
 	}
-	log.Info("service starting", "version", b.Version, "commit", b.Commit, "date", b.Date, "go", runtime.Version(), "cores", runtime.GOMAXPROCS(0), slog.Group("settings", changedSettings...))
-	return events.New(events.Options{Metrics: meter, Health: server.NewHealth(), Log: log, Version: b.Version, Backend: s.Backend()})
+	log.Info("service starting", "version", currentBuild.Version, "commit", currentBuild.Commit, "date", currentBuild.Date, "go", runtime.Version(), "cores", runtime.GOMAXPROCS(0), slog.Group("settings", changedSettings...))
+	return events.New(events.Options{Metrics: meter, Health: server.NewHealth(), Log: log, Version: currentBuild.Version, Backend: settings.Backend()})
 }
 
 func setMemoryLimits(ctx context.Context, log *slog.Logger) {
@@ -190,118 +190,118 @@ func setMemoryLimits(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-func newRateLimitService(s *env.Settings, l limits, counters *counterBackend, e *events.Events, observers ...service.Observer) *service.Service {
-	o := service.Options{
-		Limits:          l.store,
+func newRateLimitService(settings *env.Settings, limits limits, counters *counterBackend, serviceEvents *events.Events, observers ...service.Observer) *service.Service {
+	options := service.Options{
+		Limits:          limits.store,
 		Limiter:         counters,
 		Observers:       observers,
-		CallerHeader:    s.CallerHeader,
-		ShadowMode:      s.ShadowMode,
-		QuotaMode:       s.QuotaMode,
-		DynamicMetadata: s.ResponseDynamicMetadata,
-		RuleMetadata:    s.ResponseRuleMetadata,
-		PolicyHeaders:   s.PolicyHeadersEnabled,
-		MaxDescriptors:  s.MaxDescriptors,
-		NoRefunds:       s.NegativeHits == "refuse",
-		AllOrNone:       s.AllOrNone,
-		MaxEntries:      s.MaxEntries,
-		MaxAllEntries:   s.MaxAllEntries(),
+		CallerHeader:    settings.CallerHeader,
+		ShadowMode:      settings.ShadowMode,
+		QuotaMode:       settings.QuotaMode,
+		DynamicMetadata: settings.ResponseDynamicMetadata,
+		RuleMetadata:    settings.ResponseRuleMetadata,
+		PolicyHeaders:   settings.PolicyHeadersEnabled,
+		MaxDescriptors:  settings.MaxDescriptors,
+		NoRefunds:       settings.NegativeHits == "refuse",
+		AllOrNone:       settings.AllOrNone,
+		MaxEntries:      settings.MaxEntries,
+		MaxAllEntries:   settings.MaxAllEntries(),
 	}
-	if s.MaxCallerCallsPerSecond > 0 {
-		o.AdmitCaller = callers.NewRateBound(s.MaxCallerCallsPerSecond, s.CallerHeader, e.RefusedCalls()).Admit
+	if settings.MaxCallerCallsPerSecond > 0 {
+		options.AdmitCaller = callers.NewRateBound(settings.MaxCallerCallsPerSecond, settings.CallerHeader, serviceEvents.RefusedCalls()).Admit
 	}
-	if s.ResponseHeadersEnabled {
-		o.Headers = &service.Headers{Limit: s.LimitHeader, Remaining: s.RemainingHeader, Reset: s.ResetHeader}
+	if settings.ResponseHeadersEnabled {
+		options.Headers = &service.Headers{Limit: settings.LimitHeader, Remaining: settings.RemainingHeader, Reset: settings.ResetHeader}
 	}
-	return service.New(o)
+	return service.New(options)
 }
 
 // serverOptions returns the options of the listeners. The function serve adds the services and most debug pages.
-func serverOptions(s *env.Settings, e *events.Events, recorder *live.Recorder) server.Options {
-	o := server.Options{
-		Health:   e.Health,
-		Observer: e,
+func serverOptions(settings *env.Settings, serviceEvents *events.Events, recorder *live.Recorder) server.Options {
+	options := server.Options{
+		Health:   serviceEvents.Health,
+		Observer: serviceEvents,
 		GRPC: server.GRPC{
-			Addr:              server.Addr{Host: s.GRPCHost, Port: s.GRPCPort, Setting: "GRPC_PORT"},
-			UDS:               s.GRPCUDS,
-			MaxMessageBytes:   s.GRPCMaxMessageBytes,
-			MaxDescriptors:    s.MaxDescriptors,
-			MaxAllEntries:     s.MaxAllEntries(),
-			MaxStreams:        uint32(s.GRPCMaxStreams),
-			MaxConnectionIdle: s.GRPCMaxConnectionIdle,
+			Addr:              server.Addr{Host: settings.GRPCHost, Port: settings.GRPCPort, Setting: "GRPC_PORT"},
+			UDS:               settings.GRPCUDS,
+			MaxMessageBytes:   settings.GRPCMaxMessageBytes,
+			MaxDescriptors:    settings.MaxDescriptors,
+			MaxAllEntries:     settings.MaxAllEntries(),
+			MaxStreams:        uint32(settings.GRPCMaxStreams),
+			MaxConnectionIdle: settings.GRPCMaxConnectionIdle,
 			Gate: newGate("grpc", admission.Options{
-				MaxPendingBytes: s.GRPCMaxPendingBytes,
-				MaxResets:       s.GRPCMaxPeerResets,
-				MaxStreams:      int64(s.GRPCMaxStreams),
+				MaxPendingBytes: settings.GRPCMaxPendingBytes,
+				MaxResets:       settings.GRPCMaxPeerResets,
+				MaxStreams:      int64(settings.GRPCMaxStreams),
 				OnReset: func() {
-					e.Metrics.CallGivenUp()
+					serviceEvents.Metrics.CallGivenUp()
 					recorder.CallGivenUp()
 				},
-			}, s, e),
-			MaxConnectionAge:      max(s.GRPCMaxConnectionAge, 0),
-			MaxConnectionAgeGrace: s.GRPCMaxConnectionAgeGrace,
+			}, settings, serviceEvents),
+			MaxConnectionAge:      max(settings.GRPCMaxConnectionAge, 0),
+			MaxConnectionAgeGrace: settings.GRPCMaxConnectionAgeGrace,
 		},
-		HTTP:      server.Addr{Host: s.Host, Port: s.Port, Setting: "PORT"},
-		HTTPGate:  newGate("http", admission.Options{}, s, e),
-		Debug:     server.Addr{Host: s.DebugHost, Port: s.DebugPort, Setting: "DEBUG_PORT"},
-		DebugGate: newGate("debug", admission.Options{}, s, e),
+		HTTP:      server.Addr{Host: settings.Host, Port: settings.Port, Setting: "PORT"},
+		HTTPGate:  newGate("http", admission.Options{}, settings, serviceEvents),
+		Debug:     server.Addr{Host: settings.DebugHost, Port: settings.DebugPort, Setting: "DEBUG_PORT"},
+		DebugGate: newGate("debug", admission.Options{}, settings, serviceEvents),
 		DebugPages: []server.Page{{
-			Path: "/metrics", Help: "metrics for Prometheus", Handler: e.Metrics.Handler(s.ExtraTags),
+			Path: "/metrics", Help: "metrics for Prometheus", Handler: serviceEvents.Metrics.Handler(settings.ExtraTags),
 			AllowsAnyHost: true, // metrics have no secrets, and Prometheus uses any name
 		}, {
-			Path: "/stats", Help: "metrics with their names in statsd", Handler: statsd.Handler(e.Metrics, e.Metrics.KeyCounts, s.ExtraTags),
+			Path: "/stats", Help: "metrics with their names in statsd", Handler: statsd.Handler(serviceEvents.Metrics, serviceEvents.Metrics.KeyCounts, settings.ExtraTags),
 		}},
-		DebugNames:   s.DebugNames,
-		DrainDelay:   s.DrainDelay,
-		DrainTimeout: max(s.DrainTimeout, time.Nanosecond), // 0 would mean the default
-		Log:          e.Log,
+		DebugNames:   settings.DebugNames,
+		DrainDelay:   settings.DrainDelay,
+		DrainTimeout: max(settings.DrainTimeout, time.Nanosecond), // 0 would mean the default
+		Log:          serviceEvents.Log,
 	}
 	if observers != "off" {
-		o.ObserveMethod = e.Metrics.Server()
+		options.ObserveMethod = serviceEvents.Metrics.Server()
 	}
-	if s.GRPCServerUseTLS {
-		o.GRPC.TLS = &server.TLS{
-			CertFile:     s.GRPCServerTLSCert,
-			KeyFile:      s.GRPCServerTLSKey,
-			ClientCAFile: s.GRPCClientTLSCACert,
-			ClientSAN:    s.GRPCClientTLSSAN,
+	if settings.GRPCServerUseTLS {
+		options.GRPC.TLS = &server.TLS{
+			CertFile:     settings.GRPCServerTLSCert,
+			KeyFile:      settings.GRPCServerTLSKey,
+			ClientCAFile: settings.GRPCClientTLSCACert,
+			ClientSAN:    settings.GRPCClientTLSSAN,
 		}
 	}
-	if s.DebugTLSCert != "" {
-		o.DebugTLS = &server.TLS{
-			CertFile:           s.DebugTLSCert,
-			KeyFile:            s.DebugTLSKey,
-			ClientCAFile:       s.DebugTLSClientCACert,
-			ClientCertOptional: s.DebugTLSClientCACert != "",
+	if settings.DebugTLSCert != "" {
+		options.DebugTLS = &server.TLS{
+			CertFile:           settings.DebugTLSCert,
+			KeyFile:            settings.DebugTLSKey,
+			ClientCAFile:       settings.DebugTLSClientCACert,
+			ClientCertOptional: settings.DebugTLSClientCACert != "",
 		}
 	}
-	if s.UsePrometheus && !s.DisableStats {
-		addr, _ := server.ParseAddr(s.PrometheusAddr) // package env has checked it
+	if settings.UsePrometheus && !settings.DisableStats {
+		addr, _ := server.ParseAddr(settings.PrometheusAddr) // package env has checked the address
 		addr.Setting = "PROMETHEUS_ADDR"
-		o.Metrics = &server.MetricsListener{Addr: addr, Path: s.PrometheusPath, Handler: metricsHandler(s, e)}
+		options.Metrics = &server.MetricsListener{Addr: addr, Path: settings.PrometheusPath, Handler: metricsHandler(settings, serviceEvents)}
 	}
-	return o
+	return options
 }
 
-func metricsHandler(s *env.Settings, e *events.Events) http.Handler {
-	if s.PrometheusMapper != "" {
-		mapping, err := statsd.LoadMapping(s.PrometheusMapper)
+func metricsHandler(settings *env.Settings, serviceEvents *events.Events) http.Handler {
+	if settings.PrometheusMapper != "" {
+		mapping, err := statsd.LoadMapping(settings.PrometheusMapper)
 		if err == nil {
-			return e.Metrics.MappedHandler(s.ExtraTags, statsd.FamilyMapper(mapping, e.Metrics.KeyCounts))
+			return serviceEvents.Metrics.MappedHandler(settings.ExtraTags, statsd.FamilyMapper(mapping, serviceEvents.Metrics.KeyCounts))
 		}
 		if !errors.Is(err, fs.ErrNotExist) { // Envoy Gateway names a file that need not exist
-			e.Log.Warn("mapping of metrics ignored", "setting", "PROMETHEUS_MAPPER_YAML", "error", err)
+			serviceEvents.Log.Warn("mapping of metrics ignored", "setting", "PROMETHEUS_MAPPER_YAML", "error", err)
 		}
 	}
-	return e.Metrics.Handler(s.ExtraTags)
+	return serviceEvents.Metrics.Handler(settings.ExtraTags)
 }
 
-// newGate returns the gate of a listener. The gate refuses connections beyond the bounds that newGate adds to o.
-func newGate(listener string, o admission.Options, s *env.Settings, e *events.Events) *admission.Gate {
-	o.Listener, o.Log = listener, e.Log
-	o.MaxConnections, o.MaxPeerConnections = s.MaxConnections, s.MaxPeerConnections
-	o.OnRefusal = e.Metrics.Refused(listener)
-	gate := admission.New(o)
-	e.Metrics.Admission(listener, gate.Connections, gate.PendingBytes)
+// newGate returns the gate of a listener. The gate refuses connections beyond the bounds that newGate adds to options.
+func newGate(listener string, options admission.Options, settings *env.Settings, serviceEvents *events.Events) *admission.Gate {
+	options.Listener, options.Log = listener, serviceEvents.Log
+	options.MaxConnections, options.MaxPeerConnections = settings.MaxConnections, settings.MaxPeerConnections
+	options.OnRefusal = serviceEvents.Metrics.Refused(listener)
+	gate := admission.New(options)
+	serviceEvents.Metrics.Admission(listener, gate.Connections, gate.PendingBytes)
 	return gate
 }

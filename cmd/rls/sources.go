@@ -37,23 +37,23 @@ type limits struct {
 	store  *descriptors.Store
 	source string // events.SourceFile or events.SourceXDS; overrides are a second source
 
-	live *atomic.Pointer[live.Live] // has the figures for the report of this replica; empty while the service starts
+	liveView *atomic.Pointer[live.Live] // has the figures for the report of this replica; empty while the service starts
 }
 
-func newLimits(s *env.Settings, e *events.Events) limits {
+func newLimits(settings *env.Settings, serviceEvents *events.Events) limits {
 	source := events.SourceFile
-	if s.ConfigType == env.ConfigXDS {
+	if settings.ConfigType == env.ConfigXDS {
 		source = events.SourceXDS
 	}
 	sources := []string{source}
-	if s.OverridesPlace() != env.OverridesOff {
+	if settings.OverridesPlace() != env.OverridesOff {
 		sources = append(sources, events.SourceOverrides)
 	}
-	store := &descriptors.Store{Prepare: e.Metrics.PrepareRules, Observer: e.Conditions()}
-	o := reload.Options{Store: store, Observer: e.Limits(s.HealthyWithAtLeastOneConfigLoad, sources...), Log: e.Log}
-	l := limits{reload.New(o), store, source, &atomic.Pointer[live.Live]{}}
-	e.Metrics.ConfigHash(l.hash)
-	return l
+	store := &descriptors.Store{Prepare: serviceEvents.Metrics.PrepareRules, Observer: serviceEvents.Conditions()}
+	options := reload.Options{Store: store, Observer: serviceEvents.Limits(settings.HealthyWithAtLeastOneConfigLoad, sources...), Log: serviceEvents.Log}
+	limits := limits{reload.New(options), store, source, &atomic.Pointer[live.Live]{}}
+	serviceEvents.Metrics.ConfigHash(limits.hash)
+	return limits
 }
 
 // hash returns the hash of the limits in force, or an empty text if no limits are loaded.
@@ -79,71 +79,72 @@ func textPage(write func(io.Writer)) http.Handler {
 	})
 }
 
-// followLimits keeps l up to date until p ends. If limits come from files, they are in force when it returns without an error.
-func followLimits(p *process, s *env.Settings, l limits, e *events.Events) error {
-	if s.ConfigType == env.ConfigXDS {
-		client, err := xds.New(xdsOptions(s, e.Log))
+// followLimits keeps the limits up to date until the process ends. If limits come from files, the limits are in force
+// when followLimits returns without an error.
+func followLimits(process *process, settings *env.Settings, limits limits, serviceEvents *events.Events) error {
+	if settings.ConfigType == env.ConfigXDS {
+		client, err := xds.New(xdsOptions(settings, serviceEvents.Log))
 		if err != nil {
 			return err
 		}
-		if !s.ForceStartWithoutInitialConfig {
-			e.Health.Set("xds", false, "no valid limits received from the xDS server yet")
+		if !settings.ForceStartWithoutInitialConfig {
+			serviceEvents.Health.Set("xds", false, "no valid limits received from the xDS server yet")
 		}
-		p.onHangup(func() { e.Log.Info("SIGHUP ignored", "reason", "limits come from the xDS server") })
-		p.start(func(ctx context.Context) { _ = l.Follow(ctx, l.source, client, nil) })
+		process.onHangup(func() { serviceEvents.Log.Info("SIGHUP ignored", "reason", "limits come from the xDS server") })
+		process.start(func(ctx context.Context) { _ = limits.Follow(ctx, limits.source, client, nil) })
 		return nil
 	}
 	files := filesource.New(filesource.Options{
-		Place:    limitsPlace(s),
-		Interval: s.SourcePollInterval,
-		Parse:    s.LimitsOptions(),
-		Log:      e.Log,
+		Place:    limitsPlace(settings),
+		Interval: settings.SourcePollInterval,
+		Parse:    settings.LimitsOptions(),
+		Log:      serviceEvents.Log,
 	})
-	p.onHangup(files.Reload)
+	process.onHangup(files.Reload)
 	firstResult := make(chan error, 1)
-	p.start(func(ctx context.Context) { _ = l.Follow(ctx, l.source, files, firstResult) })
+	process.start(func(ctx context.Context) { _ = limits.Follow(ctx, limits.source, files, firstResult) })
 	err := <-firstResult
 	switch {
 	case err == nil:
 		return nil
-	case s.ForceStartWithoutInitialConfig:
-		e.Log.Warn("service started without limits; calls fail until valid limits arrive")
+	case settings.ForceStartWithoutInitialConfig:
+		serviceEvents.Log.Warn("service started without limits; calls fail until valid limits arrive")
 		return nil
 	}
 	advice := ""
-	if (errors.Is(err, fs.ErrNotExist) || errors.Is(err, filesource.ErrNoFiles)) && s.LimitsPath == "" {
+	if (errors.Is(err, fs.ErrNotExist) || errors.Is(err, filesource.ErrNoFiles)) && settings.LimitsPath == "" {
 		advice = "; set LIMITS_PATH or --limits if the limits files are in another place"
 	}
 	return fmt.Errorf("no limits to start with%s; restore the last good limits files, or correct them with rls check. With FORCE_START_WITHOUT_INITIAL_CONFIG=true the service starts, but each call fails until valid limits arrive", advice)
 }
 
-func limitsPlace(s *env.Settings) filesource.Place {
-	p := filesource.Place{Root: s.LimitsPath, IgnoreDotFiles: s.RuntimeIgnoreDotFiles}
-	if s.LimitsPath == "" {
-		p.Root, p.Subdirectory, p.AppDirectory = s.RuntimeRoot, s.RuntimeSubdirectory, s.RuntimeAppDirectory
-		p.WatchRoot = s.RuntimeWatchRoot
+func limitsPlace(settings *env.Settings) filesource.Place {
+	place := filesource.Place{Root: settings.LimitsPath, IgnoreDotFiles: settings.RuntimeIgnoreDotFiles}
+	if settings.LimitsPath == "" {
+		place.Root, place.Subdirectory, place.AppDirectory = settings.RuntimeRoot, settings.RuntimeSubdirectory, settings.RuntimeAppDirectory
+		place.WatchRoot = settings.RuntimeWatchRoot
 	}
-	return p
+	return place
 }
 
-func xdsOptions(s *env.Settings, log *slog.Logger) xds.Options {
-	o := xds.Options{
-		Server:          s.XDSServer,
-		NodeID:          s.XDSNodeID,
-		NodeMetadata:    s.XDSNodeMetadata,
-		Headers:         s.XDSHeaders,
-		MaxMessageBytes: s.XDSMaxMessageBytes,
-		Backoff:         wait.Backoff{Initial: min(s.XDSBackoffInitial, s.XDSBackoffMax), Max: s.XDSBackoffMax},
-		Parse:           s.LimitsOptions(),
+func xdsOptions(settings *env.Settings, log *slog.Logger) xds.Options {
+	options := xds.Options{
+		Server:          settings.XDSServer,
+		NodeID:          settings.XDSNodeID,
+		NodeMetadata:    settings.XDSNodeMetadata,
+		Headers:         settings.XDSHeaders,
+		MaxMessageBytes: settings.XDSMaxMessageBytes,
+		Backoff:         wait.Backoff{Initial: min(settings.XDSBackoffInitial, settings.XDSBackoffMax), Max: settings.XDSBackoffMax},
+		Parse:           settings.LimitsOptions(),
 		Log:             log,
 	}
-	if s.XDSBackoffJitter {
-		o.Backoff.Jitter = min(s.XDSBackoffRandom, 1)
+	if settings.XDSBackoffJitter {
+		options.Backoff.Jitter = min(settings.XDSBackoffRandom, 1)
 	}
-	if s.XDSUseTLS {
-		o.TLS = &clienttls.Files{CA: s.XDSTLSCACert, Cert: s.XDSTLSCert, Key: s.XDSTLSKey, ServerName: s.XDSTLSSAN}
+	if settings.XDSUseTLS {
+		options.TLS = &clienttls.Files{CA: settings.XDSTLSCACert, Cert: settings.XDSTLSCert, Key: settings.XDSTLSKey, ServerName: settings.XDSTLSSAN}
 	}
-	return o
+	return options
 }
 
 // runtimeOverrides are the overrides, rules and switches that can be changed while the service
@@ -171,11 +172,11 @@ func (l limits) keepVersions(ctx context.Context, store *overrides.Store) {
 		if base == nil || base == storedSet {
 			continue
 		}
-		v := runtimechanges.LimitsVersion{LoadedAt: time.Now().UTC(), Source: l.source, Limits: map[string]string{}}
+		version := runtimechanges.LimitsVersion{LoadedAt: time.Now().UTC(), Source: l.source, Limits: map[string]string{}}
 		for _, limit := range descriptors.Compile(base).ValueChangesFrom(nil) {
-			v.Limits[limit.Path] = limit.New
+			version.Limits[limit.Path] = limit.New
 		}
-		if store.AddLimitsVersion(ctx, v) == nil { // after an error, the next turn tries again
+		if store.AddLimitsVersion(ctx, version) == nil { // after an error, the loop tries again
 			storedSet = base
 		}
 	}
@@ -194,24 +195,24 @@ const (
 	overrideTimeout = time.Second
 
 	// expiredRetention is the time for which an expired override stays in Redis, so that a
-	// replica whose clock is behind doesn't lose it early.
+	// replica with a slow clock does not lose the override too early.
 	expiredRetention = time.Minute
 )
 
-// newOverrides keeps the overrides of l up to date until p ends. It returns nil if the settings turn overrides off.
+// newOverrides keeps the overrides up to date until the process ends. It returns nil if the settings turn overrides off.
 // resets applies the counter resets of all replicas.
-func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, log *slog.Logger) (*runtimeOverrides, error) {
+func newOverrides(process *process, settings *env.Settings, limits limits, resets admin.Resets, log *slog.Logger) (*runtimeOverrides, error) {
 	isExpired := func(value string, now time.Time) bool {
 		return override.NotesOf(value).HasExpired(now.Add(-expiredRetention))
 	}
-	r := &runtimeOverrides{limits: l}
-	switch s.OverridesPlace() {
+	result := &runtimeOverrides{limits: limits}
+	switch settings.OverridesPlace() {
 	case env.OverridesOff:
 		return nil, nil
 	case env.OverridesInMemory:
-		r.overrideStore = &runtimechanges.Memory{IsExpired: isExpired, Report: l.report}
+		result.overrideStore = &runtimechanges.Memory{IsExpired: isExpired, Report: limits.report}
 	default:
-		mainServer, err := addTLS(s, s.Redis(), s.RedisTLS)
+		mainServer, err := addTLS(settings, settings.Redis(), settings.RedisTLS)
 		if err != nil {
 			return nil, err
 		}
@@ -221,30 +222,30 @@ func newOverrides(p *process, s *env.Settings, l limits, resets admin.Resets, lo
 		}
 		store := overrides.New(overrides.Options{
 			Client:         client,
-			Prefix:         s.CacheKeyPrefix,
+			Prefix:         settings.CacheKeyPrefix,
 			Resync:         30 * time.Second,
 			IsExpired:      isExpired,
-			Report:         l.report,
+			Report:         limits.report,
 			OnReset:        resets.ForgetCounter,
 			OnMissedResets: resets.ForgetAll,
 			Log:            log.With("redis", name),
 		})
-		r.overrideStore, r.publishReset, r.limitsVersions, r.lastReports = store, store.PublishReset, store.LimitsVersions, store.LastReports
-		p.start(func(ctx context.Context) { l.keepVersions(ctx, store) })
-		p.addCloser(func() { _ = client.Close() })
+		result.overrideStore, result.publishReset, result.limitsVersions, result.lastReports = store, store.PublishReset, store.LimitsVersions, store.LastReports
+		process.start(func(ctx context.Context) { limits.keepVersions(ctx, store) })
+		process.addCloser(func() { _ = client.Close() })
 	}
 	firstResult := make(chan error, 1)
-	p.start(func(ctx context.Context) {
+	process.start(func(ctx context.Context) {
 		// The store logs its outages, so the error is not needed here.
-		_ = l.Follow(ctx, events.SourceOverrides, r.overrideStore, firstResult)
+		_ = limits.Follow(ctx, events.SourceOverrides, result.overrideStore, firstResult)
 	})
-	// Wait for the overrides, so that they are in force at the first call. In an outage of Redis, the service
-	// starts without them.
+	// newOverrides waits, so that the overrides are in force at the first call. In an outage of Redis, the service
+	// starts without overrides.
 	select {
 	case <-firstResult:
 	case <-time.After(overrideTimeout):
 	}
-	return r, nil
+	return result, nil
 }
 
 var processStart = time.Now()
@@ -256,15 +257,15 @@ func replicaName() string {
 }
 
 func (l limits) report() runtimechanges.Replica {
-	r := runtimechanges.Replica{
+	replica := runtimechanges.Replica{
 		Name:     replicaName(),
 		Build:    thisBuild().Version,
 		Started:  processStart.UTC().Truncate(time.Second),
 		Limits:   l.hash(),
 		Problems: len(l.Status().Problems),
 	}
-	if liveView := l.live.Load(); liveView != nil {
-		r.Figures = liveView.ReplicaFigures()
+	if liveView := l.liveView.Load(); liveView != nil {
+		replica.Figures = liveView.ReplicaFigures()
 	}
-	return r
+	return replica
 }

@@ -34,8 +34,8 @@ import (
 // Prefix is the start of the paths of all endpoints.
 const Prefix = "/admin/"
 
-// MaxTarget is the largest length of the target of an override, in bytes.
-const MaxTarget = 4 << 10
+// MaxTargetBytes is the largest length of the target of an override.
+const MaxTargetBytes = 4 << 10
 
 // Options are the options of New.
 type Options struct {
@@ -70,12 +70,12 @@ type Overrides interface {
 }
 
 // New returns the handler of the API. Requests must have their whole path.
-func New(o Options) http.Handler {
-	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	if o.Counters.Now == nil {
-		o.Counters.Now = time.Now
+func New(options Options) http.Handler {
+	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
+	if options.Counters.Now == nil {
+		options.Counters.Now = time.Now
 	}
-	return &handler{options: o, unauthorizedLogs: rate.NewLimiter(rate.Every(time.Second), 1)}
+	return &handler{options: options, unauthorizedLogs: rate.NewLimiter(rate.Every(time.Second), 1)}
 }
 
 type handler struct {
@@ -86,7 +86,7 @@ type handler struct {
 // answer is a status and a body, which is encoded as JSON.
 type answer struct {
 	code int
-	body any // if it is an Override, its ETag is a header too
+	body any // if body is an Override, its ETag is a header too
 }
 
 // call is a request of an authorized caller.
@@ -104,7 +104,7 @@ type call struct {
 	reason             string
 }
 
-// target returns the target of the call. If the call has no target, it returns the prefix. Both start with a domain.
+// target returns the target of the call. If the call has no target, target returns the prefix. Both start with a domain.
 func (c *call) target() string { return cmp.Or(c.query.Get("target"), c.query.Get("prefix")) }
 
 // ServeHTTP implements http.Handler.
@@ -121,42 +121,42 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		if e.Method == r.Method {
-			c := &call{Request: r, caller: caller, kind: e.Kind, count: defaultHistoryCount, maxCounters: DefaultMaxCounters, version: noVersion}
-			respond(w, h.serve(&e, c))
+			call := &call{Request: r, caller: caller, kind: e.Kind, count: defaultHistoryCount, maxCounters: DefaultMaxCounters, version: noVersion}
+			respond(w, h.serve(&e, call))
 			return
 		}
 		methods = append(methods, e.Method)
 	}
 	if len(methods) > 0 {
-		allowed := strings.Join(methods, ", ")
-		w.Header().Set("Allow", allowed)
-		respond(w, problem(http.StatusMethodNotAllowed, "%s: got method %s, want %s", r.URL.Path, truncate(r.Method), allowed))
+		allowedMethods := strings.Join(methods, ", ")
+		w.Header().Set("Allow", allowedMethods)
+		respond(w, problem(http.StatusMethodNotAllowed, "%s: got method %s, want %s", r.URL.Path, truncate(r.Method), allowedMethods))
 		return
 	}
 	respond(w, answer{code: http.StatusNotFound, body: Problems{[]string{"unknown path " + r.URL.Path}, help}})
 }
 
-func (h *handler) serve(e *Endpoint, c *call) answer {
-	if err := c.read(e); err != nil {
+func (h *handler) serve(endpoint *Endpoint, call *call) answer {
+	if err := call.read(endpoint); err != nil {
 		return problem(http.StatusBadRequest, "%s", err)
 	}
-	if !e.isForCounters && h.options.Overrides == nil {
+	if !endpoint.isForCounters && h.options.Overrides == nil {
 		return problem(http.StatusNotImplemented, "overrides are off; set OVERRIDES_ENABLED=true to store them in Redis")
 	}
 	refusal := ""
-	isRead := e.Method == http.MethodGet
-	if c.caller.ReadOnly && !isRead {
-		refusal = fmt.Sprintf("caller %s may only read", c.caller.Name)
-	} else if isList := isRead && !c.query.Has("target"); e.hasTarget && !isList {
-		refusal = c.fieldRefusal(c.field())
+	isRead := endpoint.Method == http.MethodGet
+	if call.caller.ReadOnly && !isRead {
+		refusal = fmt.Sprintf("caller %s may only read", call.caller.Name)
+	} else if isList := isRead && !call.query.Has("target"); endpoint.hasTarget && !isList {
+		refusal = call.fieldRefusal(call.field())
 	}
 	if refusal != "" {
 		if !isRead {
-			h.audit(c, strings.ToLower(e.Method), "outcome", "refused", "problem", refusal)
+			h.audit(call, strings.ToLower(endpoint.Method), "outcome", "refused", "problem", refusal)
 		}
 		return problem(http.StatusForbidden, "%s", refusal)
 	}
-	return e.serve(h, c)
+	return endpoint.serve(h, call)
 }
 
 func (c *call) fieldRefusal(field string) string {

@@ -83,12 +83,12 @@ type Reset struct {
 
 // ResetByPrefix is the answer to a reset by prefix.
 type ResetByPrefix struct {
-	Prefix    string `json:"prefix"`
-	DryRun    bool   `json:"dry_run,omitempty"` // nothing was reset
-	Counters  *int   `json:"counters"`          // the number of counters with the prefix; null if the backend can't count them
-	Unclear   int    `json:"unclear,omitempty"` // the number of counters that may have the prefix, and that were not reset
-	Published bool   `json:"published"`         // the other replicas know about the reset; otherwise their caches may deny for a while
-	Note      string `json:"note,omitempty"`
+	Prefix          string `json:"prefix"`
+	DryRun          bool   `json:"dry_run,omitempty"` // nothing was reset
+	Counters        *int   `json:"counters"`          // the number of counters with the prefix; null if the backend can't count them
+	UnclearCounters int    `json:"unclear,omitempty"` // the number of counters that may have the prefix, and that were not reset
+	Published       bool   `json:"published"`         // the other replicas know about the reset; otherwise their caches may deny for a while
+	Note            string `json:"note,omitempty"`
 }
 
 // Limit is one limit of a counter. The numbers of an unlimited limit have no meaning.
@@ -116,28 +116,28 @@ type CachedDenial struct {
 	EndsInSeconds float64   `json:"ends_in_seconds"` // the time until the replica asks Redis again
 }
 
-func overrideAnswer(s *override.State) Override {
-	o := Override{
-		Kind: s.Kind, Target: s.Target, Override: storedJSON(&s.Value), ETag: changes.Tag(s.Value), State: InForce, Path: s.Path,
-		BaseLimits: s.BaseLimits, Limits: s.Limits, Counters: countersWord(s),
+func overrideAnswer(state *override.State) Override {
+	override := Override{
+		Kind: state.Kind, Target: state.Target, Override: storedJSON(&state.Value), ETag: changes.Tag(state.Value), State: InForce, Path: state.Path,
+		BaseLimits: state.BaseLimits, Limits: state.Limits, Counters: countersWord(state),
 	}
-	if !s.ExpiresAt.IsZero() {
-		o.ExpiresAt = s.ExpiresAt.UTC().Format(time.RFC3339)
+	if !state.ExpiresAt.IsZero() {
+		override.ExpiresAt = state.ExpiresAt.UTC().Format(time.RFC3339)
 	}
-	o.setNotes(s.Notes)
-	for _, err := range s.ProblemsOfOthers {
-		o.AlsoRejected = append(o.AlsoRejected, problemList(err)...)
+	override.setNotes(state.Notes)
+	for _, err := range state.ProblemsOfOthers {
+		override.AlsoRejected = append(override.AlsoRejected, problemList(err)...)
 	}
 	switch {
-	case s.Problem != nil:
-		o.State, o.Problems = Rejected, problemList(s.Problem)
-		if s.IsWaiting {
-			o.State = Waiting
+	case state.Problem != nil:
+		override.State, override.Problems = Rejected, problemList(state.Problem)
+		if state.IsWaiting {
+			override.State = Waiting
 		}
-	case s.IsExpired:
-		o.State = Expired
+	case state.IsExpired:
+		override.State = Expired
 	}
-	return o
+	return override
 }
 
 // setNotes sets the author, the reason and the time of a stored value.
@@ -173,8 +173,8 @@ func storedJSON(value *string) json.RawMessage {
 	if brackets <= maxBrackets && json.Valid([]byte(text)) && utf8.ValidString(text) {
 		return json.RawMessage(text)
 	}
-	quoted, _ := json.Marshal(text) // Marshal of a string returns no error
-	return quoted
+	quotedText, _ := json.Marshal(text) // Marshal of a string returns no error
+	return quotedText
 }
 
 // truncate cuts text to 1 KiB, for a log line or a message.

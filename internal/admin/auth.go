@@ -24,7 +24,7 @@ import (
 type Caller struct {
 	Name     string   // the name in the audit, in the history, and in the overrides that the caller has set
 	ReadOnly bool     // the caller may change nothing
-	Domains  []string // the only domains that the caller may use; all if empty
+	Domains  []string // the only domains that the caller may use; if Domains is empty, the caller may use all domains
 }
 
 func (c *Caller) mayUseField(field string) bool {
@@ -42,7 +42,7 @@ type Callers struct {
 	Tokens map[string]string // the key is the name of the caller; an empty token authorizes nobody
 	File   *TokenFile        // more callers, which can change at any time; may be nil
 
-	// ClientCerts makes each client a caller whose certificate TLS has verified. certName returns the caller's name.
+	// If ClientCerts is true, each client whose certificate TLS has verified is a caller. certName returns the caller's name.
 	ClientCerts bool
 }
 
@@ -73,7 +73,8 @@ func (c *Callers) MayReadPages(r *http.Request) bool {
 	return ok && isRead && len(caller.Domains) == 0
 }
 
-// callerOfToken returns the caller with that token. It compares hashes, whose time reveals nothing about a token.
+// callerOfToken returns the caller with this token. It compares hashes, because the time of such a comparison reveals
+// nothing about a token.
 func (c *Callers) callerOfToken(token string) (caller Caller, ok bool) {
 	hash := sha256.Sum256([]byte(token))
 	for _, name := range slices.Sorted(maps.Keys(c.Tokens)) {
@@ -84,12 +85,12 @@ func (c *Callers) callerOfToken(token string) (caller Caller, ok bool) {
 	return c.File.caller(hash)
 }
 
-func certName(c *x509.Certificate) string {
-	names := append([]string{c.Subject.CommonName}, c.DNSNames...)
-	for _, uri := range c.URIs {
+func certName(cert *x509.Certificate) string {
+	names := append([]string{cert.Subject.CommonName}, cert.DNSNames...)
+	for _, uri := range cert.URIs {
 		names = append(names, uri.String())
 	}
-	return cmp.Or(append(names, "certificate "+c.SerialNumber.String())...)
+	return cmp.Or(append(names, "certificate "+cert.SerialNumber.String())...)
 }
 
 // answerUnauthorized answers 401. All unauthorized calls get the same answer.
@@ -106,12 +107,12 @@ func (h *handler) answerUnauthorized(w http.ResponseWriter, r *http.Request) {
 }
 
 // audit logs a change. attrs are keys and values; long values are cut.
-func (h *handler) audit(c *call, action string, attrs ...string) {
-	logAttrs := []any{"action", action, "by", c.caller.Name, "from", c.RemoteAddr}
-	if c.kind != override.KindOverride {
-		logAttrs = append(logAttrs, "kind", string(c.kind))
+func (h *handler) audit(call *call, action string, attrs ...string) {
+	logAttrs := []any{"action", action, "by", call.caller.Name, "from", call.RemoteAddr}
+	if call.kind != override.KindOverride {
+		logAttrs = append(logAttrs, "kind", string(call.kind))
 	}
-	logAttrs = append(logAttrs, "target", truncate(c.target()))
+	logAttrs = append(logAttrs, "target", truncate(call.target()))
 	for _, text := range attrs {
 		logAttrs = append(logAttrs, truncate(text))
 	}
@@ -120,7 +121,7 @@ func (h *handler) audit(c *call, action string, attrs ...string) {
 
 // TokenFile has callers with tokens. It is safe for concurrent use.
 type TokenFile struct {
-	byHash atomic.Pointer[map[tokenHash]Caller]
+	callersByHash atomic.Pointer[map[tokenHash]Caller]
 }
 
 // tokenHash is the SHA-256 of a token. The time of a lookup by hash reveals nothing about a token.
@@ -141,78 +142,78 @@ var tokenFields = []fields.Field{
 	{Name: "domains", Kind: fields.List, Min: 1, Want: "a list of domains, or no field domains for all"},
 }
 
-// Set replaces all callers with those of a file in YAML. If the file is invalid, it returns all
+// Set replaces all callers with the callers of a file in YAML. If the file is invalid, Set returns all
 // mistakes, and the former callers stay.
 func (f *TokenFile) Set(data []byte) error {
 	callers, lines := map[tokenHash]Caller{}, map[string]int{}
 	file := fields.File{Name: "tokens", Data: data, MaxBytes: maxTokenBytes, ItemsName: "tokens", IsSecret: true}
-	err := file.Read(func(r *fields.Reader, root *yaml.Node) {
+	err := file.Read(func(reader *fields.Reader, root *yaml.Node) {
 		list := fields.Field{
 			Name: "file", Kind: fields.List, Want: "a list with items such as {name: alice, token: SECRET, access: read, domains: [shop]}",
 		}
-		items := r.List(root, list)
+		items := reader.List(root, list)
 		if len(items) > maxTokens {
-			r.Errorf(root, "got %d items, want at most %d", len(items), maxTokens)
+			reader.Errorf(root, "got %d items, want at most %d", len(items), maxTokens)
 			return
 		}
 		for _, item := range items {
-			caller, hash := readToken(r, item)
-			if other, ok := callers[hash]; ok && hash != (tokenHash{}) {
-				r.Errorf(item, "the token is also that of %q", other.Name)
+			caller, hash := readToken(reader, item)
+			if otherCaller, ok := callers[hash]; ok && hash != (tokenHash{}) {
+				reader.Errorf(item, "the token is also the token of %q", otherCaller.Name)
 			}
 			if line := lines[caller.Name]; line > 0 && caller.Name != "" {
-				r.Errorf(item, "name %q is already in line %d", caller.Name, line)
+				reader.Errorf(item, "name %q is already in line %d", caller.Name, line)
 			}
 			callers[hash], lines[caller.Name] = caller, item.Line
 		}
 	})
 	if err == nil {
-		f.byHash.Store(&callers)
+		f.callersByHash.Store(&callers)
 	}
 	return err
 }
 
 // readToken reads an item of the file. The hash is zero after a mistake.
-func readToken(r *fields.Reader, n *yaml.Node) (Caller, tokenHash) {
-	values := r.Object(n, "item", tokenFields)
+func readToken(reader *fields.Reader, item *yaml.Node) (Caller, tokenHash) {
+	values := reader.Object(item, "item", tokenFields)
 	if values == nil {
 		return Caller{}, tokenHash{}
 	}
-	c := Caller{Name: values["name"].Text, ReadOnly: values["access"].Text == "read"}
-	for _, item := range r.Items(values["domains"]) {
-		c.Domains = append(c.Domains, r.Read(item, fields.Field{Name: "item of domains", Kind: fields.NonEmpty}).Text)
+	caller := Caller{Name: values["name"].Text, ReadOnly: values["access"].Text == "read"}
+	for _, item := range reader.Items(values["domains"]) {
+		caller.Domains = append(caller.Domains, reader.Read(item, fields.Field{Name: "item of domains", Kind: fields.NonEmpty}).Text)
 	}
 	hash, err := hashOfToken(values["token"], values["token_sha256"])
 	if err != nil {
-		r.Errorf(n, "%v", err)
+		reader.Errorf(item, "%v", err)
 	}
-	return c, hash
+	return caller, hash
 }
 
-func hashOfToken(token, hashText fields.FieldValue) (h tokenHash, err error) {
+func hashOfToken(token, hashText fields.FieldValue) (hash tokenHash, err error) {
 	switch {
 	case token.IsPresent() == hashText.IsPresent():
-		return h, errors.New("want token or token_sha256")
+		return hash, errors.New("want token or token_sha256")
 	case hashText.IsPresent():
-		decoded, err := hex.DecodeString(strings.TrimSpace(hashText.Text))
-		if err != nil || len(decoded) != len(h) {
-			return h, fmt.Errorf("token_sha256: want %d hexadecimal digits, as sha256sum prints them", 2*len(h))
+		hashBytes, err := hex.DecodeString(strings.TrimSpace(hashText.Text))
+		if err != nil || len(hashBytes) != len(hash) {
+			return hash, fmt.Errorf("token_sha256: want %d hexadecimal digits, as sha256sum prints them", 2*len(hash))
 		}
-		if tokenHash(decoded) == sha256.Sum256(nil) {
-			return h, errors.New("token_sha256: got the hash of an empty text, want the hash of a token")
+		if tokenHash(hashBytes) == sha256.Sum256(nil) {
+			return hash, errors.New("token_sha256: got the hash of an empty text, want the hash of a token")
 		}
-		return tokenHash(decoded), nil
+		return tokenHash(hashBytes), nil
 	case len(token.Text) < minTokenLength:
-		return h, fmt.Errorf("token: got %d bytes, want at least %d", len(token.Text), minTokenLength)
+		return hash, fmt.Errorf("token: got %d bytes, want at least %d", len(token.Text), minTokenLength)
 	}
 	return sha256.Sum256([]byte(token.Text)), nil
 }
 
-// caller returns the caller whose token has that hash.
+// caller returns the caller whose token has this hash.
 func (f *TokenFile) caller(hash tokenHash) (Caller, bool) {
-	if f == nil || f.byHash.Load() == nil {
+	if f == nil || f.callersByHash.Load() == nil {
 		return Caller{}, false
 	}
-	c, ok := (*f.byHash.Load())[hash]
+	c, ok := (*f.callersByHash.Load())[hash]
 	return c, ok
 }

@@ -43,7 +43,7 @@ func TestSecondOfTwoCollidingCallersGets412(t *testing.T) {
 		var conflict admin.Conflict
 		assert.Equal(t, http.StatusPreconditionFailed, r.callWithHeader(method, acme, `{"requests_per_unit": 30}`, "If-Match", tag, &conflict).Code)
 		require.Len(t, conflict.Problems, 1)
-		assert.Contains(t, conflict.Problems[0], "override shop|tenant=acme: ops set it at "+second.SetAt+`, reason "spike"; limits now: 20 per minute. Nothing was changed`)
+		assert.Contains(t, conflict.Problems[0], "override shop|tenant=acme: ops set the value at "+second.SetAt+`, reason "spike"; limits now: 20 per minute. Nothing was changed`)
 		assert.Equal(t, second.ETag, conflict.Current.ETag)
 		require.NotNil(t, conflict.LastChange)
 		assert.EqualValues(t, 2, conflict.LastChange.Version)
@@ -55,7 +55,7 @@ func TestSecondOfTwoCollidingCallersGets412(t *testing.T) {
 	require.Equal(t, http.StatusOK, r.callURL("DELETE", "/admin/overrides?target=shop%7Ctenant=acme&reason=over", "", nil))
 	var conflict admin.Conflict
 	assert.Equal(t, http.StatusPreconditionFailed, r.callWithHeader("PUT", acme, `{"requests_per_unit": 30}`, "If-Match", tag, &conflict).Code)
-	assert.Contains(t, conflict.Problems[0], "ops deleted it at ")
+	assert.Contains(t, conflict.Problems[0], "ops deleted the value at ")
 	assert.Contains(t, conflict.Problems[0], `reason "over"`)
 	assert.Nil(t, conflict.Current)
 }

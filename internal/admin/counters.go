@@ -28,7 +28,7 @@ type Counters struct {
 	PublishReset func(ctx context.Context, target string) error
 }
 
-// counter is the counter of a target. It has a state for each limit of its rule.
+// targetCounter is the counter of a target. It has a state for each limit of its rule.
 type targetCounter struct {
 	target descriptors.Target
 	rule   *descriptors.Rule
@@ -40,11 +40,11 @@ func (counter *targetCounter) countedLimits() []*descriptors.RateLimit {
 	return slices.DeleteFunc(slices.Clone(counter.rule.Limits), func(l *descriptors.RateLimit) bool { return l.Unlimited })
 }
 
-// newCounter returns the counter of requests with the keys and values of t, or nil if no rule limits such requests.
-func newCounter(limits *descriptors.Config, t descriptors.Target) *targetCounter {
-	if d := limits.Domain(t.Domain); d != nil {
-		if rule := d.Match(t.Entries); rule != nil {
-			return &targetCounter{t, rule, rule.AppendKey(nil, t.Domain, t.Entries)}
+// newCounter returns the counter of requests with the keys and values of target, or nil if no rule limits such requests.
+func newCounter(limits *descriptors.Config, target descriptors.Target) *targetCounter {
+	if d := limits.Domain(target.Domain); d != nil {
+		if rule := d.Match(target.Entries); rule != nil {
+			return &targetCounter{target, rule, rule.AppendKey(nil, target.Domain, target.Entries)}
 		}
 	}
 	return nil
@@ -60,28 +60,28 @@ func (counter *targetCounter) hits(n int64) []backend.Hit {
 }
 
 // findCounter returns the counter of a call. If there is none, it returns nil and the answer to the call.
-func (h *handler) findCounter(c *call) (*targetCounter, answer) {
-	t, hasAllValues, err := descriptors.ParseRequestTarget(c.target())
+func (h *handler) findCounter(call *call) (*targetCounter, answer) {
+	target, hasAllValues, err := descriptors.ParseRequestTarget(call.target())
 	switch {
 	case err != nil:
 		return nil, problem(http.StatusBadRequest, "%s", err)
-	case c.Method == http.MethodDelete && !hasAllValues:
-		return nil, problem(http.StatusBadRequest, "target: got a key without a value; a reset is for one value of each key, want %s for the empty value", truncate(t.RequestString()))
+	case call.Method == http.MethodDelete && !hasAllValues:
+		return nil, problem(http.StatusBadRequest, "target: got a key without a value; a reset is for one value of each key, want %s for the empty value", truncate(target.RequestString()))
 	}
 	limits := h.options.Counters.Limits.Load()
 	if limits == nil {
 		return nil, problem(http.StatusServiceUnavailable, "no limits are loaded")
 	}
-	domain := limits.Domain(t.Domain)
+	domain := limits.Domain(target.Domain)
 	if domain == nil {
-		return nil, problem(http.StatusNotFound, "unknown domain %q; loaded domains: %s", truncate(t.Domain), domainList(limits))
+		return nil, problem(http.StatusNotFound, "unknown domain %q; loaded domains: %s", truncate(target.Domain), domainList(limits))
 	}
-	counter := newCounter(limits, t)
+	counter := newCounter(limits, target)
 	if counter == nil {
-		if s := domain.OffSwitchFor(t.Entries); s != nil {
-			return nil, problem(http.StatusNotFound, "%q has no limits now: %s is off%s; end the switch (rls limits on), or reset with --prefix", truncate(t.String()), s.Path, s.Notes)
+		if s := domain.OffSwitchFor(target.Entries); s != nil {
+			return nil, problem(http.StatusNotFound, "%q has no limits now: %s is off%s; end the switch (rls limits on), or reset with --prefix", truncate(target.String()), s.Path, s.Notes)
 		}
-		return nil, problem(http.StatusNotFound, "no descriptor with a limit matches requests with %q; the target must have all keys and values of a request, in their order", truncate(t.String()))
+		return nil, problem(http.StatusNotFound, "no descriptor with a limit matches requests with %q; the target must have all keys and values of a request, in their order", truncate(target.String()))
 	}
 	return counter, answer{}
 }
@@ -98,12 +98,12 @@ func domainList(limits *descriptors.Config) string {
 	return cmp.Or(strings.Join(names, ", "), "none")
 }
 
-func (h *handler) getCounter(c *call) answer {
-	counter, rejection := h.findCounter(c)
+func (h *handler) getCounter(call *call) answer {
+	counter, rejection := h.findCounter(call)
 	if counter == nil {
 		return rejection
 	}
-	limits, err := h.readLimits(c.Context(), counter)
+	limits, err := h.readLimits(call.Context(), counter)
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "counter not read: %s", err)
 	}
@@ -114,12 +114,12 @@ func (h *handler) getCounter(c *call) answer {
 	return okAnswer(body)
 }
 
-func (h *handler) resetCounter(c *call) answer {
-	counter, rejection := h.findCounter(c)
+func (h *handler) resetCounter(call *call) answer {
+	counter, rejection := h.findCounter(call)
 	if counter == nil {
 		return rejection
 	}
-	limitsBefore, err := h.readLimits(c.Context(), counter)
+	limitsBefore, err := h.readLimits(call.Context(), counter)
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "counter not reset: %s", err)
 	}
@@ -128,10 +128,10 @@ func (h *handler) resetCounter(c *call) answer {
 	}
 	hits, now := counter.hits(-limit.MaxHits), h.options.Counters.Now() // the largest refund returns all spent hits
 	results := make([]backend.Result, len(hits))
-	h.options.Counters.Layer.Take(c.Context(), now, hits, results)
-	isPublished := h.publishReset(c, counter.target.String())
+	h.options.Counters.Layer.Take(call.Context(), now, hits, results)
+	isPublished := h.publishReset(call, counter.target.String())
 	if failure := counter.resetFailure(results); failure != "" { // the reset may have happened in part
-		h.audit(c, "reset", "outcome", "unknown", "path", counter.rule.Path, "error", failure)
+		h.audit(call, "reset", "outcome", "unknown", "path", counter.rule.Path, "error", failure)
 		return problem(http.StatusServiceUnavailable, "%s", failure)
 	}
 	peeks := make([]backend.Peek, len(results))
@@ -140,20 +140,20 @@ func (h *handler) resetCounter(c *call) answer {
 	}
 	limitsAfter := counter.limits(now, peeks)
 	answerBody := Reset{Counter: counter.answer(limitsAfter), LimitsBefore: limitsBefore, Published: isPublished}
-	notes := h.unreachedNotes(isPublished)
+	notes := h.missedReplicaNotes(isPublished)
 	isInstance := func(l Limit) bool { return l.Scope == limit.Instance.String() }
 	if !h.options.Counters.PerReplica && slices.ContainsFunc(limitsAfter, isInstance) {
 		notes = append(notes, "limits per instance were reset on this replica only")
 	}
 	answerBody.Note = strings.Join(notes, "; ")
-	h.audit(c, "reset", "path", counter.rule.Path, "before", spentList(limitsBefore), "after", spentList(limitsAfter))
+	h.audit(call, "reset", "path", counter.rule.Path, "before", spentList(limitsBefore), "after", spentList(limitsAfter))
 	return okAnswer(answerBody)
 }
 
 // resetFailure returns a text with the limits that are reset, and the limits that are perhaps not reset. The text is
 // empty if all limits are reset.
 func (counter *targetCounter) resetFailure(results []backend.Result) string {
-	var resetLimits, otherLimits []string
+	var resetLimits, uncertainLimits []string
 	reason := "the backend is down"
 	for i, l := range counter.countedLimits() {
 		if err := results[i].Err; err != nil {
@@ -162,26 +162,26 @@ func (counter *targetCounter) resetFailure(results []backend.Result) string {
 			resetLimits = append(resetLimits, l.String())
 			continue
 		}
-		otherLimits = append(otherLimits, l.String())
+		uncertainLimits = append(uncertainLimits, l.String())
 	}
-	if len(otherLimits) == 0 {
+	if len(uncertainLimits) == 0 {
 		return ""
 	}
 	text := "counter "
 	if len(resetLimits) > 0 {
 		text = "counter reset in part: " + strings.Join(resetLimits, " and ") + "; "
 	}
-	return text + fmt.Sprintf("not known to be reset: %s (%s)", strings.Join(otherLimits, " and "), reason)
+	return text + fmt.Sprintf("not known to be reset: %s (%s)", strings.Join(uncertainLimits, " and "), reason)
 }
 
 // publishReset sends the reset of a target, or of allCounters, to the other replicas. It reports
 // whether rls has sent the reset.
-func (h *handler) publishReset(c *call, target string) bool {
+func (h *handler) publishReset(call *call, target string) bool {
 	if h.options.Counters.PublishReset == nil || h.options.Counters.PerReplica {
 		return false
 	}
-	if err := h.options.Counters.PublishReset(c.Context(), target); err != nil {
-		h.options.Log.Warn("reset not published; other replicas can deny until their remembered denials end", "target", truncate(c.target()), "error", err)
+	if err := h.options.Counters.PublishReset(call.Context(), target); err != nil {
+		h.options.Log.Warn("reset not published; other replicas can deny until their remembered denials end", "target", truncate(call.target()), "error", err)
 		return false
 	}
 	return true
@@ -211,30 +211,30 @@ func (counter *targetCounter) answer(limits []Limit) Counter {
 	}
 }
 
-// limits returns the limits of the rule at now. peeks has the result for each hit of ctr.hits.
+// limits returns the limits of the rule at now. peeks has the result of each hit that counter.hits returns.
 func (counter *targetCounter) limits(now time.Time, peeks []backend.Peek) []Limit {
 	list := make([]Limit, len(counter.rule.Limits))
-	for i, l := range counter.rule.Limits {
-		if l.Unlimited {
-			list[i] = Limit{Limit: "unlimited", Name: l.Name, Unlimited: true}
+	for i, limit := range counter.rule.Limits {
+		if limit.Unlimited {
+			list[i] = Limit{Limit: "unlimited", Name: limit.Name, Unlimited: true}
 			continue
 		}
-		p := peeks[0]
+		peek := peeks[0]
 		peeks = peeks[1:]
 		list[i] = Limit{
-			Limit:        l.String(),
-			Name:         l.Name,
-			Tag:          l.Tag(),
-			Scope:        l.Scope.String(),
-			Remaining:    max(p.Remaining, 0),
-			ResetSeconds: float64(p.ResetAfter) / 1e6,
-			Over:         p.Remaining < 1,
-			Degraded:     p.IsDegraded(),
+			Limit:        limit.String(),
+			Name:         limit.Name,
+			Tag:          limit.Tag(),
+			Scope:        limit.Scope.String(),
+			Remaining:    max(peek.Remaining, 0),
+			ResetSeconds: float64(peek.ResetAfter) / 1e6,
+			Over:         peek.Remaining < 1,
+			Degraded:     peek.IsDegraded(),
 		}
-		if !p.IsDegraded() { // a degraded result is for a share of the limit
-			list[i].Capacity, list[i].Spent = l.Capacity(), l.Spent(p.Result.Result)
+		if !peek.IsDegraded() { // a degraded result is for a share of the limit
+			list[i].Capacity, list[i].Spent = limit.Capacity(), limit.Spent(peek.Result.Result)
 		}
-		if d := p.Denial; d != nil {
+		if d := peek.Denial; d != nil {
 			list[i].CachedDenial = &CachedDenial{Source: d.Source.String(), Since: d.Since.UTC(), EndsInSeconds: d.Until.Sub(now).Seconds()}
 		}
 	}
@@ -261,42 +261,42 @@ const (
 
 // resetCounters resets the counters of ?target= or of ?prefix=. A call must have exactly one of these parameters, so
 // that rls never takes a descriptor for a prefix.
-func (h *handler) resetCounters(c *call) answer {
-	hasTarget, hasPrefix := c.query.Has("target"), c.query.Has("prefix")
+func (h *handler) resetCounters(call *call) answer {
+	hasTarget, hasPrefix := call.query.Has("target"), call.query.Has("prefix")
 	switch {
 	case hasTarget == hasPrefix:
 		return problem(http.StatusBadRequest, "counters: want DOMAIN|KEY=VALUE either as target, for the counters of one descriptor, or as prefix, for all counters that start with these entries")
 	case hasPrefix:
-		return h.resetPrefix(c)
-	case c.query.Has("max") || c.query.Has("dry_run"):
+		return h.resetPrefix(call)
+	case call.query.Has("max") || call.query.Has("dry_run"):
 		return problem(http.StatusBadRequest, "max and dry_run are for a prefix; a target has the counters of one descriptor")
 	}
-	return h.resetCounter(c)
+	return h.resetCounter(call)
 }
 
-func (h *handler) resetPrefix(c *call) answer {
-	p, err := descriptors.ParseCounterPrefix(c.query.Get("prefix"))
+func (h *handler) resetPrefix(call *call) answer {
+	prefix, err := descriptors.ParseCounterPrefix(call.query.Get("prefix"))
 	if err != nil {
 		return problem(http.StatusBadRequest, "%s", err)
 	}
 	if h.options.Counters.Prefixes == nil {
 		return problem(http.StatusNotImplemented, "this service can't reset counters by prefix")
 	}
-	start, endsAnywhere := p.KeyStart()
-	ctx, cancel := context.WithTimeout(c.Context(), prefixTimeout)
+	start, endsAnywhere := prefix.KeyStart()
+	ctx, cancel := context.WithTimeout(call.Context(), prefixTimeout)
 	defer cancel()
-	result, err := h.options.Counters.Prefixes.ResetPrefix(ctx, backend.KeyPrefix{Start: start, EndsAnywhere: endsAnywhere}, int(c.maxCounters), c.isDryRun)
+	result, err := h.options.Counters.Prefixes.ResetPrefix(ctx, backend.KeyPrefix{Start: start, EndsAnywhere: endsAnywhere}, int(call.maxCounters), call.isDryRun)
 	if errors.Is(err, backend.ErrTooManyCounters) {
 		return problem(http.StatusConflict, "%s; nothing was reset; want a longer prefix, or max up to %d", err, MaxCounters)
 	}
 	if err != nil {
-		if !c.isDryRun {
-			h.forgetDenials(c)
-			h.audit(c, "reset_prefix", "outcome", "unknown", "error", err.Error())
+		if !call.isDryRun {
+			h.forgetDenials(call)
+			h.audit(call, "reset_prefix", "outcome", "unknown", "error", err.Error())
 		}
 		return problem(http.StatusServiceUnavailable, "counters not reset, or only in part: %s", err)
 	}
-	answerBody := ResetByPrefix{Prefix: p.String(), DryRun: c.isDryRun, Unclear: result.Unclear}
+	answerBody := ResetByPrefix{Prefix: prefix.String(), DryRun: call.isDryRun, UnclearCounters: result.Unclear}
 	counters := "unknown"
 	if result.Counters >= 0 {
 		answerBody.Counters = &result.Counters
@@ -307,22 +307,22 @@ func (h *handler) resetPrefix(c *call) answer {
 		notes = append(notes, "this process keeps no names of counters, so their number is unknown")
 	}
 	if result.Unclear > 0 {
-		notes = append(notes, fmt.Sprintf("%d counters have names that are too long to tell whether they have the prefix; they were left alone; reset them one by one, or use a shorter prefix", result.Unclear))
+		notes = append(notes, fmt.Sprintf("%d counters have names that are too long to tell whether they have the prefix, so they were not reset; reset these counters one by one, or use a shorter prefix", result.Unclear))
 	}
-	if !c.isDryRun {
-		answerBody.Published = h.forgetDenials(c)
-		notes = append(notes, h.unreachedNotes(answerBody.Published)...)
-		h.audit(c, "reset_prefix", "counters", counters)
+	if !call.isDryRun {
+		answerBody.Published = h.forgetDenials(call)
+		notes = append(notes, h.missedReplicaNotes(answerBody.Published)...)
+		h.audit(call, "reset_prefix", "counters", counters)
 	}
 	answerBody.Note = strings.Join(notes, "; ")
 	return okAnswer(answerBody)
 }
 
-// unreachedNotes returns a note if a reset did not reach the other replicas.
-func (h *handler) unreachedNotes(isPublished bool) []string {
+// missedReplicaNotes returns a note if a reset did not reach the other replicas.
+func (h *handler) missedReplicaNotes(isPublished bool) []string {
 	switch {
 	case h.options.Counters.PerReplica:
-		return []string{"each replica has its own counters; only those of this replica were reset"}
+		return []string{"each replica has its own counters; only the counters of this replica were reset"}
 	case !isPublished:
 		return []string{"other replicas were not notified; they may deny until their cached denials end"}
 	}
@@ -331,12 +331,12 @@ func (h *handler) unreachedNotes(isPublished bool) []string {
 
 // forgetDenials makes the caches of all replicas forget all counters. It reports whether the other
 // replicas were notified.
-func (h *handler) forgetDenials(c *call) bool {
+func (h *handler) forgetDenials(call *call) bool {
 	h.options.Counters.Layer.Forget(nil)
-	return h.publishReset(c, allCounters)
+	return h.publishReset(call, allCounters)
 }
 
-// Resets makes the Layers of this replica forget the counters that another replica reset.
+// Resets makes the layer of this replica forget the counters that another replica has reset.
 type Resets struct {
 	Limits *descriptors.Store // the limits in force
 	Layer  backend.Layer      // the layer of the service
@@ -352,12 +352,12 @@ func (r Resets) ForgetCounter(target string) {
 		r.ForgetAll()
 		return
 	}
-	t, err := descriptors.ParseTarget(target)
+	counterTarget, err := descriptors.ParseTarget(target)
 	limits := r.Limits.Load()
 	if err != nil || limits == nil {
 		return
 	}
-	counter := newCounter(limits, t)
+	counter := newCounter(limits, counterTarget)
 	if counter == nil {
 		return
 	}

@@ -211,7 +211,7 @@ func TestResetReportsCountersPerReplica(t *testing.T) {
 	var got admin.Reset
 	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", &got))
 	assert.False(t, got.Published)
-	assert.Equal(t, "each replica has its own counters; only those of this replica were reset", got.Note)
+	assert.Equal(t, "each replica has its own counters; only the counters of this replica were reset", got.Note)
 }
 
 // A reset drops the counter of the algorithm in force. Another algorithm's counter stays.

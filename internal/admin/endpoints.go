@@ -60,11 +60,11 @@ var (
 	}
 )
 
-func numberParam(name, help, want string, lowest, highest int64, valueOf func(*call) *int64) Param {
+func numberParam(name, help, want string, minValue, maxValue int64, valueOf func(*call) *int64) Param {
 	return Param{Name: name, Type: "integer", Help: help, want: want, read: func(c *call, text string) bool {
 		n, err := strconv.ParseInt(text, 10, 64)
 		*valueOf(c) = n
-		return err == nil && lowest <= n && n <= highest
+		return err == nil && minValue <= n && n <= maxValue
 	}}
 }
 
@@ -82,11 +82,11 @@ var endpoints = slices.Concat(
 		newEndpoint("GET", "status", "returns the replicas, the version of each, and the switches", (*handler).getStatus, nil, Status{}),
 		newEndpoint("GET", "history", "returns the last changes, the newest first; ?target= of one target, ?count=20",
 			(*handler).getHistory, []Param{targetParam, countParam}, History{}),
-		newEndpoint("POST", "rollback", "restores the limits before the last change, or those of ?version=; ?dry_run=true changes nothing, ?force=true replaces values that the history does not have",
+		newEndpoint("POST", "rollback", "restores the limits before the last change, or the limits of ?version=; ?dry_run=true changes nothing, ?force=true replaces values that the history does not have",
 			(*handler).rollBack, []Param{versionParam, dryRunParam, forceParam, reasonParam}, Rollback{}),
 		newEndpoint("GET", "counters", "returns the counters of requests with the keys and values of ?target=",
 			(*handler).getCounter, []Param{requiredTargetParam}, Counter{}).forCounters(),
-		newEndpoint("DELETE", "counters", "resets these counters; ?prefix= in place of ?target= resets all counters that start with its entries, at most ?max=10000, and ?dry_run=true only counts them",
+		newEndpoint("DELETE", "counters", "resets the counters of requests with the keys and values of ?target=; ?prefix= in place of ?target= resets all counters that start with its entries, at most ?max=10000, and ?dry_run=true only counts these counters",
 			(*handler).resetCounters, []Param{targetParam, prefixParam, maxParam, dryRunParam}, Reset{}, ResetByPrefix{}).forCounters(),
 	},
 	fieldEndpoints(override.KindOverride, "overrides", true,
@@ -136,12 +136,12 @@ func Endpoints() []Endpoint { return slices.Clone(endpoints) }
 
 // read reads the parameters and the conditions of a call. It rejects unknown parameters, so that a call with a
 // misspelt parameter changes nothing.
-func (c *call) read(e *Endpoint) (err error) {
+func (c *call) read(endpoint *Endpoint) (err error) {
 	if c.query, err = url.ParseQuery(c.URL.RawQuery); err != nil {
 		return fmt.Errorf("invalid query: %w", err)
 	}
-	names := make([]string, len(e.Params))
-	for i, p := range e.Params {
+	names := make([]string, len(endpoint.Params))
+	for i, p := range endpoint.Params {
 		names[i] = p.Name
 		switch values := c.query[p.Name]; {
 		case len(values) == 0 && p.Required:
@@ -157,7 +157,7 @@ func (c *call) read(e *Endpoint) (err error) {
 			return fmt.Errorf("unknown parameter %q; want %s", truncate(name), strings.Join(names, ", "))
 		}
 	}
-	if e.IsConditional {
+	if endpoint.IsConditional {
 		if c.condition.Tags, c.condition.Exists, err = readTags(c.Header, "If-Match"); err == nil {
 			c.condition.ForbiddenTags, c.condition.Absent, err = readTags(c.Header, "If-None-Match")
 		}

@@ -31,15 +31,15 @@ func (h *handler) findState(field string) *override.State {
 }
 
 // listFields returns the fields that the caller may see.
-func (h *handler) listFields(c *call) List {
-	l := List{Overrides: []Override{}, Rules: []Override{}, Switches: []Override{}, ShadowMode: []Override{}}
+func (h *handler) listFields(call *call) List {
+	answerList := List{Overrides: []Override{}, Rules: []Override{}, Switches: []Override{}, ShadowMode: []Override{}}
 	for _, s := range h.options.Overrides.States() {
-		if c.caller.mayUseField(s.Field()) {
-			list := l.listOfKind(s.Kind)
+		if call.caller.mayUseField(s.Field()) {
+			list := answerList.listOfKind(s.Kind)
 			*list = append(*list, overrideAnswer(&s))
 		}
 	}
-	return l
+	return answerList
 }
 
 func (l *List) listOfKind(k override.Kind) *[]Override {
@@ -54,29 +54,29 @@ func (l *List) listOfKind(k override.Kind) *[]Override {
 	return &l.Overrides
 }
 
-func (h *handler) getFields(c *call) answer {
-	if !c.query.Has("target") && c.kind != override.KindShadowMode {
-		allFields, kindList := h.listFields(c), List{}
-		*kindList.listOfKind(c.kind) = *allFields.listOfKind(c.kind)
+func (h *handler) getFields(call *call) answer {
+	if !call.query.Has("target") && call.kind != override.KindShadowMode {
+		allFields, kindList := h.listFields(call), List{}
+		*kindList.listOfKind(call.kind) = *allFields.listOfKind(call.kind)
 		return okAnswer(kindList)
 	}
-	s := h.findState(c.field())
+	s := h.findState(call.field())
 	if s == nil {
-		return noFieldAnswer(c)
+		return noFieldAnswer(call)
 	}
 	o := overrideAnswer(s)
 	return okAnswer(o)
 }
 
-func noFieldAnswer(c *call) answer {
-	return problem(http.StatusNotFound, "no %s has target %q", strings.ReplaceAll(string(c.kind), "_", " "), truncate(c.target()))
+func noFieldAnswer(call *call) answer {
+	return problem(http.StatusNotFound, "no %s has target %q", strings.ReplaceAll(string(call.kind), "_", " "), truncate(call.target()))
 }
 
-func (h *handler) putField(c *call) answer {
-	if n := len(c.target()); n > MaxTarget {
-		return problem(http.StatusBadRequest, "target: got %d bytes, want at most %d", n, MaxTarget)
+func (h *handler) putField(call *call) answer {
+	if n := len(call.target()); n > MaxTargetBytes {
+		return problem(http.StatusBadRequest, "target: got %d bytes, want at most %d", n, MaxTargetBytes)
 	}
-	body, err := io.ReadAll(io.LimitReader(c.Body, override.MaxBytes+1))
+	body, err := io.ReadAll(io.LimitReader(call.Body, override.MaxBytes+1))
 	switch {
 	case err != nil:
 		return problem(http.StatusBadRequest, "body not read: %s", err)
@@ -84,52 +84,52 @@ func (h *handler) putField(c *call) answer {
 		return problem(http.StatusRequestEntityTooLarge, "body: want at most %d bytes", override.MaxBytes)
 	}
 	value := strings.TrimSpace(string(body))
-	dryRunState := h.options.Overrides.DryRun(c.field(), value)
+	dryRunState := h.options.Overrides.DryRun(call.field(), value)
 	if dryRunState.Problem == nil && dryRunState.IsExpired {
 		dryRunState.Problem = fmt.Errorf("expires_at %s is in the past", dryRunState.ExpiresAt.UTC().Format(time.RFC3339))
 	}
-	o := overrideAnswer(&dryRunState)
-	o.ETag, o.DryRun = "", c.isDryRun
+	answerBody := overrideAnswer(&dryRunState)
+	answerBody.ETag, answerBody.DryRun = "", call.isDryRun
 	if dryRunState.Problem != nil {
-		return answer{code: http.StatusBadRequest, body: o}
+		return answer{code: http.StatusBadRequest, body: answerBody}
 	}
-	oldState := h.findState(c.field())
-	if !c.isForced && !c.hasCondition() && losesEndlessValue(oldState, &dryRunState) {
+	oldState := h.findState(call.field())
+	if !call.isForced && !call.hasCondition() && losesEndlessValue(oldState, &dryRunState) {
 		return problem(http.StatusPreconditionFailed, "%s %s: its value %s has no end, and would not come back when the new value ends. Nothing was changed. To replace it for good, add --replace (?replace=true)",
-			c.kind, c.target(), override.RemoveAuthor(oldState.Value))
+			call.kind, call.target(), override.RemoveAuthor(oldState.Value))
 	}
-	if c.isDryRun {
-		var old *string
+	if call.isDryRun {
+		var oldValue *string
 		if oldState != nil {
-			old = &oldState.Value
+			oldValue = &oldState.Value
 		}
-		if !c.condition.Holds(old) {
-			return h.answerConflict(c, &changes.ConflictError{Field: c.field(), CurrentValue: old})
+		if !call.condition.Holds(oldValue) {
+			return h.answerConflict(call, &changes.ConflictError{Field: call.field(), CurrentValue: oldValue})
 		}
-		return okAnswer(o)
+		return okAnswer(answerBody)
 	}
-	valueWithAuthor := override.AddAuthor(value, c.caller.Name, time.Now())
+	valueWithAuthor := override.AddAuthor(value, call.caller.Name, time.Now())
 	if len(valueWithAuthor) > override.MaxBytes {
 		return problem(http.StatusRequestEntityTooLarge, "body with the name of the caller: want at most %d bytes", override.MaxBytes)
 	}
 	notes := override.NotesOf(valueWithAuthor)
-	o.setNotes(notes)
-	result, err := h.store(c, changes.Change{
+	answerBody.setNotes(notes)
+	result, err := h.store(call, changes.Change{
 		Action: changes.Put, Reason: notes.Reason,
-		Writes: []changes.Write{{Field: c.field(), Value: &valueWithAuthor, Condition: c.condition}},
+		Writes: []changes.Write{{Field: call.field(), Value: &valueWithAuthor, Condition: call.condition}},
 	})
 	if err != nil {
-		return h.answerStoreError(c, "put", value, err)
+		return h.answerStoreError(call, "put", value, err)
 	}
-	o.Version, o.ETag = result.Version, changes.Tag(valueWithAuthor)
-	limitsBefore, oldText := o.BaseLimits, ""
-	if old := result.OldValues[0]; old != nil {
-		oldText = *old
-		o.OldOverride = storedJSON(old)
-		limitsBefore = cmp.Or(h.replacedState(oldState, c.field(), oldText).Limits, limitsBefore)
+	answerBody.Version, answerBody.ETag = result.Version, changes.Tag(valueWithAuthor)
+	limitsBefore, oldText := answerBody.BaseLimits, ""
+	if oldValue := result.OldValues[0]; oldValue != nil {
+		oldText = *oldValue
+		answerBody.OldOverride = storedJSON(oldValue)
+		limitsBefore = cmp.Or(h.replacedState(oldState, call.field(), oldText).Limits, limitsBefore)
 	}
-	h.auditChange(c, "put", oldText, value, limitsBefore, &o)
-	return okAnswer(o)
+	h.auditChange(call, "put", oldText, value, limitsBefore, &answerBody)
+	return okAnswer(answerBody)
 }
 
 // hasCondition reports whether the call has If-Match or If-None-Match.
@@ -145,62 +145,62 @@ func losesEndlessValue(old, replacement *override.State) bool {
 }
 
 // store makes a change in the name of the caller.
-func (h *handler) store(c *call, change changes.Change) (changes.Result, error) {
-	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
+func (h *handler) store(call *call, change changes.Change) (changes.Result, error) {
+	ctx, cancel := context.WithTimeout(call.Context(), storeTimeout)
 	defer cancel()
-	change.Author, change.Address = c.caller.Name, c.RemoteAddr
+	change.Author, change.Address = call.caller.Name, call.RemoteAddr
 	change.ChangedAt = time.Now().UTC().Truncate(time.Millisecond)
 	return h.options.Overrides.MakeChange(ctx, change)
 }
 
-func (h *handler) deleteField(c *call) answer {
-	oldState := h.findState(c.field())
-	isConditional := c.condition.Tags != nil || c.condition.ForbiddenTags != nil
-	c.condition.Exists = true
-	result, err := h.store(c, changes.Change{
-		Action: changes.Delete, Reason: c.reason,
-		Writes: []changes.Write{{Field: c.field(), Condition: c.condition}},
+func (h *handler) deleteField(call *call) answer {
+	oldState := h.findState(call.field())
+	isConditional := call.condition.Tags != nil || call.condition.ForbiddenTags != nil
+	call.condition.Exists = true
+	result, err := h.store(call, changes.Change{
+		Action: changes.Delete, Reason: call.reason,
+		Writes: []changes.Write{{Field: call.field(), Condition: call.condition}},
 	})
 	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) && conflict.CurrentValue == nil && !isConditional {
-		return noFieldAnswer(c)
+		return noFieldAnswer(call)
 	}
 	if err != nil {
-		return h.answerStoreError(c, "delete", "", err)
+		return h.answerStoreError(call, "delete", "", err)
 	}
-	old := *result.OldValues[0]
-	oldState = h.replacedState(oldState, c.field(), old)
+	oldValue := *result.OldValues[0]
+	oldState = h.replacedState(oldState, call.field(), oldValue)
 	deletedOverride := Override{
-		Kind: c.kind, Target: c.target(), State: Deleted, Version: result.Version, OldOverride: storedJSON(&old), Path: oldState.Path,
+		Kind: call.kind, Target: call.target(), State: Deleted, Version: result.Version, OldOverride: storedJSON(&oldValue), Path: oldState.Path,
 		BaseLimits: cmp.Or(oldState.Limits, oldState.BaseLimits), Limits: oldState.BaseLimits, Counters: countersWord(oldState),
 	}
-	h.auditChange(c, "delete", old, "", deletedOverride.BaseLimits, &deletedOverride, "reason", c.reason)
+	h.auditChange(call, "delete", oldValue, "", deletedOverride.BaseLimits, &deletedOverride, "reason", call.reason)
 	return okAnswer(deletedOverride)
 }
 
-func (h *handler) auditChange(c *call, action, old, value, limitsBefore string, o *Override, moreAttrs ...string) {
-	h.audit(c, action, append([]string{
-		"old", override.RemoveAuthor(old), "new", value, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters,
+func (h *handler) auditChange(call *call, action, oldText, newText, limitsBefore string, o *Override, moreAttrs ...string) {
+	h.audit(call, action, append([]string{
+		"old", override.RemoveAuthor(oldText), "new", newText, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters,
 	}, moreAttrs...)...)
 }
 
-// replacedState returns the state of the value that a change has replaced. readState is the state
+// replacedState returns the state of the value that a change has replaced. earlierState is the state
 // that was read before the change. Another caller may have changed the value after the read.
-func (h *handler) replacedState(readState *override.State, field, old string) *override.State {
-	if readState != nil && readState.Value == old {
-		return readState
+func (h *handler) replacedState(earlierState *override.State, field, oldText string) *override.State {
+	if earlierState != nil && earlierState.Value == oldText {
+		return earlierState
 	}
-	state := h.options.Overrides.DryRun(field, old)
+	state := h.options.Overrides.DryRun(field, oldText)
 	return &state
 }
 
 // answerStoreError audits and answers a change with a condition that does not hold, or a change that Redis may not have
 // stored.
-func (h *handler) answerStoreError(c *call, action, value string, err error) answer {
+func (h *handler) answerStoreError(call *call, action, value string, err error) answer {
 	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) {
-		h.audit(c, action, "outcome", "refused", "new", value, "problem", "the value has changed since the caller read it")
-		return h.answerConflict(c, conflict)
+		h.audit(call, action, "outcome", "refused", "new", value, "problem", "the value has changed since the caller read it")
+		return h.answerConflict(call, conflict)
 	}
-	h.audit(c, action, "outcome", "unknown", "new", value, "error", err.Error())
+	h.audit(call, action, "outcome", "unknown", "new", value, "error", err.Error())
 	return problem(http.StatusServiceUnavailable, "change possibly not stored; repeat the call: %s", err)
 }
 
@@ -230,11 +230,11 @@ func readTags(h http.Header, name string) (tags []string, isAny bool, err error)
 	if len(parts) > maxTags {
 		return nil, false, fmt.Errorf("%s: got %d ETags, want at most %d", name, len(parts), maxTags)
 	}
-	for _, part := range parts {
-		part = strings.TrimSpace(part)
-		match := tagPattern.FindStringSubmatch(part)
+	for _, tagText := range parts {
+		tagText = strings.TrimSpace(tagText)
+		match := tagPattern.FindStringSubmatch(tagText)
 		if match == nil {
-			return nil, false, fmt.Errorf(`%s: got %s, want * or an ETag in quotes, such as "%s"`, name, truncate(part), changes.Tag(""))
+			return nil, false, fmt.Errorf(`%s: got %s, want * or an ETag in quotes, such as "%s"`, name, truncate(tagText), changes.Tag(""))
 		}
 		tag := match[2]
 		if name == "If-Match" && match[1] != "" {
@@ -246,39 +246,39 @@ func readTags(h http.Header, name string) (tags []string, isAny bool, err error)
 }
 
 // answerConflict answers 412 with the current value and the last change.
-func (h *handler) answerConflict(c *call, conflict *changes.ConflictError) answer {
+func (h *handler) answerConflict(call *call, conflict *changes.ConflictError) answer {
 	kind, target := override.SplitField(conflict.Field)
 	name := strings.TrimSpace(string(kind) + " " + target)
 	var body Conflict
-	if history, err := h.history(c); err == nil {
-		if last := changes.LastChangeOf(history, conflict.Field); last != nil {
-			change := newChange(last, c.caller.mayUseField)
+	if history, err := h.history(call); err == nil {
+		if lastChange := changes.LastChangeOf(history, conflict.Field); lastChange != nil {
+			change := newChange(lastChange, call.caller.mayUseField)
 			body.LastChange = &change
 		}
 	}
-	changeText := func(author, action, at, reason string) string {
-		text := author + " " + action + " at " + at
+	changeText := func(author, action, changedAt, reason string) string {
+		text := author + " " + action + " at " + changedAt
 		if reason != "" {
 			text += fmt.Sprintf(", reason %q", reason)
 		}
 		return text
 	}
-	text := "it has no value, or its end has passed"
-	switch last := body.LastChange; {
+	text := "no value is set, or the end of the value has passed"
+	switch lastChange := body.LastChange; {
 	case conflict.CurrentValue != nil:
 		state := h.options.Overrides.DryRun(conflict.Field, *conflict.CurrentValue)
-		current := overrideAnswer(&state)
-		body.Current = &current
-		text = "it exists, and its author is unknown"
-		if current.SetBy != "" {
-			text = changeText(current.SetBy, "set it", current.SetAt, current.Reason)
+		currentOverride := overrideAnswer(&state)
+		body.Current = &currentOverride
+		text = "the value has an unknown author"
+		if currentOverride.SetBy != "" {
+			text = changeText(currentOverride.SetBy, "set the value", currentOverride.SetAt, currentOverride.Reason)
 		}
-		if current.Limits != "" {
-			text += "; limits now: " + current.Limits
+		if currentOverride.Limits != "" {
+			text += "; limits now: " + currentOverride.Limits
 		}
-	case last != nil && last.Action != changes.Put:
-		text = changeText(last.Author, "deleted it", last.ChangedAt.UTC().Format(time.RFC3339), last.Reason)
+	case lastChange != nil && lastChange.Action != changes.Put:
+		text = changeText(lastChange.Author, "deleted the value", lastChange.ChangedAt.UTC().Format(time.RFC3339), lastChange.Reason)
 	}
-	body.Problems = []string{name + ": " + text + ". Nothing was changed; read it again before you repeat the call"}
+	body.Problems = []string{name + ": " + text + ". Nothing was changed; read the value again before you repeat the call"}
 	return answer{code: http.StatusPreconditionFailed, body: body}
 }

@@ -45,39 +45,39 @@ type FieldChange struct {
 
 // newChange returns a change with the fields that mayUseField allows.
 func newChange(entry *changes.Entry, mayUseField func(field string) bool) Change {
-	c := Change{
+	change := Change{
 		Version: entry.Version, ChangedAt: entry.ChangedAt, Author: entry.Author, Address: entry.Address,
 		Action: entry.Action, Reason: entry.Reason, RestoredVersion: entry.RestoredVersion, Fields: []FieldChange{},
 	}
 	for _, w := range entry.Fields {
 		if mayUseField(w.Field) {
 			kind, target := override.SplitField(w.Field)
-			c.Fields = append(c.Fields, FieldChange{kind, target, storedJSON(w.OldValue), storedJSON(w.NewValue)})
+			change.Fields = append(change.Fields, FieldChange{kind, target, storedJSON(w.OldValue), storedJSON(w.NewValue)})
 		}
 	}
-	return c
+	return change
 }
 
 const defaultHistoryCount = 20
 
-func (h *handler) getHistory(c *call) answer {
-	history, err := h.history(c)
+func (h *handler) getHistory(call *call) answer {
+	history, err := h.history(call)
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "history not read: %s", err)
 	}
-	allChanges := h.limitsChanges(c)
+	allChanges := h.limitsChanges(call)
 	for i := range history {
-		allChanges = append(allChanges, newChange(&history[i], c.caller.mayUseField))
+		allChanges = append(allChanges, newChange(&history[i], call.caller.mayUseField))
 	}
 	slices.SortStableFunc(allChanges, func(a, b Change) int { return b.ChangedAt.Compare(a.ChangedAt) })
 	list := History{Changes: []Change{}}
 	for _, change := range allChanges {
-		if c.query.Has("target") {
-			change.Fields = slices.DeleteFunc(change.Fields, func(w FieldChange) bool { return w.Target != c.target() })
+		if call.query.Has("target") {
+			change.Fields = slices.DeleteFunc(change.Fields, func(w FieldChange) bool { return w.Target != call.target() })
 		}
 		switch {
 		case len(change.Fields) == 0:
-		case len(list.Changes) == int(c.count):
+		case len(list.Changes) == int(call.count):
 			list.OlderChanges++
 		default:
 			list.Changes = append(list.Changes, change)
@@ -94,33 +94,33 @@ const maxLimitsFields = 100
 
 // limitsChanges returns the differences between the last versions of the limits, the newest first. Without Redis,
 // it returns nothing.
-func (h *handler) limitsChanges(c *call) (list []Change) {
+func (h *handler) limitsChanges(call *call) (list []Change) {
 	if h.options.LimitsVersions == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
+	ctx, cancel := context.WithTimeout(call.Context(), storeTimeout)
 	defer cancel()
 	versions, _ := h.options.LimitsVersions(ctx) // after an error, the history still shows the other changes
-	storedLimits := func(v changes.LimitsVersion, path string) json.RawMessage {
-		if v.Limits[path] == "" {
+	storedLimits := func(version changes.LimitsVersion, path string) json.RawMessage {
+		if version.Limits[path] == "" {
 			return nil
 		}
-		text, _ := json.Marshal(v.Limits[path]) // Marshal of a string returns no error
+		text, _ := json.Marshal(version.Limits[path]) // Marshal of a string returns no error
 		return text
 	}
 	for i := 0; i+1 < len(versions); i++ {
-		v, previous := versions[i], versions[i+1]
-		change := Change{ChangedAt: v.LoadedAt, Author: v.Source, Action: "load", Fields: []FieldChange{}}
-		if v.Limits == nil || previous.Limits == nil {
+		version, previousVersion := versions[i], versions[i+1]
+		change := Change{ChangedAt: version.LoadedAt, Author: version.Source, Action: "load", Fields: []FieldChange{}}
+		if version.Limits == nil || previousVersion.Limits == nil {
 			change.Reason, change.Fields = "too many limits to compare", []FieldChange{{Kind: KindLimits}}
 		}
 		paths := map[string]string{}
-		maps.Copy(paths, previous.Limits)
-		maps.Copy(paths, v.Limits)
+		maps.Copy(paths, previousVersion.Limits)
+		maps.Copy(paths, version.Limits)
 		for _, path := range slices.Sorted(maps.Keys(paths)) {
 			domain, _, _ := strings.Cut(path, " > ")
-			if change.Reason == "" && v.Limits[path] != previous.Limits[path] && len(change.Fields) < maxLimitsFields && c.caller.mayUseField(url.PathEscape(domain)) {
-				change.Fields = append(change.Fields, FieldChange{KindLimits, path, storedLimits(previous, path), storedLimits(v, path)})
+			if change.Reason == "" && version.Limits[path] != previousVersion.Limits[path] && len(change.Fields) < maxLimitsFields && call.caller.mayUseField(url.PathEscape(domain)) {
+				change.Fields = append(change.Fields, FieldChange{KindLimits, path, storedLimits(previousVersion, path), storedLimits(version, path)})
 			}
 		}
 		list = append(list, change)
@@ -128,8 +128,8 @@ func (h *handler) limitsChanges(c *call) (list []Change) {
 	return list
 }
 
-func (h *handler) history(c *call) ([]changes.Entry, error) {
-	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
+func (h *handler) history(call *call) ([]changes.Entry, error) {
+	ctx, cancel := context.WithTimeout(call.Context(), storeTimeout)
 	defer cancel()
 	return h.options.Overrides.History(ctx)
 }
@@ -145,53 +145,53 @@ type Rollback struct {
 	Fields        []Override `json:"fields"`         // the fields that the rollback has written
 }
 
-func (h *handler) rollBack(c *call) answer {
-	history, err := h.history(c)
+func (h *handler) rollBack(call *call) answer {
+	history, err := h.history(call)
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "history not read: %s", err)
 	}
-	version, writes, err := planRollback(history, c.version)
+	version, writes, err := planRollback(history, call.version)
 	if err != nil {
 		return problem(http.StatusConflict, "rollback: %s", err)
 	}
 	note := ""
-	if loads := h.limitsChanges(c); c.version == noVersion && len(loads) > 0 && loads[0].ChangedAt.After(history[0].ChangedAt) {
+	if loads := h.limitsChanges(call); call.version == noVersion && len(loads) > 0 && loads[0].ChangedAt.After(history[0].ChangedAt) {
 		note = fmt.Sprintf("the newest change came from %s at %s, and a rollback leaves it in force. To undo it, restore it there",
 			map[string]string{"file": "a limits file", "xds": "the xDS server"}[loads[0].Author], loads[0].ChangedAt.UTC().Format(time.RFC3339))
-		if !c.isDryRun && !c.isForced {
+		if !call.isDryRun && !call.isForced {
 			return problem(http.StatusConflict, "rollback: %s. To undo the last change at run time in its place, give --to %d; --dry-run shows it", note, version)
 		}
 	}
 	for i, write := range writes {
-		if refusal := c.fieldRefusal(write.Field); refusal != "" {
-			h.audit(c, "rollback", "outcome", "refused", "problem", refusal)
+		if refusal := call.fieldRefusal(write.Field); refusal != "" {
+			h.audit(call, "rollback", "outcome", "refused", "problem", refusal)
 			return problem(http.StatusForbidden, "rollback to version %d: it changes another domain, and %s", version, refusal)
 		}
-		if c.isForced {
+		if call.isForced {
 			writes[i].Condition = changes.Condition{}
 		}
 	}
-	rollback := Rollback{RestoredVersion: version, DryRun: c.isDryRun, Note: note, UndoneChanges: []Change{}, Fields: []Override{}}
+	rollback := Rollback{RestoredVersion: version, DryRun: call.isDryRun, Note: note, UndoneChanges: []Change{}, Fields: []Override{}}
 	for i := range history {
 		if history[i].Version <= version {
 			break
 		}
-		if change := newChange(&history[i], c.caller.mayUseField); len(change.Fields) > 0 {
+		if change := newChange(&history[i], call.caller.mayUseField); len(change.Fields) > 0 {
 			rollback.UndoneChanges = append(rollback.UndoneChanges, change)
 		}
 	}
-	if !c.isDryRun {
-		result, err := h.store(c, changes.Change{
-			Action: changes.Rollback, Reason: c.reason, RestoredVersion: version, Writes: writes,
+	if !call.isDryRun {
+		result, err := h.store(call, changes.Change{
+			Action: changes.Rollback, Reason: call.reason, RestoredVersion: version, Writes: writes,
 		})
 		if err != nil {
-			return h.answerStoreError(c, "rollback", "", err)
+			return h.answerStoreError(call, "rollback", "", err)
 		}
 		rollback.Version = result.Version
-		h.audit(c, "rollback", "restored", strconv.FormatInt(version, 10), "version", strconv.FormatInt(result.Version, 10), "reason", c.reason)
+		h.audit(call, "rollback", "restored", strconv.FormatInt(version, 10), "version", strconv.FormatInt(result.Version, 10), "reason", call.reason)
 	}
 	for _, write := range writes {
-		rollback.Fields = append(rollback.Fields, h.fieldAfterRollback(write, c.isDryRun))
+		rollback.Fields = append(rollback.Fields, h.fieldAfterRollback(write, call.isDryRun))
 	}
 	return okAnswer(rollback)
 }
@@ -215,7 +215,7 @@ func planRollback(history []changes.Entry, version int64) (int64, []changes.Writ
 		}
 		writes, err := changes.PlanRollback(history, version, isExpired)
 		if err == nil && len(writes) == 0 && isChosen {
-			err = errors.New("the limits are already those of this version")
+			err = errors.New("the limits are already the limits of this version")
 		}
 		if err != nil || len(writes) > 0 {
 			return version, writes, err
@@ -252,7 +252,7 @@ type Status struct {
 // Replica is a replica as it has reported itself.
 type Replica struct {
 	changes.Replica
-	SeenSeconds float64      `json:"seen_seconds"` // the time since its last report
+	SeenSeconds float64      `json:"seen_seconds"` // the time since the last report of the replica
 	State       ReplicaState `json:"state"`
 }
 
@@ -267,43 +267,43 @@ const (
 	Lost        ReplicaState = "lost"         // the replica has not reported itself for 15 s
 )
 
-func (h *handler) getStatus(c *call) answer {
-	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
+func (h *handler) getStatus(call *call) answer {
+	ctx, cancel := context.WithTimeout(call.Context(), storeTimeout)
 	defer cancel()
 	replicas, err := h.options.Overrides.Replicas(ctx)
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "status not read: %s", err)
 	}
-	l := h.listFields(c)
+	l := h.listFields(call)
 	return okAnswer(newStatus(replicas, &l))
 }
 
-// newStatus compares replicas. A replica has OtherLimits if its limits differ from the usual limits: those that most
-// replicas of the last version have.
-func newStatus(replicas []changes.Replica, l *List) Status {
-	s := Status{Replicas: []Replica{}, Switches: l.Switches, ShadowMode: l.ShadowMode}
-	for _, r := range replicas {
-		s.Version = max(s.Version, r.Version)
+// newStatus compares replicas. A replica has OtherLimits if its limits differ from the usual limits. The usual limits are
+// the limits of most replicas with the last version.
+func newStatus(replicas []changes.Replica, list *List) Status {
+	status := Status{Replicas: []Replica{}, Switches: list.Switches, ShadowMode: list.ShadowMode}
+	for _, replica := range replicas {
+		status.Version = max(status.Version, replica.Version)
 	}
 	replicasByLimits, usualLimits := map[string]int{}, ""
-	for _, r := range replicas {
-		if r.Version == s.Version && !r.IsLost() {
-			if replicasByLimits[r.Limits]++; usualLimits == "" || replicasByLimits[r.Limits] > replicasByLimits[usualLimits] {
-				usualLimits = r.Limits
+	for _, replica := range replicas {
+		if replica.Version == status.Version && !replica.IsLost() {
+			if replicasByLimits[replica.Limits]++; usualLimits == "" || replicasByLimits[replica.Limits] > replicasByLimits[usualLimits] {
+				usualLimits = replica.Limits
 			}
 		}
 	}
-	for _, r := range replicas {
+	for _, replica := range replicas {
 		state := Current
 		switch {
-		case r.IsLost():
+		case replica.IsLost():
 			state = Lost
-		case r.Version < s.Version:
+		case replica.Version < status.Version:
 			state = Behind
-		case r.Limits != usualLimits:
+		case replica.Limits != usualLimits:
 			state = OtherLimits
 		}
-		s.Replicas = append(s.Replicas, Replica{r, r.TimeSinceReport.Seconds(), state})
+		status.Replicas = append(status.Replicas, Replica{replica, replica.TimeSinceReport.Seconds(), state})
 	}
-	return s
+	return status
 }

@@ -122,7 +122,7 @@ func TestRollbackKeepsChangesThatTheHistoryDoesNotHave(t *testing.T) {
 	r.overrides.SetField(acme, "30") // as redis-cli does
 	var conflict admin.Conflict
 	assert.Equal(t, http.StatusPreconditionFailed, r.callURL("POST", "/admin/rollback", "", &conflict))
-	assert.Contains(t, conflict.Problems[0], "its author is unknown; limits now: 30 per minute")
+	assert.Contains(t, conflict.Problems[0], "the value has an unknown author; limits now: 30 per minute")
 	code, _ := r.rollBack("force=true")
 	assert.Equal(t, http.StatusOK, code)
 	assert.Equal(t, "10 per minute", r.overrides.States()[0].Limits)

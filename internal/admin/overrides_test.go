@@ -129,7 +129,7 @@ func TestInvalidOverrideIsNotStored(t *testing.T) {
 		"an unknown domain":   {"shpo|tenant=acme", `{"factor": 2}`, []string{"unknown domain shpo; want shop; did you mean shop?"}},
 		"an unknown key":      {"shop|tenat=acme", `{"factor": 2}`, []string{"unknown descriptor tenat=acme; want tenant, ip, free, trial or quiet; did you mean tenant?"}},
 		"an unescaped space":  {"shop|tenant=a b", `{"factor": 2}`, []string{"want shop|tenant=a%20b"}},
-		"a long target":       {"shop|tenant=" + strings.Repeat("x", admin.MaxTarget), `{"factor": 2}`, []string{"target: got 4108 bytes, want at most 4096"}},
+		"a long target":       {"shop|tenant=" + strings.Repeat("x", admin.MaxTargetBytes), `{"factor": 2}`, []string{"target: got 4108 bytes, want at most 4096"}},
 		"an empty value":      {acme, ``, []string{"value is not JSON"}},
 		"a list":              {acme, `[]`, []string{"got a list, want a JSON object"}},
 		"no change":           {acme, `{}`, []string{"changes nothing"}},

@@ -136,7 +136,7 @@ func TestInvalidTokenFileChangesNothing(t *testing.T) {
 		"- {name: a, token:" + secret + "}":                                              "tokens:1:13: unknown key in item; want name",
 		"- {name: a, token_sha256: " + hashOf("") + "}":                                  "got the hash of an empty text",
 		"- {name: a, token: [" + secret + "]}":                                           "tokens:1:20: token: want text",
-		"- {name: a, token: " + secret + "}\n- {name: b, token: " + secret + "}":         `tokens:2:3: the token is also that of "a"`,
+		"- {name: a, token: " + secret + "}\n- {name: b, token: " + secret + "}":         `tokens:2:3: the token is also the token of "a"`,
 		"- {name: a, token: " + secret + "}\n- {name: a, token: another-" + secret + "}": `tokens:2:3: name "a" is already in line 1`,
 		"- {name: a, token: " + secret:                                                   "tokens:1: not valid YAML",
 		strings.Repeat("- {}\n", 10_001):                                                 "got 10001 items, want at most 10000",

@@ -187,13 +187,13 @@ func TestEveryVariableOfTheIncumbentIsCompared(t *testing.T) {
 	}
 	for name := range strings.FieldsSeq(incumbents) {
 		comparison, note := Compare(name)
-		assert.NotEqual(t, OnlyRls, comparison, name)
-		assert.Equal(t, comparison != Same, note != "", name)
+		assert.NotEqual(t, OnlyInRls, comparison, name)
+		assert.Equal(t, comparison != SameEffect, note != "", name)
 		delete(fields, name)
 	}
 	for name := range fields {
 		comparison, _ := Compare(name)
-		assert.Equal(t, OnlyRls, comparison, name)
+		assert.Equal(t, OnlyInRls, comparison, name)
 	}
 }
 
@@ -213,17 +213,17 @@ func TestVariablesHaveEffectiveValuesWithoutSecrets(t *testing.T) {
 		found[v.Name] = v
 	}
 	for _, want := range []Variable{
-		{Name: "REDIS_URL", Value: "(secret)", IsSet: true, Comparison: Different},
-		{Name: "REDIS_AUTH", Value: "(secret)", IsSet: true, Comparison: Same},
-		{Name: "ADMIN_TOKEN", Comparison: OnlyRls},
-		{Name: "REDIS_TIMEOUT", Value: "70ms", IsSet: true, Comparison: Different},
-		{Name: "BACKEND_TYPE", Value: "redis", Comparison: Different},
-		{Name: "EXTRA_TAGS", Value: "a:b", IsSet: true, Comparison: Different},
-		{Name: "PORT", Value: "8080", Comparison: Different},
-		{Name: "DOG_STATSD_MOGRIFIER_HITS_PATTERN", Value: "x", IsSet: true, Comparison: Same},
+		{Name: "REDIS_URL", Value: "(secret)", IsSet: true, Comparison: OtherEffect},
+		{Name: "REDIS_AUTH", Value: "(secret)", IsSet: true, Comparison: SameEffect},
+		{Name: "ADMIN_TOKEN", Comparison: OnlyInRls},
+		{Name: "REDIS_TIMEOUT", Value: "70ms", IsSet: true, Comparison: OtherEffect},
+		{Name: "BACKEND_TYPE", Value: "redis", Comparison: OtherEffect},
+		{Name: "EXTRA_TAGS", Value: "a:b", IsSet: true, Comparison: OtherEffect},
+		{Name: "PORT", Value: "8080", Comparison: OtherEffect},
+		{Name: "DOG_STATSD_MOGRIFIER_HITS_PATTERN", Value: "x", IsSet: true, Comparison: SameEffect},
 		{Name: "REDIS_PIPELINE_LIMIT", Value: "5", IsSet: true, Comparison: NoEffect},
 		{Name: "REDIS_PIPELINE_WINDOW", Comparison: NoEffect},
-		{Name: "MEMCACHE_TLS", Value: "false", Comparison: Same},
+		{Name: "MEMCACHE_TLS", Value: "false", Comparison: SameEffect},
 	} {
 		assert.Equal(t, want, found[want.Name])
 	}

@@ -12,10 +12,10 @@ type Comparison string
 
 // The values of Comparison.
 const (
-	Same      Comparison = "same"
-	Different Comparison = "different"
-	NoEffect  Comparison = "no effect"
-	OnlyRls   Comparison = "only in rls" // the incumbent does not have the variable
+	SameEffect  Comparison = "same"
+	OtherEffect Comparison = "different"
+	NoEffect    Comparison = "no effect"
+	OnlyInRls   Comparison = "only in rls" // the incumbent does not have the variable
 )
 
 // remark is a note about one or more variables of the incumbent, such as "PORT GRPC_PORT".
@@ -76,16 +76,16 @@ func textAbout(variable string, remarks []remark) string {
 // difference or the reason why the variable has no effect.
 func Compare(variable string) (Comparison, string) {
 	if difference := textAbout(variable, changedSettings); difference != "" {
-		return Different, difference
+		return OtherEffect, difference
 	}
 	if reason := textAbout(variable, unusedSettings); reason != "" {
 		return NoEffect, reason
 	}
 	isOfIncumbent := func(f reflect.StructField) bool { return f.Tag.Get("envconfig") == variable && f.Tag.Get("only") == "" }
 	if strings.HasPrefix(variable, mogrifierPrefix) || slices.ContainsFunc(settings, isOfIncumbent) {
-		return Same, ""
+		return SameEffect, ""
 	}
-	return OnlyRls, ""
+	return OnlyInRls, ""
 }
 
 // unusedSettings are variables of the incumbent that change nothing here.
@@ -106,8 +106,9 @@ var unusedSettings = []remark{
 	{"GOSTATS_LOGGING_SINK_DISABLED", "use DISABLE_STATS, as in newer versions of envoyproxy/ratelimit"},
 }
 
-// redundantIfFalse is the unused setting that needs no warning if it is false, because rls does the same.
-const redundantIfFalse = "GOSTATS_LOGGING_SINK_DISABLED"
+// settingRedundantIfFalse is the unused setting that needs no warning if its value is false, because rls then behaves
+// as the incumbent.
+const settingRedundantIfFalse = "GOSTATS_LOGGING_SINK_DISABLED"
 
 // unusedWarnings returns one warning for each reason why variables have no effect. variables are texts NAME=VALUE, as
 // os.Environ returns them.
@@ -117,7 +118,7 @@ func unusedWarnings(variables []string) []Warning {
 		name, value, _ := strings.Cut(variable, "=")
 		reason := textAbout(name, unusedSettings)
 		isOn, err := strconv.ParseBool(value)
-		isRedundant := name == redundantIfFalse && err == nil && !isOn
+		isRedundant := name == settingRedundantIfFalse && err == nil && !isOn
 		if reason == "" || value == "" || serviceLink.MatchString(value) || isRedundant {
 			continue
 		}

@@ -28,15 +28,15 @@ const maskedSecret = "(secret)"
 
 // WithoutLogin returns text with a mask in place of a user and password before an @.
 func WithoutLogin(text string) string {
-	at := strings.LastIndex(text, "@")
-	if at < 0 {
+	atSign := strings.LastIndex(text, "@")
+	if atSign < 0 {
 		return text
 	}
 	scheme := ""
-	if schemeText, _, found := strings.Cut(text[:at], "://"); found {
+	if schemeText, _, found := strings.Cut(text[:atSign], "://"); found {
 		scheme = schemeText + "://"
 	}
-	return scheme + maskedSecret + text[at:]
+	return scheme + maskedSecret + text[atSign:]
 }
 
 // Variables returns all variables: the variables of Settings, and variables of the incumbent
@@ -54,7 +54,7 @@ func (s *Settings) Variables() []Variable {
 		v.Value = WithoutLogin(v.Value)
 		list = append(list, v)
 	}
-	addOther := func(name, value, meaning string) {
+	addVariable := func(name, value, meaning string) {
 		v := Variable{Name: name, Value: value, IsSet: value != "", Meaning: meaning}
 		v.Comparison, v.Note = Compare(name)
 		list = append(list, v)
@@ -62,12 +62,12 @@ func (s *Settings) Variables() []Variable {
 	for _, name := range s.DogStatsdMogrifiers {
 		for _, part := range mogrifierParts {
 			variable := mogrifierPrefix + strings.ToUpper(name) + part
-			addOther(variable, os.Getenv(variable), "See USE_DOG_STATSD_MOGRIFIERS.")
+			addVariable(variable, os.Getenv(variable), "See USE_DOG_STATSD_MOGRIFIERS.")
 		}
 	}
-	for _, unused := range unusedSettings {
-		for name := range strings.FieldsSeq(unused.Variables) {
-			addOther(name, WithoutLogin(os.Getenv(name)), "")
+	for _, remark := range unusedSettings {
+		for name := range strings.FieldsSeq(remark.Variables) {
+			addVariable(name, WithoutLogin(os.Getenv(name)), "")
 		}
 	}
 	return list
@@ -107,15 +107,15 @@ func WriteDocs(w io.Writer) error {
 	functions := template.FuncMap{"list": func(variables, separator string) string {
 		return "`" + strings.Join(strings.Fields(variables), "`"+separator+"`") + "`"
 	}}
-	same := mogrifierPrefix + "*"
+	sameVariables := mogrifierPrefix + "*"
 	for _, f := range settings {
-		if comparison, _ := Compare(f.Tag.Get("envconfig")); comparison == Same {
-			same += " " + f.Tag.Get("envconfig")
+		if comparison, _ := Compare(f.Tag.Get("envconfig")); comparison == SameEffect {
+			sameVariables += " " + f.Tag.Get("envconfig")
 		}
 	}
 	return template.Must(template.New("").Funcs(functions).Parse(docsTemplate)).Execute(w, struct {
 		Settings        []reflect.StructField
 		Changed, Unused []remark
 		Same            string
-	}{settings, changedSettings, unusedSettings, same})
+	}{settings, changedSettings, unusedSettings, sameVariables})
 }

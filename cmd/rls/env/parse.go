@@ -29,12 +29,12 @@ import (
 // serviceLink matches the values of variables that Kubernetes sets: NAME_PORT for each service NAME of the namespace.
 var serviceLink = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 
-// parse sets all fields of s, and returns all errors. A variable that is empty or a service link counts as not set. parse
-// removes such a variable before it calls envconfig, because envconfig would use the value.
-func parse(s *Settings) (warnings []Warning, errs []error) {
-	settingsValue := reflect.ValueOf(s).Elem()
-	for _, f := range settings {
-		name := f.Tag.Get("envconfig")
+// parse sets all fields of parsedSettings, and returns all errors. A variable that is empty or a service link counts as
+// not set. parse removes such a variable before it calls envconfig, because envconfig would use the value.
+func parse(parsedSettings *Settings) (warnings []Warning, errs []error) {
+	settingsValue := reflect.ValueOf(parsedSettings).Elem()
+	for _, field := range settings {
+		name := field.Tag.Get("envconfig")
 		text := os.Getenv(name)
 		if strings.HasSuffix(name, "_PORT") && serviceLink.MatchString(text) {
 			service := strings.ToLower(strings.ReplaceAll(strings.TrimSuffix(name, "_PORT"), "_", "-"))
@@ -44,15 +44,15 @@ func parse(s *Settings) (warnings []Warning, errs []error) {
 		if text == "" {
 			_ = os.Unsetenv(name)
 		}
-		wrapper := reflect.New(reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}))
+		wrapper := reflect.New(reflect.StructOf([]reflect.StructField{{Name: field.Name, Type: field.Type, Tag: field.Tag}}))
 		value := wrapper.Elem().Field(0)
 		switch err := envconfig.Process("", wrapper.Interface()); {
-		case err == nil && isAllowed(value, f.Tag):
-			settingsValue.FieldByIndex(f.Index).Set(value)
-		case f.Tag.Get("secret") != "":
-			errs = append(errs, fmt.Errorf("%s: want %s", name, allowedValues(f.Type, f.Tag)))
+		case err == nil && isAllowed(value, field.Tag):
+			settingsValue.FieldByIndex(field.Index).Set(value)
+		case field.Tag.Get("secret") != "":
+			errs = append(errs, fmt.Errorf("%s: want %s", name, allowedValues(field.Type, field.Tag)))
 		default:
-			errs = append(errs, fmt.Errorf("%s: got %q, want %s", name, text, allowedValues(f.Type, f.Tag)))
+			errs = append(errs, fmt.Errorf("%s: got %q, want %s", name, text, allowedValues(field.Type, field.Tag)))
 		}
 	}
 	return warnings, errs
@@ -65,49 +65,49 @@ func misspeltWarnings(variables []string) []Warning {
 	var warnings []Warning
 	for _, variable := range variables {
 		name, value, _ := strings.Cut(variable, "=")
-		if comparison, _ := Compare(name); comparison != OnlyRls || len(name) < minLength || value == "" {
+		if comparison, _ := Compare(name); comparison != OnlyInRls || len(name) < minLength || value == "" {
 			continue // a setting of the incumbent, too
 		}
-		nearest, smallest := "", maxDistance+1
+		nearestSetting, smallestDistance := "", maxDistance+1
 		for _, f := range settings {
 			setting := f.Tag.Get("envconfig")
-			if d := levenshtein.ComputeDistance(name, setting); d < smallest && len(setting) >= minLength {
-				nearest, smallest = setting, d
+			if d := levenshtein.ComputeDistance(name, setting); d < smallestDistance && len(setting) >= minLength {
+				nearestSetting, smallestDistance = setting, d
 			}
 		}
-		if nearest != "" && nearest != name {
-			warnings = append(warnings, Warning{"unknown setting", name, "did you mean " + nearest + "?"})
+		if nearestSetting != "" && nearestSetting != name {
+			warnings = append(warnings, Warning{"unknown setting", name, "did you mean " + nearestSetting + "?"})
 		}
 	}
 	return warnings
 }
 
-// isAllowed reports whether v is one of the words in its tag, or within the bounds in its tag. It replaces a
+// isAllowed reports whether value is one of the words in its tag, or within the bounds in its tag. It replaces a
 // word by the word in the tag, which can have another case.
-func isAllowed(v reflect.Value, tag reflect.StructTag) bool {
-	var n float64 // the value of a number, or the bytes of a string
+func isAllowed(value reflect.Value, tag reflect.StructTag) bool {
+	var number float64 // the value of a number, or the bytes of a string
 	switch {
-	case v.Kind() == reflect.String:
-		n = float64(v.Len())
-	case v.CanInt() || v.CanFloat():
-		n = v.Convert(reflect.TypeFor[float64]()).Float()
+	case value.Kind() == reflect.String:
+		number = float64(value.Len())
+	case value.CanInt() || value.CanFloat():
+		number = value.Convert(reflect.TypeFor[float64]()).Float()
 	}
-	isWithinBounds := n >= bound(tag.Get("min"), math.Inf(-1)) && n > bound(tag.Get("above"), math.Inf(-1)) && n <= bound(tag.Get("max"), math.Inf(1))
+	isWithinBounds := number >= bound(tag.Get("min"), math.Inf(-1)) && number > bound(tag.Get("above"), math.Inf(-1)) && number <= bound(tag.Get("max"), math.Inf(1))
 	words := strings.Fields(tag.Get("oneof"))
-	if len(words) == 0 || v.String() == "" {
+	if len(words) == 0 || value.String() == "" {
 		return isWithinBounds
 	}
-	i := slices.IndexFunc(words, func(word string) bool { return strings.EqualFold(word, v.String()) })
+	i := slices.IndexFunc(words, func(word string) bool { return strings.EqualFold(word, value.String()) })
 	if i >= 0 {
-		v.SetString(words[i])
+		value.SetString(words[i])
 	}
 	return i >= 0
 }
 
-// bound parses a bound, which is a duration or a number. If text is empty, bound returns unbounded.
-func bound(text string, unbounded float64) float64 {
+// bound parses a bound, which is a duration or a number. If text is empty, bound returns noBound.
+func bound(text string, noBound float64) float64 {
 	if text == "" {
-		return unbounded
+		return noBound
 	}
 	if d, err := time.ParseDuration(text); err == nil {
 		return float64(d)
@@ -131,20 +131,20 @@ var valueKinds = map[reflect.Type]string{
 // allowedValues describes the values that a setting allows, such as "a whole number from 0 to 65535".
 func allowedValues(t reflect.Type, tag reflect.StructTag) string {
 	kind := cmp.Or(valueKinds[t], "a whole number")
-	lowest, above, highest, words := tag.Get("min"), tag.Get("above"), tag.Get("max"), tag.Get("oneof")
+	minText, aboveText, maxText, words := tag.Get("min"), tag.Get("above"), tag.Get("max"), tag.Get("oneof")
 	switch {
 	case words != "":
 		return "one of " + strings.Join(strings.Fields(words), ", ")
-	case t.Kind() == reflect.String && highest != "":
-		return "at most " + highest + " bytes"
-	case above != "":
-		return kind + " above " + above + ", at most " + highest
-	case lowest != "" && highest != "":
-		return kind + " from " + lowest + " to " + highest
-	case lowest != "":
-		return kind + " at least " + lowest
-	case highest != "":
-		return kind + " at most " + highest
+	case t.Kind() == reflect.String && maxText != "":
+		return "at most " + maxText + " bytes"
+	case aboveText != "":
+		return kind + " above " + aboveText + ", at most " + maxText
+	case minText != "" && maxText != "":
+		return kind + " from " + minText + " to " + maxText
+	case minText != "":
+		return kind + " at least " + minText
+	case maxText != "":
+		return kind + " at most " + maxText
 	}
 	return strings.TrimSuffix(kind, ",")
 }

@@ -219,15 +219,15 @@ type Warning struct {
 const noEffect = "setting without effect"
 
 // Load reads the environment. The error lists all problems, one a line.
-func Load() (s *Settings, warnings []Warning, err error) {
-	s = new(Settings)
-	warnings, errs := parse(s)
+func Load() (settings *Settings, warnings []Warning, err error) {
+	settings = new(Settings)
+	warnings, errs := parse(settings)
 	if os.Getenv("USE_STATSD") == "" && nonEmptyVariables("STATSD_HOST", "STATSD_PORT") != "" {
-		s.UseStatsd = !s.UseDogStatsd && !s.UsePrometheus
+		settings.UseStatsd = !settings.UseDogStatsd && !settings.UsePrometheus
 	}
-	errs = append(errs, s.check()...)
-	warnings = append(warnings, s.warnings()...)
-	return s, slices.Concat(warnings, unusedWarnings(os.Environ()), misspeltWarnings(os.Environ())), errors.Join(errs...)
+	errs = append(errs, settings.check()...)
+	warnings = append(warnings, settings.warnings()...)
+	return settings, slices.Concat(warnings, unusedWarnings(os.Environ()), misspeltWarnings(os.Environ())), errors.Join(errs...)
 }
 
 // Backend returns the place of the counters: BackendRedis, BackendMemcache or BackendLocal.
@@ -240,11 +240,11 @@ func (s *Settings) Backend() string {
 
 // LimitsOptions returns the options for reading limits.
 func (s *Settings) LimitsOptions() limitsfile.Options {
-	o := limitsfile.Options{MergeDomains: s.MergeDomainConfig, CalendarMonths: s.CalendarMonths}
+	limitsOptions := limitsfile.Options{MergeDomains: s.MergeDomainConfig, CalendarMonths: s.CalendarMonths}
 	if s.Backend() == BackendMemcache {
-		o.StoreWithoutHolds = "memcached"
+		limitsOptions.StoreWithoutHolds = "memcached"
 	}
-	return o
+	return limitsOptions
 }
 
 // OverridesPlace says where rls stores overrides, rules and switches that are set at run time.
@@ -327,17 +327,17 @@ func (s *Settings) Logger(w io.Writer) *slog.Logger {
 
 // renameForIncumbent gives the fields of JSON logs the names that envoyproxy/ratelimit
 // uses, because users have log pipelines for them.
-func renameForIncumbent(groups []string, a slog.Attr) slog.Attr {
+func renameForIncumbent(groups []string, attr slog.Attr) slog.Attr {
 	if len(groups) > 0 {
-		return a
+		return attr
 	}
-	switch a.Key {
+	switch attr.Key {
 	case slog.TimeKey:
-		a.Key = "@timestamp"
+		attr.Key = "@timestamp"
 	case slog.MessageKey:
-		a.Key = "@message"
+		attr.Key = "@message"
 	case slog.LevelKey:
-		a = slog.String("level", strings.ToLower(a.Value.String()))
+		attr = slog.String("level", strings.ToLower(attr.Value.String()))
 	}
-	return a
+	return attr
 }

@@ -55,7 +55,7 @@ func TestStatsSettingsWithoutEffectAreReported(t *testing.T) {
 		"USE_DOG_STATSD=true STATSD_PROTOCOL=tcp":             "STATSD_PROTOCOL DogStatsD is always reached over UDP",
 		"USE_DOG_STATSD=true STATSD_PROTOCOL=udp":             "",
 		"USE_STATSD=true USE_DOG_STATSD_MOGRIFIERS=A":         "USE_DOG_STATSD_MOGRIFIERS USE_DOG_STATSD is not true",
-		"DISABLE_STATS=true USE_STATSD=true USE_PROMETHEUS=1": "USE_PROMETHEUS,USE_STATSD DISABLE_STATS=true turns them off",
+		"DISABLE_STATS=true USE_STATSD=true USE_PROMETHEUS=1": "USE_PROMETHEUS,USE_STATSD DISABLE_STATS=true turns these settings off",
 		"USE_STATSD=true STATSD_HOST=h":                       "",
 	} {
 		t.Run(variables, func(t *testing.T) {

@@ -12,17 +12,17 @@ import (
 
 // figure is a number at the top of the page, with a second number and a spark.
 type figure struct {
-	ID, Name           string
-	Value, Unit        string
-	Class              string // the CSS class of Value
-	SecondName, Second string
-	Spark              spark
+	ID, Name                string
+	Value, Unit             string
+	Class                   string // the CSS class of Value
+	SecondName, SecondValue string
+	Spark                   spark
 }
 
 // spark is a chart of the last five minutes, with one or two lines.
 type spark struct {
 	Text             string // the text for screen readers
-	Highest          string // the highest value, such as "highest 12"
+	HighestText      string // the highest value, such as "highest 12"
 	Width            int
 	Line, DeniedLine string // paths of SVG
 }
@@ -34,52 +34,52 @@ const sparkHeight = 40
 var formats = map[string]func(live.Value) string{"rate": FormatRate, "share": FormatShare, "duration": FormatDuration}
 
 // newSpark returns the spark of two series with the same scale. Each series can be nil.
-func newSpark(name, format string, f *live.Figures, points, denied []live.Value) spark {
-	highest, text := 0.0, "no values"
-	for _, v := range slices.Concat(points, denied) {
+func newSpark(name, format string, figures *live.Figures, points, deniedPoints []live.Value) spark {
+	highestValue, text := 0.0, "no values"
+	for _, v := range slices.Concat(points, deniedPoints) {
 		if v.IsKnown() {
-			highest = max(highest, float64(v))
-			text = "highest " + formats[format](live.Value(highest))
+			highestValue = max(highestValue, float64(v))
+			text = "highest " + formats[format](live.Value(highestValue))
 		}
 	}
 	return spark{
-		Text: name + " in the last five minutes: " + text, Highest: text, Width: pointCount(f) - 1,
-		Line: sparkLine(points, f, highest), DeniedLine: sparkLine(denied, f, highest),
+		Text: name + " in the last five minutes: " + text, HighestText: text, Width: pointCount(figures) - 1,
+		Line: sparkLine(points, figures, highestValue), DeniedLine: sparkLine(deniedPoints, figures, highestValue),
 	}
 }
 
 // pointCount returns the number of points in five minutes.
-func pointCount(f *live.Figures) int { return max(300/max(f.StepSeconds, 1), 2) }
+func pointCount(figures *live.Figures) int { return max(300/max(figures.StepSeconds, 1), 2) }
 
 // sparkLine returns the SVG path of points, or an empty text if all points are 0. The newest point is at the
 // right edge. An unknown point is a gap.
-func sparkLine(points []live.Value, f *live.Figures, highest float64) string {
-	if highest == 0 || sum(points) == 0 {
+func sparkLine(points []live.Value, figures *live.Figures, highestValue float64) string {
+	if highestValue == 0 || sum(points) == 0 {
 		return ""
 	}
-	var b strings.Builder
-	x, lastY := pointCount(f)-len(points), 0
+	var path strings.Builder
+	x, lastY := pointCount(figures)-len(points), 0
 	isInLine := false
 	for _, v := range points {
-		y := sparkHeight - 1 - roundHalfUp(numberOrZero(v)/highest*(sparkHeight-4))
+		y := sparkHeight - 1 - roundHalfUp(numberOrZero(v)/highestValue*(sparkHeight-4))
 		switch {
 		case v.IsKnown() && isInLine:
-			fmt.Fprintf(&b, " 1 %d", y-lastY)
+			fmt.Fprintf(&path, " 1 %d", y-lastY)
 		case v.IsKnown():
-			fmt.Fprintf(&b, "M%d %dh.1l0 0", x, y) // a single point is a short line
+			fmt.Fprintf(&path, "M%d %dh.1l0 0", x, y) // a single point is a short line
 		}
 		isInLine, lastY = v.IsKnown(), y
 		x++
 	}
-	return b.String()
+	return path.String()
 }
 
 func roundHalfUp(x float64) int { return int(math.Floor(x + 0.5)) }
 
-// File assets/page.js has the functions below too, so that the script shows the same texts. rls top uses
+// File assets/page.js has the functions below too, so that the script shows the same texts. The command rls top uses
 // the exported functions.
 
-// thinSpace stands between a number and its unit. A line never breaks there.
+// thinSpace stands between a number and its unit. A line never breaks at a thinSpace.
 const thinSpace = "\u202f"
 
 // formatNumber returns x with at most three significant digits and with separators of
@@ -102,7 +102,7 @@ func formatNumber(x float64) string {
 	return live.Thousands(int64(math.Floor(x/unit+0.5) * unit))
 }
 
-// formatDecimals returns x with at most that many decimals, and without zeros at the end.
+// formatDecimals returns x with at most the given number of decimals, and without zeros at the end.
 func formatDecimals(x float64, decimals int) string {
 	scale := math.Pow10(decimals)
 	text := strconv.FormatFloat(math.Floor(x*scale+0.5)/scale, 'f', decimals, 64)
@@ -110,7 +110,7 @@ func formatDecimals(x float64, decimals int) string {
 }
 
 // FormatRate returns a rate with at most three significant digits and with separators of thousands,
-// or a dash if it is unknown.
+// or a dash if the rate is unknown.
 func FormatRate(v live.Value) string {
 	if !v.IsKnown() {
 		return "–"

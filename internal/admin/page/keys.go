@@ -21,46 +21,46 @@ type keyList struct {
 
 type keyRow struct {
 	live.Key
-	ListRate   live.Value // the hits per second; in the list most-denied, the denied hits per second
-	Text, Used string
-	Href       string // the address of the page with this key in the form of explain; empty if the key is a hash
-	PassesNow  bool   // the key was limited, and its next hit passes
+	ListRate       live.Value // the hits per second; in the list most-denied, the denied hits per second
+	Text, UsedText string
+	Href           string // the address of the page with this key in the form of explain; empty if the key is a hash
+	PassesNow      bool   // the key was limited, and its next hit passes
 }
 
 // newKeyList returns a list of keys. In the list unmatched-keys, Used is the reason why no rule limits the key. In the
 // list callers, Used is the rate of denied calls.
 func newKeyList(id, caption, keyName, rateName, usedName string, mode live.KeyMode, keys []live.Key) keyList {
-	l := keyList{id, caption, keyName, rateName, usedName, mode, nil}
-	for _, k := range keys {
-		row := newKeyRow(mode, k)
+	list := keyList{id, caption, keyName, rateName, usedName, mode, nil}
+	for _, key := range keys {
+		row := newKeyRow(mode, key)
 		switch id {
 		case "callers":
-			row.Text, row.Href, row.Used = k.Key, "", FormatRate(k.DeniedRate)
+			row.Text, row.Href, row.UsedText = key.Key, "", FormatRate(key.DeniedRate)
 		case "most-denied":
-			row.ListRate = k.DeniedRate
+			row.ListRate = key.DeniedRate
 		case "unmatched-keys":
-			row.Used = k.Limit
+			row.UsedText = key.Limit
 		}
-		l.Rows = append(l.Rows, row)
+		list.Rows = append(list.Rows, row)
 	}
-	return l
+	return list
 }
 
-func newKeyRow(mode live.KeyMode, k live.Key) keyRow {
-	row := keyRow{Key: k, ListRate: k.Rate, Text: k.Key, Used: "–"}
+func newKeyRow(mode live.KeyMode, key live.Key) keyRow {
+	row := keyRow{Key: key, ListRate: key.Rate, Text: key.Key, UsedText: "–"}
 	if mode == live.KeysOn {
-		domain, rest, _ := strings.Cut(k.Key, "|")
-		parts := strings.Split(rest, "|")
+		domain, entriesText, _ := strings.Cut(key.Key, "|")
+		parts := strings.Split(entriesText, "|")
 		row.Href = explainHref(unescape(domain), descriptorOf(parts))
 		for i, part := range parts {
 			parts[i] = readableText(part)
 		}
 		row.Text = strings.Join(parts, ", ")
 	}
-	if k.Spent != nil && k.Capacity != nil {
-		row.Used = live.Thousands(*k.Spent) + " of " + live.Thousands(*k.Capacity)
-		if k.IsShare {
-			row.Used += " here"
+	if key.Spent != nil && key.Capacity != nil {
+		row.UsedText = live.Thousands(*key.Spent) + " of " + live.Thousands(*key.Capacity)
+		if key.IsShare {
+			row.UsedText += " here"
 		}
 	}
 	return row
@@ -76,30 +76,30 @@ type limitedKeys struct {
 }
 
 // newLimitedKeys returns the table of the keys that are limited now. The most denied key comes first.
-func newLimitedKeys(s *live.Snapshot) limitedKeys {
-	t := limitedKeys{Note: "No key is limited"}
+func newLimitedKeys(snapshot *live.Snapshot) limitedKeys {
+	table := limitedKeys{Note: "No key is limited"}
 	switch {
-	case s.State.ShadowMode:
-		t.Note = "No key: the whole service is in shadow mode"
-		return t
-	case s.Keys.Mode == live.KeysOff:
-		t.Note = "Keys are off. The table of rules begins with the rules that deny most"
-		return t
+	case snapshot.State.ShadowMode:
+		table.Note = "No key: the whole service is in shadow mode"
+		return table
+	case snapshot.Keys.Mode == live.KeysOff:
+		table.Note = "Keys are off. The table of rules begins with the rules that deny most"
+		return table
 	}
-	for _, k := range s.Keys.Denied {
+	for _, k := range snapshot.Keys.Denied {
 		if k.LimitedSince != nil {
-			row := newKeyRow(s.Keys.Mode, k)
-			row.PassesNow = k.PassesAt != nil && !k.PassesAt.After(s.Time)
-			t.Rows = append(t.Rows, row)
+			row := newKeyRow(snapshot.Keys.Mode, k)
+			row.PassesNow = k.PassesAt != nil && !k.PassesAt.After(snapshot.Time)
+			table.Rows = append(table.Rows, row)
 		}
 	}
-	switch n := len(t.Rows); {
+	switch n := len(table.Rows); {
 	case n > maxLimitedKeys:
-		t.Note, t.Rows = "The most denied keys. Most denied, below, has more", t.Rows[:maxLimitedKeys]
+		table.Note, table.Rows = "The most denied keys. Most denied, below, has more", table.Rows[:maxLimitedKeys]
 	case n > 0:
-		t.Note = live.Count(n, "key")
+		table.Note = live.Count(n, "key")
 	}
-	return t
+	return table
 }
 
 // keysNote says why the lists of keys are not complete.
@@ -161,7 +161,7 @@ var escapeEntry = strings.NewReplacer(`\`, `\\`, ",", `\,`, "*", "example")
 // exampleDescriptor returns a descriptor that the rule with this path matches, for the form of explain. If the rule
 // matches any value, the value is "example".
 func exampleDescriptor(path string) string {
-	parts := strings.Split(path, separator)[1:]
+	parts := strings.Split(path, pathSeparator)[1:]
 	for i, part := range parts {
 		part = escapeEntry.Replace(part)
 		if !strings.Contains(part, "=") {

@@ -27,8 +27,8 @@ type Options struct {
 	Snapshot func(*http.Request) *live.Snapshot
 
 	// Rules returns rules whose path or limit contains the filter, even rules without recent traffic.
-	// more is the number of such rules that are not in the list.
-	Rules func(filter string) (rules []live.Rule, more int)
+	// hiddenRules is the number of such rules that are not in the list.
+	Rules func(filter string) (rules []live.Rule, hiddenRules int)
 
 	// Rule returns the rule with a path and its busiest keys, as the caller may see them.
 	Rule func(r *http.Request, path string) (rule live.Rule, keys live.TopKeys, isKnown bool)
@@ -51,11 +51,12 @@ const (
 //go:embed assets page.html
 var files embed.FS
 
-// spareText matches indents, empty lines, and lines with comments. Assets removes them, because browsers do not need them.
-var spareText = regexp.MustCompile(`(?m)^ *(//.*|/\*.*\*/)?\n|^ +`)
+// removableText matches indents, empty lines, and lines with comments. Assets removes this text, because browsers do not
+// need it.
+var removableText = regexp.MustCompile(`(?m)^ *(//.*|/\*.*\*/)?\n|^ +`)
 
-// policy lets the page load from its own server only, and keeps other sites from framing it.
-const policy = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
+// contentPolicy allows the page to load files of its own server only, and forbids other sites to show the page in a frame.
+const contentPolicy = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
 
 // Page is the live page.
 type Page struct {
@@ -64,8 +65,8 @@ type Page struct {
 }
 
 // New returns the page.
-func New(o Options) *Page {
-	return &Page{options: o, template: template.Must(template.New("").Funcs(functions).ParseFS(files, "page.html"))}
+func New(options Options) *Page {
+	return &Page{options: options, template: template.Must(template.New("").Funcs(functions).ParseFS(files, "page.html"))}
 }
 
 // ServeHTTP serves the page. With part=rule in the query, it serves the details of the open rule only. With
@@ -86,22 +87,22 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.render(w, "opened", details)
 		return
 	}
-	s := p.options.Snapshot(r)
+	snapshot := p.options.Snapshot(r)
 	if part := query.Get("part"); part == "replicas" || part == "quotas" {
-		p.render(w, part, s)
+		p.render(w, part, snapshot)
 		return
 	}
-	rules, more := s.Rules.Shown, s.Rules.More
+	rules, hiddenRules := snapshot.Rules.Shown, snapshot.Rules.More
 	if choice.ShowsQuietRules || choice.Filter != "" {
-		var filtered []live.Rule
-		filtered, more = p.options.Rules(choice.Filter)
-		rules = slices.Concat(rules, filtered)
+		var filteredRules []live.Rule
+		filteredRules, hiddenRules = p.options.Rules(choice.Filter)
+		rules = slices.Concat(rules, filteredRules)
 	}
 	p.render(w, "page", &view{
-		Snapshot:    s,
+		Snapshot:    snapshot,
 		Choice:      choice,
-		LimitedKeys: newLimitedKeys(s),
-		Rules:       newRuleTable(s, rules, more, details, choice),
+		LimitedKeys: newLimitedKeys(snapshot),
+		Rules:       newRuleTable(snapshot, rules, hiddenRules, details, choice),
 		SignIn:      p.options.SignIn,
 		HitCommand:  p.hitCommand,
 		Explain:     p.explain(r, query.Get("domain"), query.Get("descriptor")),
@@ -150,17 +151,17 @@ func (p *Page) effectiveLimits(r *http.Request, rule *live.Rule) []explain.Limit
 
 // explain returns the form of explain, and the answer if the form is filled in.
 func (p *Page) explain(r *http.Request, domain, descriptor string) explainForm {
-	f := explainForm{Domain: domain, Descriptor: descriptor}
+	form := explainForm{Domain: domain, Descriptor: descriptor}
 	if p.options.Explain == nil || domain == "" && descriptor == "" {
-		return f
+		return form
 	}
 	report, err := p.options.Explain(r, domain, descriptor)
 	if err != nil {
-		f.Problem = err.Error()
+		form.Problem = err.Error()
 	} else {
-		f.Report = report
+		form.Report = report
 	}
-	return f
+	return form
 }
 
 // explainForm is the form of explain and its answer. At most one of Problem and Report is set.
@@ -177,12 +178,12 @@ func (p *Page) render(w http.ResponseWriter, name string, data any) {
 		http.Error(w, "the page could not be rendered; the log has the reason", http.StatusInternalServerError)
 		return
 	}
-	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Cache-Control", "no-store")
-	h.Set("Content-Security-Policy", policy)
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
+	header := w.Header()
+	header.Set("Content-Type", "text/html; charset=utf-8")
+	header.Set("Cache-Control", "no-store")
+	header.Set("Content-Security-Policy", contentPolicy)
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Referrer-Policy", "no-referrer")
 	_, _ = w.Write(body.Bytes())
 }
 
@@ -194,7 +195,7 @@ func Assets() http.Handler {
 			http.NotFound(w, r)
 			return
 		}
-		text = spareText.ReplaceAll(text, nil)
+		text = removableText.ReplaceAll(text, nil)
 		w.Header().Set("ETag", fmt.Sprintf(`"%x"`, sha256.Sum256(text)))
 		w.Header().Set("Cache-Control", "no-cache") // the browser asks each time whether the ETag is still the same
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -213,10 +214,10 @@ type view struct {
 	Explain     explainForm
 }
 
-// asTime returns the time that text states, such as "2026-01-01T09:30:00Z", or nil if text is not such a time.
-func asTime(text string) *time.Time {
-	if at, err := time.Parse(time.RFC3339, text); err == nil && strings.HasSuffix(text, "Z") {
-		return &at
+// parseUTCTime returns the time that text states, such as "2026-01-01T09:30:00Z", or nil if text is not such a time.
+func parseUTCTime(text string) *time.Time {
+	if moment, err := time.Parse(time.RFC3339, text); err == nil && strings.HasSuffix(text, "Z") {
+		return &moment
 	}
 	return nil
 }
@@ -238,7 +239,7 @@ var functions = template.FuncMap{
 	"clock":     func(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }, // the script replaces it with local time
 	"utc":       func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 	"minute":    func(t time.Time) string { return t.UTC().Format("15:04 UTC") },
-	"asTime":    asTime,
+	"asTime":    parseUTCTime,
 	"stamp":     func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
 	"count":     live.Thousands,
 	"counted":   live.Count[int],

@@ -36,11 +36,11 @@ type userChoice struct {
 }
 
 func parseChoice(query url.Values) userChoice {
-	c := userChoice{Filter: query.Get("filter"), Sort: query.Get("sort"), ShowsQuietRules: query.Get("quiet") == "show", Rule: query.Get("rule")}
-	if !slices.Contains([]string{"denied", "ok", "use", "rule"}, c.Sort) {
-		c.Sort = "denied"
+	choice := userChoice{Filter: query.Get("filter"), Sort: query.Get("sort"), ShowsQuietRules: query.Get("quiet") == "show", Rule: query.Get("rule")}
+	if !slices.Contains([]string{"denied", "ok", "use", "rule"}, choice.Sort) {
+		choice.Sort = "denied"
 	}
-	return c
+	return choice
 }
 
 // QuietRulesHref returns the address of the page that shows quiet rules, or hides them if c shows them.
@@ -68,34 +68,34 @@ func (c userChoice) href() string {
 	return "/?" + query.Encode() + "#rules"
 }
 
-// newRuleTable returns the table of the rules that c chooses from rules. rules can have a rule twice. more is the number
-// of matching rules that are not in rules. details describes the open rule. It is nil if no rule is open.
-func newRuleTable(s *live.Snapshot, rules []live.Rule, more int, details *ruleDetails, c userChoice) ruleTable {
-	t := ruleTable{RulesWithTraffic: len(s.Rules.Shown) + s.Rules.More}
+// newRuleTable returns the table of the rules that choice chooses from rules. rules can have a rule twice. hiddenRules is the
+// number of matching rules that are not in rules. details describes the open rule, or is nil if no rule is open.
+func newRuleTable(snapshot *live.Snapshot, rules []live.Rule, hiddenRules int, details *ruleDetails, choice userChoice) ruleTable {
+	table := ruleTable{RulesWithTraffic: len(snapshot.Rules.Shown) + snapshot.Rules.More}
 	var chosenRules []*live.Rule
-	seenPaths, filter := map[string]bool{}, strings.ToLower(c.Filter)
+	seenPaths, filter := map[string]bool{}, strings.ToLower(choice.Filter)
 	for i := range rules {
-		if r := &rules[i]; !seenPaths[r.Path] && r.Contains(filter) {
-			seenPaths[r.Path] = true
-			chosenRules = append(chosenRules, r)
+		if rule := &rules[i]; !seenPaths[rule.Path] && rule.Contains(filter) {
+			seenPaths[rule.Path] = true
+			chosenRules = append(chosenRules, rule)
 		}
 	}
-	c.sort(chosenRules)
+	choice.sort(chosenRules)
 	rows := treeRows(chosenRules)
-	for _, position := range rows[:min(len(rows), maxRows)] {
-		row := &ruleRow{treeRow: position}
-		row.Spark = newSpark("OK and denied hits per second", "rate", &s.Figures, row.OKPoints, row.DeniedPoints)
-		nextChoice := c // a click on the row opens the rule, or closes an open rule
+	for _, rowInTree := range rows[:min(len(rows), maxRows)] {
+		row := &ruleRow{treeRow: rowInTree}
+		row.Spark = newSpark("OK and denied hits per second", "rate", &snapshot.Figures, row.OKPoints, row.DeniedPoints)
+		nextChoice := choice // a click on the row opens the rule, or closes an open rule
 		nextChoice.Rule = row.Path
-		if c.Rule == row.Path {
+		if choice.Rule == row.Path {
 			nextChoice.Rule = ""
 			row.Details = details
 		}
 		row.Href = nextChoice.href()
-		t.Rows = append(t.Rows, row)
+		table.Rows = append(table.Rows, row)
 	}
-	t.More = max(len(rows)-maxRows, 0) + more
-	return t
+	table.More = max(len(rows)-maxRows, 0) + hiddenRules
+	return table
 }
 
 // sort sorts rules as the user chooses. By default, rules stay in the order of the snapshot: by denied hits.
@@ -136,18 +136,18 @@ type ruleDetails struct {
 }
 
 func newRuleDetails(r *live.Rule, keys *live.TopKeys) *ruleDetails {
-	d := &ruleDetails{Rule: r, ExplainHref: explainHref(r.Domain, exampleDescriptor(r.Path))}
+	details := &ruleDetails{Rule: r, ExplainHref: explainHref(r.Domain, exampleDescriptor(r.Path))}
 	hasRow := map[string]bool{}
 	for _, k := range slices.Concat(keys.Denied, keys.Hottest) {
 		if name := k.Key + " " + k.Limit; !hasRow[name] {
 			hasRow[name] = true
-			d.Keys = append(d.Keys, newKeyRow(keys.Mode, k))
+			details.Keys = append(details.Keys, newKeyRow(keys.Mode, k))
 		}
 	}
-	return d
+	return details
 }
 
-const separator = " > "
+const pathSeparator = " > "
 
 // branch is a rule in the tree of the rules that the page shows.
 type branch struct {
@@ -169,22 +169,22 @@ type treeRow struct {
 // branch.index.
 func treeRows(chosenRules []*live.Rule) []treeRow {
 	root := &branch{}
-	byPath := make(map[string]*branch, len(chosenRules))
+	branchesByPath := make(map[string]*branch, len(chosenRules))
 	for i, rule := range chosenRules {
-		byPath[rule.Path] = &branch{rule: rule, index: i}
+		branchesByPath[rule.Path] = &branch{rule: rule, index: i}
 	}
 	for _, rule := range chosenRules {
-		parent := cmp.Or(parentOf(byPath, rule.Path), root)
-		parent.children = append(parent.children, byPath[rule.Path])
+		parent := cmp.Or(parentOf(branchesByPath, rule.Path), root)
+		parent.children = append(parent.children, branchesByPath[rule.Path])
 	}
 	root.sort()
 	return root.appendRows(nil, "", 0)
 }
 
 // parentOf returns the branch with the longest path that begins path, or nil.
-func parentOf(byPath map[string]*branch, path string) *branch {
-	for end := strings.LastIndex(path, separator); end >= 0; end = strings.LastIndex(path[:end], separator) {
-		if b := byPath[path[:end]]; b != nil {
+func parentOf(branchesByPath map[string]*branch, path string) *branch {
+	for end := strings.LastIndex(path, pathSeparator); end >= 0; end = strings.LastIndex(path[:end], pathSeparator) {
+		if b := branchesByPath[path[:end]]; b != nil {
 			return b
 		}
 	}
@@ -203,10 +203,10 @@ func (b *branch) sort() {
 // appendRows appends the rows of the children of b. parentPath is the start of the paths of these rules.
 func (b *branch) appendRows(rows []treeRow, parentPath string, depth int) []treeRow {
 	for _, child := range b.children {
-		ownPath := strings.TrimPrefix(child.rule.Path, parentPath)
-		label := ownPath[strings.LastIndex(separator+ownPath, separator):]
-		rows = append(rows, treeRow{child.rule, depth, strings.TrimSuffix(ownPath, label), label})
-		rows = child.appendRows(rows, child.rule.Path+separator, min(depth+1, 4))
+		relativePath := strings.TrimPrefix(child.rule.Path, parentPath)
+		label := relativePath[strings.LastIndex(pathSeparator+relativePath, pathSeparator):]
+		rows = append(rows, treeRow{child.rule, depth, strings.TrimSuffix(relativePath, label), label})
+		rows = child.appendRows(rows, child.rule.Path+pathSeparator, min(depth+1, 4))
 	}
 	return rows
 }

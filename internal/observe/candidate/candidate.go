@@ -74,8 +74,8 @@ type evaluation struct {
 }
 
 // New returns a Candidate without limits. It evaluates no call before Run.
-func New(o Options) *Candidate {
-	return &Candidate{options: o, queue: make(chan *evaluation, queueSize), stats: stats{rules: map[string]uint64{}}}
+func New(options Options) *Candidate {
+	return &Candidate{options: options, queue: make(chan *evaluation, queueSize), stats: stats{rules: map[string]uint64{}}}
 }
 
 // Store returns the store with the limits of the candidate.
@@ -121,35 +121,35 @@ func (c *Candidate) Run(ctx context.Context) {
 }
 
 func (e *evaluation) run(ctx context.Context) {
-	c := e.candidate
-	s := service.New(service.Options{
-		Limits: &c.store, Limiter: c.options.Limiter, Observers: []service.Observer{e},
-		AllOrNone: c.options.AllOrNone, QuotaMode: c.options.QuotaMode, Now: func() time.Time { return e.start },
+	candidate := e.candidate
+	evaluatingService := service.New(service.Options{
+		Limits: &candidate.store, Limiter: candidate.options.Limiter, Observers: []service.Observer{e},
+		AllOrNone: candidate.options.AllOrNone, QuotaMode: candidate.options.QuotaMode, Now: func() time.Time { return e.start },
 	})
-	_, _ = s.ShouldRateLimit(ctx, e.request) // Answered gets the answer
+	_, _ = evaluatingService.ShouldRateLimit(ctx, e.request) // Answered gets the answer
 }
 
 // Answered implements service.Observer: it compares the answers.
 func (e *evaluation) Answered(ctx context.Context, call *service.Call) {
-	c := e.candidate
+	candidate := e.candidate
 	if call.Err != nil {
 		if ctx.Err() == nil {
-			c.stats.add(Failed)
+			candidate.stats.add(Failed)
 		}
 		return
 	}
 	isDenied := call.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT
 	switch {
 	case isDenied && !e.isDenied:
-		c.stats.add(NewlyDenied)
+		candidate.stats.add(NewlyDenied)
 	case e.isDenied && !isDenied:
-		c.stats.add(NewlyAdmitted)
+		candidate.stats.add(NewlyAdmitted)
 	default:
-		c.stats.add(Same)
+		candidate.stats.add(Same)
 	}
 	for i, status := range call.Response.GetStatuses() {
 		if rule := call.Rules[i]; rule != nil && status.GetCode() == rlsv3.RateLimitResponse_OVER_LIMIT && !e.isDescriptorDenied[i] {
-			c.stats.addRule(rule.Path)
+			candidate.stats.addRule(rule.Path)
 		}
 	}
 }

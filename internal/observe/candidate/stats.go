@@ -32,18 +32,18 @@ type RuleCount struct {
 
 // stats has the counts of a Status.
 type stats struct {
-	mu       sync.Mutex
-	since    time.Time
-	problem  error
-	calls    [len(Results)]uint64 // the calls since the start of the process
-	oldCalls [len(Results)]uint64 // the calls of earlier candidates
-	rules    map[string]uint64    // the descriptors that are newly denied; the key is the path of the rule
+	mu        sync.Mutex
+	startTime time.Time
+	problem   error
+	calls     [len(Results)]uint64 // the calls since the start of the process
+	oldCalls  [len(Results)]uint64 // the calls of earlier candidates
+	rules     map[string]uint64    // the descriptors that are newly denied; the key is the path of the rule
 }
 
 func (s *stats) reset(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.since, s.oldCalls, s.rules = now, s.calls, map[string]uint64{}
+	s.startTime, s.oldCalls, s.rules = now, s.calls, map[string]uint64{}
 }
 
 func (s *stats) setProblem(err error) {
@@ -72,7 +72,7 @@ func (c *Candidate) Status() Status {
 	s := &c.stats
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	status := Status{Since: s.since, Problem: s.problem, TotalCalls: s.calls}
+	status := Status{Since: s.startTime, Problem: s.problem, TotalCalls: s.calls}
 	for r := range s.calls {
 		status.Calls[r] = s.calls[r] - s.oldCalls[r]
 	}

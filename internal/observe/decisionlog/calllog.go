@@ -17,38 +17,38 @@ type CallLog struct {
 }
 
 // Answered implements service.Observer.
-func (l CallLog) Answered(ctx context.Context, c *service.Call) {
+func (l CallLog) Answered(ctx context.Context, call *service.Call) {
 	if !l.Log.Enabled(ctx, slog.LevelDebug) {
 		return
 	}
-	duration := time.Since(c.Start)
+	duration := time.Since(call.Start)
 	var descriptors, rules, sources []string
 	lastIndex := -1 // the index of the descriptor of the last outcome
-	for o := newOutcomes(c); o.advance(); {
-		if source := o.source(); source != "" && !slices.Contains(sources, source) {
+	for outcome := newOutcomes(call); outcome.advance(); {
+		if source := outcome.source(); source != "" && !slices.Contains(sources, source) {
 			sources = append(sources, source)
 		}
-		if o.descriptorIndex == lastIndex {
+		if outcome.descriptorIndex == lastIndex {
 			continue
 		}
-		lastIndex = o.descriptorIndex
-		r := Record{Descriptor: o.entries()}
+		lastIndex = outcome.descriptorIndex
+		r := Record{Descriptor: outcome.entries()}
 		l.Hash.replaceValues(&r)
 		descriptors = append(descriptors, FormatEntries(r.Descriptor))
-		if rule := o.rule(); rule != "" {
+		if rule := outcome.rule(); rule != "" {
 			rules = append(rules, rule)
 		}
 	}
 	attrs := []slog.Attr{
-		slog.String("domain", c.Request.GetDomain()),
+		slog.String("domain", call.Request.GetDomain()),
 		slog.String("descriptors", strings.Join(descriptors, "; ")),
-		slog.String("code", string(overallCode(c))),
+		slog.String("code", string(overallCode(call))),
 		slog.String("rules", strings.Join(rules, "; ")),
 		slog.String("source", strings.Join(sources, ",")),
 		slog.Duration("duration", duration),
 	}
-	if c.Err != nil {
-		attrs = append(attrs, slog.Any("error", c.Err))
+	if call.Err != nil {
+		attrs = append(attrs, slog.Any("error", call.Err))
 	}
 	l.Log.LogAttrs(ctx, slog.LevelDebug, "call answered", attrs...)
 }

@@ -23,18 +23,18 @@ type Filter struct {
 
 // ParseFilter returns the Filter of a query. Codes and sources ignore case. An empty value selects all records.
 func ParseFilter(query url.Values) (Filter, error) {
-	var f Filter
+	var filter Filter
 	for name, values := range query {
 		if len(values) > 1 && name != "entry" {
-			return f, fmt.Errorf("filter %s: got %d values, want one", name, len(values))
+			return filter, fmt.Errorf("filter %s: got %d values, want one", name, len(values))
 		}
 		for _, value := range values {
-			if err := f.setParam(name, value); err != nil {
-				return f, err
+			if err := filter.setParam(name, value); err != nil {
+				return filter, err
 			}
 		}
 	}
-	return f, nil
+	return filter, nil
 }
 
 func (f *Filter) setParam(name, value string) (err error) {

@@ -26,15 +26,15 @@ func (h *Hash) Value(value string) string {
 	return hex.EncodeToString(mac.Sum(nil)[:hashBytes])
 }
 
-// replaceValues replaces the values of the descriptor of r, the id of its hold, and its caller.
-func (h *Hash) replaceValues(r *Record) {
+// replaceValues replaces the values of the descriptor of record, the id of its hold, and its caller.
+func (h *Hash) replaceValues(record *Record) {
 	if h == nil {
 		return
 	}
-	for i := range r.Descriptor {
-		r.Descriptor[i].Value = h.Value(r.Descriptor[i].Value)
+	for i := range record.Descriptor {
+		record.Descriptor[i].Value = h.Value(record.Descriptor[i].Value)
 	}
-	for _, text := range []*string{&r.Hold, &r.Caller} {
+	for _, text := range []*string{&record.Hold, &record.Caller} {
 		if *text != "" {
 			*text = h.Value(*text)
 		}

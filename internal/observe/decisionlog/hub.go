@@ -44,16 +44,16 @@ type Subscription struct {
 	dropCount atomic.Uint64
 }
 
-// Subscribe adds a subscriber to the records that f selects. Records are dropped while the buffer is full. The
-// subscriber must call Close at the end. Subscribe fails if the Hub has MaxSubscribers.
-func (h *Hub) Subscribe(f Filter, buffer int) (*Subscription, error) {
+// Subscribe adds a subscriber to the records that filter selects. If bufferSize records wait for the subscriber, further
+// records are dropped. The subscriber must call Close at the end. Subscribe fails if the Hub has MaxSubscribers.
+func (h *Hub) Subscribe(filter Filter, bufferSize int) (*Subscription, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	subscribers := *h.subscribers.Load()
 	if len(subscribers) >= MaxSubscribers {
 		return nil, fmt.Errorf("live decisions: got %d subscribers, want at most %d; close another one", len(subscribers)+1, MaxSubscribers)
 	}
-	s := &Subscription{hub: h, filter: f, records: make(chan Record, buffer)}
+	s := &Subscription{hub: h, filter: filter, records: make(chan Record, bufferSize)}
 	subscribers = append(slices.Clone(subscribers), s)
 	h.subscribers.Store(&subscribers)
 	return s, nil
@@ -76,27 +76,27 @@ func (s *Subscription) Close() {
 }
 
 // Answered implements service.Observer.
-func (h *Hub) Answered(ctx context.Context, c *service.Call) {
+func (h *Hub) Answered(ctx context.Context, call *service.Call) {
 	subscribers := *h.subscribers.Load()
 	if len(subscribers) == 0 {
 		return
 	}
-	duration := h.now().Sub(c.Start)
+	duration := h.now().Sub(call.Start)
 	for _, s := range subscribers {
-		s.send(ctx, c, duration)
+		s.send(ctx, call, duration)
 	}
 }
 
 func (s *Subscription) send(ctx context.Context, c *service.Call, duration time.Duration) {
-	for o := newOutcomes(c); o.advance(); {
-		if !s.filter.selects(&o) {
+	for outcome := newOutcomes(c); outcome.advance(); {
+		if !s.filter.selects(&outcome) {
 			continue
 		}
 		if len(s.records) == cap(s.records) { // skip the cost of making the record
 			s.dropCount.Add(1)
 			continue
 		}
-		record := o.record(ctx, duration)
+		record := outcome.record(ctx, duration)
 		s.hub.hash.replaceValues(&record)
 		select {
 		case s.records <- record:

@@ -33,9 +33,9 @@ func EncodeLine[T Record | Drops](v T) []byte {
 // appendLine appends v as a line of JSON to b, as EncodeLine does.
 func appendLine(b *bytes.Buffer, v any) {
 	start := b.Len()
-	e := json.NewEncoder(b)
-	e.SetEscapeHTML(false) // paths of rules contain >
-	_ = e.Encode(v)        // can't fail: all values of records have a JSON form
+	encoder := json.NewEncoder(b)
+	encoder.SetEscapeHTML(false) // paths of rules contain >
+	_ = encoder.Encode(v)        // can't fail: all values of records have a JSON form
 	for _, c := range b.Bytes()[start:] {
 		if c >= 0x7f {
 			line := string(b.Bytes()[start:])

@@ -15,9 +15,9 @@ import (
 
 // LogOptions are the options of NewLog.
 type LogOptions struct {
-	All          bool         // the log gets all records; without All, only denials and errors
-	Sample       float64      // the share of calls with written records, from 0 to 1
-	MaxPerSecond int          // the most records in a second; 0 means no maximum
+	LogsAll      bool         // the log gets all records; if false, only denials and errors
+	SampledShare float64      // the share of calls with written records, from 0 to 1
+	MaxPerSecond int          // the maximum number of records in a second; 0 means no maximum
 	Path         string       // the path of the file; the log appends to this file
 	Writer       io.Writer    // gets the lines if Path is empty
 	Hash         *Hash        // replaces values of requests by hashes; nil replaces nothing
@@ -53,13 +53,13 @@ type Log struct {
 	records        chan Record
 	reopenRequests chan struct{}
 
-	second atomic.Pointer[secondCounts] // the records of this second
+	currentSecond atomic.Pointer[secondCounts] // the records of this second
 
 	writtenCount  atomic.Uint64
 	droppedCounts [dropReasonCount]atomic.Uint64
 
 	// Only Run uses the fields below.
-	out           *output
+	output        *output
 	lines         bytes.Buffer
 	reportedDrops [dropReasonCount]uint64
 }
@@ -73,9 +73,9 @@ const (
 
 // NewLog returns a Log. The Log writes nothing before Run.
 func NewLog(o LogOptions) *Log {
-	out := &output{path: o.Path, writer: o.Writer, log: o.Log}
-	l := &Log{options: o, out: out, records: make(chan Record, logBuffer), reopenRequests: make(chan struct{}, 1)}
-	l.second.Store(newSecondCounts())
+	logOutput := &output{path: o.Path, writer: o.Writer, log: o.Log}
+	l := &Log{options: o, output: logOutput, records: make(chan Record, logBuffer), reopenRequests: make(chan struct{}, 1)}
+	l.currentSecond.Store(newSecondCounts())
 	return l
 }
 
@@ -92,29 +92,29 @@ func (l *Log) Stats() Stats {
 func (l *Log) Reopen() {
 	select {
 	case l.reopenRequests <- struct{}{}:
-	default: // another request is pending
+	default: // Run has not yet received the last request
 	}
 }
 
 // Answered implements service.Observer.
-func (l *Log) Answered(ctx context.Context, c *service.Call) {
+func (l *Log) Answered(ctx context.Context, call *service.Call) {
 	var now time.Time // zero until the first record
-	for o := newOutcomes(c); o.advance(); {
-		if o.code == OK && !l.options.All {
+	for outcome := newOutcomes(call); outcome.advance(); {
+		if outcome.code == OK && !l.options.LogsAll {
 			continue
 		}
 		if now.IsZero() {
-			if l.options.Sample < 1 && rand.Float64() >= l.options.Sample {
+			if l.options.SampledShare < 1 && rand.Float64() >= l.options.SampledShare {
 				return
 			}
 			now = time.Now()
 		}
-		if second := l.second.Load(); l.options.MaxPerSecond > 0 && !second.addRecord(o.hash(second.seed), l.options.MaxPerSecond) {
+		if second := l.currentSecond.Load(); l.options.MaxPerSecond > 0 && !second.addRecord(outcome.hash(second.seed), l.options.MaxPerSecond) {
 			l.droppedCounts[DroppedByRate].Add(1)
 			continue
 		}
 		select {
-		case l.records <- o.record(ctx, now.Sub(c.Start)):
+		case l.records <- outcome.record(ctx, now.Sub(call.Start)):
 		default:
 			l.droppedCounts[DroppedByBuffer].Add(1)
 		}
@@ -130,8 +130,8 @@ type secondCounts struct {
 
 func newSecondCounts() *secondCounts { return &secondCounts{seed: maphash.MakeSeed()} }
 
-// addRecord counts a record of the key with this hash. A key may have as many records as are left of maxRecords for all
-// keys. If the key has more, addRecord returns false. So one busy key takes half of maxRecords, and two take two thirds.
+// addRecord counts a record of the key with this hash. It returns false if the key has already as many records as remain
+// of maxRecords for all keys. For example, if maxRecords is 1000, one busy key gets 500 records, because 500 then remain.
 func (c *secondCounts) addRecord(hash uint64, maxRecords int) bool {
 	keyCount := &c.keyCounts[hash%uint64(len(c.keyCounts))]
 	if keyCount.Load() >= int64(maxRecords)-c.total.Load() {
@@ -143,8 +143,8 @@ func (c *secondCounts) addRecord(hash uint64, maxRecords int) bool {
 
 // Run writes records until ctx is done. Then it writes the records in the buffer and returns. Run must be called once.
 func (l *Log) Run(ctx context.Context) {
-	l.out.reopen()
-	defer l.out.close()
+	l.output.reopen()
+	defer l.output.close()
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
@@ -152,10 +152,10 @@ func (l *Log) Run(ctx context.Context) {
 		case r := <-l.records:
 			l.writeRecords(r)
 		case <-l.reopenRequests:
-			l.out.reopen()
+			l.output.reopen()
 		case <-ticker.C:
-			l.second.Store(newSecondCounts())
-			l.out.reopenIfMoved()
+			l.currentSecond.Store(newSecondCounts())
+			l.output.reopenIfMoved()
 			l.reportDrops()
 		case <-ctx.Done():
 			for len(l.records) > 0 {
@@ -167,20 +167,20 @@ func (l *Log) Run(ctx context.Context) {
 	}
 }
 
-// writeRecords writes r and records from the buffer. It drops these records if the write fails.
-func (l *Log) writeRecords(r Record) {
+// writeRecords writes record and records from the buffer. It drops these records if the write fails.
+func (l *Log) writeRecords(record Record) {
 	l.lines.Reset()
 	count := uint64(0)
 	for {
-		l.options.Hash.replaceValues(&r)
-		appendLine(&l.lines, &r)
+		l.options.Hash.replaceValues(&record)
+		appendLine(&l.lines, &record)
 		count++
 		if len(l.records) == 0 || l.lines.Len() >= maxWrite {
 			break
 		}
-		r = <-l.records
+		record = <-l.records
 	}
-	if l.out.write(l.lines.Bytes()) {
+	if l.output.write(l.lines.Bytes()) {
 		l.writtenCount.Add(count)
 	} else {
 		l.droppedCounts[DroppedByWrite].Add(count)
@@ -196,7 +196,7 @@ func (l *Log) reportDrops() {
 			appendLine(&l.lines, Drops{time.Now().UTC(), count - l.reportedDrops[reason], DropReason(reason).String()})
 		}
 	}
-	if l.lines.Len() > 0 && l.out.write(l.lines.Bytes()) {
+	if l.lines.Len() > 0 && l.output.write(l.lines.Bytes()) {
 		l.reportedDrops = drops
 	}
 }

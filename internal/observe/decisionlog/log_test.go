@@ -111,7 +111,7 @@ func TestLogHasDenialsOrAllDecisions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var out bytes.Buffer
-				f := startLog(t, LogOptions{All: c.logsAll, Sample: 1, Writer: &out})
+				f := startLog(t, LogOptions{LogsAll: c.logsAll, SampledShare: 1, Writer: &out})
 				f.call("tenant=a", "tenant=a", "tenant=a", "trial=x", "other=x")
 				f.stop()
 				var codes []Code
@@ -128,7 +128,7 @@ func TestLogHasDenialsOrAllDecisions(t *testing.T) {
 func TestLogLineHasTheFieldsOfItsRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		f := startLog(t, LogOptions{Sample: 1, Writer: &out})
+		f := startLog(t, LogOptions{SampledShare: 1, Writer: &out})
 		f.call("trial=\x1b[2Jx\u009b\u202e\U000e0001é")
 		f.stop()
 		assert.Equal(t, `{"time":"2000-01-01T00:00:00Z","domain":"shop","descriptor":[{"key":"trial","value":"\u001b[2Jx\u009b\u202e\udb40\udc01é"}],"descriptor_index":0,`+
@@ -142,7 +142,7 @@ func TestRecordHasTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for key, want := range map[string]string{"": "10.0.0.1 front-1", "key": NewHash("key").Value("10.0.0.1 front-1")} {
 			var out bytes.Buffer
-			f := startLog(t, LogOptions{All: true, Sample: 1, Writer: &out, Hash: NewHash(key)})
+			f := startLog(t, LogOptions{LogsAll: true, SampledShare: 1, Writer: &out, Hash: NewHash(key)})
 			s := newService(t, nil, func(o *service.Options) { o.CallerHeader = "x-envoy-node" }, f.Log)
 			ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4711}})
 			_, err := s.ShouldRateLimit(metadata.NewIncomingContext(ctx, metadata.Pairs("x-envoy-node", "front-1")), request("tenant=a"))
@@ -156,7 +156,7 @@ func TestRecordHasTheCaller(t *testing.T) {
 func TestLogHashesValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		f := startLog(t, LogOptions{Sample: 1, All: true, Writer: &out, Hash: NewHash("key")})
+		f := startLog(t, LogOptions{SampledShare: 1, LogsAll: true, Writer: &out, Hash: NewHash("key")})
 		f.call("tenant=a", "tenant=a", "tenant=b")
 		f.stop()
 		lines := decodeLines(t, out.String())
@@ -171,7 +171,7 @@ func TestLogHashesValues(t *testing.T) {
 func TestSampledCallHasAllItsRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		f := startLog(t, LogOptions{Sample: 0.5, All: true, Writer: &out})
+		f := startLog(t, LogOptions{SampledShare: 0.5, LogsAll: true, Writer: &out})
 		for range 1000 {
 			f.call("both=x")
 		}
@@ -188,7 +188,7 @@ func TestSampledCallHasAllItsRecords(t *testing.T) {
 func TestRateCapDropsRecordsAndReportsThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		f := startLog(t, LogOptions{Sample: 1, MaxPerSecond: 4, Writer: &out})
+		f := startLog(t, LogOptions{SampledShare: 1, MaxPerSecond: 4, Writer: &out})
 		f.call("trial=x", "trial=x", "trial=x", "trial=x")
 		time.Sleep(1500 * time.Millisecond)
 		f.call("trial=x", "trial=x")
@@ -223,7 +223,7 @@ func TestBusyKeyLosesItsOwnRecordsOnly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var out bytes.Buffer
-				f := startLog(t, LogOptions{All: true, Sample: 1, MaxPerSecond: 100, Writer: &out})
+				f := startLog(t, LogOptions{LogsAll: true, SampledShare: 1, MaxPerSecond: 100, Writer: &out})
 				hogService := newService(t, nil, c.changeHog, f.Log)
 				for i := range 1000 * len(c.hogs) {
 					_, _ = hogService.ShouldRateLimit(t.Context(), request(c.hogs[i%len(c.hogs)]))
@@ -284,7 +284,7 @@ func (w blockedWriter) Write(p []byte) (int, error) {
 func TestSlowWriterDropsRecordsAndDelaysNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := blockedWriter{make(chan struct{})}
-		f := startLog(t, LogOptions{Sample: 1, Writer: out})
+		f := startLog(t, LogOptions{SampledShare: 1, Writer: out})
 		start := time.Now()
 		f.call("trial=x") // the writer takes this record, and blocks
 		for range logBuffer + 7 {
@@ -300,7 +300,7 @@ func TestSlowWriterDropsRecordsAndDelaysNoCall(t *testing.T) {
 func TestWriteErrorsAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := &fullDisk{}
-		f := startLog(t, LogOptions{Sample: 1, Writer: out})
+		f := startLog(t, LogOptions{SampledShare: 1, Writer: out})
 		f.call("trial=x", "trial=y", "trial=z")
 		out.hasSpace.Store(true)
 		time.Sleep(time.Second)
@@ -349,7 +349,7 @@ func TestLogWritesToTheFileAtItsPath(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "logs", "decisions.log")
 			require.NoError(t, os.Mkdir(filepath.Dir(path), 0o750))
 			synctest.Test(t, func(t *testing.T) {
-				f := startLog(t, LogOptions{Sample: 1, Path: path})
+				f := startLog(t, LogOptions{SampledShare: 1, Path: path})
 				f.call("trial=before")
 				c.change(t, path, f)
 				time.Sleep(1500 * time.Millisecond)
@@ -371,7 +371,7 @@ func TestLogStartsANewLineAfterPartOfALine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "decisions.log")
 	require.NoError(t, os.WriteFile(path, []byte(`{"time":"2026`), 0o600))
 	synctest.Test(t, func(t *testing.T) {
-		f := startLog(t, LogOptions{Sample: 1, Path: path})
+		f := startLog(t, LogOptions{SampledShare: 1, Path: path})
 		f.call("trial=a")
 		f.call("trial=b")
 		f.stop()
@@ -386,7 +386,7 @@ func TestLogStartsANewLineAfterPartOfALine(t *testing.T) {
 func TestMissingDirectoryIsLoggedAndStopsNoCall(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "missing", "decisions.log")
 	synctest.Test(t, func(t *testing.T) {
-		f := startLog(t, LogOptions{Sample: 1, Path: path})
+		f := startLog(t, LogOptions{SampledShare: 1, Path: path})
 		f.call("trial=x")
 		time.Sleep(5 * time.Second)
 		f.stop()
@@ -397,7 +397,7 @@ func TestMissingDirectoryIsLoggedAndStopsNoCall(t *testing.T) {
 }
 
 func TestCallWithoutRecordsDoesNotAlloc(t *testing.T) {
-	l := NewLog(LogOptions{Sample: 1, Writer: io.Discard})
+	l := NewLog(LogOptions{SampledShare: 1, Writer: io.Discard})
 	callLog := CallLog{Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	calls := &observedCalls{observers: []service.Observer{l, callLog}}
 	rateLimiter := newService(t, nil, nil, calls)

@@ -25,21 +25,21 @@ func (o *output) reopen() {
 		return
 	}
 	o.close()
-	f, err := os.OpenFile(o.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, filePermissions)
+	file, err := os.OpenFile(o.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, filePermissions)
 	if err != nil {
 		o.reportError(err)
 		return
 	}
-	o.writer, o.endsWithPartOfLine = f, endsWithPartOfLine(f)
+	o.writer, o.endsWithPartOfLine = file, endsWithPartOfLine(file)
 }
 
 // endsWithPartOfLine reports whether a file ends in the middle of a line. A full disk or a crash can be the reason.
-func endsWithPartOfLine(f *os.File) bool {
-	info, err := f.Stat()
+func endsWithPartOfLine(file *os.File) bool {
+	info, err := file.Stat()
 	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
 		return false
 	}
-	reader, err := os.Open(f.Name())
+	reader, err := os.Open(file.Name())
 	if err != nil {
 		return false
 	}
@@ -50,16 +50,16 @@ func endsWithPartOfLine(f *os.File) bool {
 }
 
 func (o *output) close() {
-	if f, ok := o.writer.(*os.File); ok && o.path != "" {
-		_ = f.Close() // an error loses nothing, because all lines are written
+	if file, ok := o.writer.(*os.File); ok && o.path != "" {
+		_ = file.Close() // an error loses nothing, because all lines are written
 		o.writer = nil
 	}
 }
 
 // reopenIfMoved opens the path again if the file is not open, or if a program has moved or removed the file.
 func (o *output) reopenIfMoved() {
-	if f, isFile := o.writer.(*os.File); isFile && o.path != "" {
-		openedFile, err := f.Stat()
+	if file, isFile := o.writer.(*os.File); isFile && o.path != "" {
+		openedFile, err := file.Stat()
 		fileAtPath, pathErr := os.Stat(o.path)
 		if err == nil && pathErr == nil && os.SameFile(openedFile, fileAtPath) {
 			return

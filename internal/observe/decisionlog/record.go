@@ -98,7 +98,7 @@ type outcome struct {
 	hasDecision     bool
 	decision        service.Decision // has no meaning without hasDecision
 
-	decisionsRead int // the number of decisions that advance has read
+	readDecisions int // the number of decisions that advance has read
 }
 
 // newOutcomes returns an iterator before the first outcome of c. A request without descriptors has one outcome.
@@ -106,20 +106,20 @@ func newOutcomes(c *service.Call) outcome { return outcome{call: c, descriptorIn
 
 // advance moves o to the next outcome of the call. It reports false after the last outcome.
 func (o *outcome) advance() bool {
-	c := o.call
-	hasNextDecision := o.decisionsRead < c.DecisionCount()
+	call := o.call
+	hasNextDecision := o.readDecisions < call.DecisionCount()
 	if hasNextDecision {
-		o.decision = c.Decision(o.decisionsRead)
+		o.decision = call.Decision(o.readDecisions)
 	}
 	if isSameDescriptor := o.hasDecision && hasNextDecision && o.decision.Descriptor == o.descriptorIndex; !isSameDescriptor {
-		if o.descriptorIndex++; o.descriptorIndex >= max(len(c.Request.GetDescriptors()), 1) {
+		if o.descriptorIndex++; o.descriptorIndex >= max(len(call.Request.GetDescriptors()), 1) {
 			return false
 		}
 	}
 	o.hasDecision = hasNextDecision && o.decision.Descriptor == o.descriptorIndex
-	err, isAllowed := c.Err, true
+	err, isAllowed := call.Err, true
 	if o.hasDecision {
-		o.decisionsRead++
+		o.readDecisions++
 		err, isAllowed = o.decision.Result.Err, o.decision.Result.Allowed
 	}
 	switch {
@@ -183,49 +183,49 @@ func (o *outcome) hash(seed maphash.Seed) uint64 {
 	return h.Sum64()
 }
 
-// record returns the Record of o. ctx is the context of the call, and duration its duration.
+// record returns the Record of o. ctx is the context of the call, and duration is the duration of the call.
 func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
-	c := o.call
-	r := Record{
-		Time:           c.Start.UTC(),
-		Domain:         c.Request.GetDomain(),
+	call := o.call
+	record := Record{
+		Time:           call.Start.UTC(),
+		Domain:         call.Request.GetDomain(),
 		Descriptor:     o.entries(),
 		Rule:           o.rule(),
 		Code:           o.code,
-		OverallCode:    overallCode(c),
+		OverallCode:    overallCode(call),
 		Source:         o.source(),
-		Caller:         string(c.AppendCaller(nil, ctx)),
+		Caller:         string(call.AppendCaller(nil, ctx)),
 		DurationMicros: duration.Microseconds(),
 	}
 	if span := trace.SpanContextFromContext(ctx); span.HasTraceID() {
-		r.TraceID = span.TraceID().String()
+		record.TraceID = span.TraceID().String()
 	}
-	if o.descriptorIndex < len(c.Request.GetDescriptors()) {
-		r.Switch = c.Switch(o.descriptorIndex)
-		r.DescriptorIndex, r.Hits = o.descriptorIndex, c.RequestedHits(o.descriptorIndex)
+	if o.descriptorIndex < len(call.Request.GetDescriptors()) {
+		record.Switch = call.Switch(o.descriptorIndex)
+		record.DescriptorIndex, record.Hits = o.descriptorIndex, call.RequestedHits(o.descriptorIndex)
 	}
-	if r.Rule != "" {
-		r.Shadow = c.Rules[o.descriptorIndex].ShadowMode || c.GlobalShadow
+	if record.Rule != "" {
+		record.Shadow = call.Rules[o.descriptorIndex].ShadowMode || call.GlobalShadow
 	}
 	if !o.hasDecision {
-		if c.Err != nil {
-			r.Error = c.Err.Error()
+		if call.Err != nil {
+			record.Error = call.Err.Error()
 		}
-		return r
+		return record
 	}
-	d := &o.decision
-	r.Shadow = d.Shadow || c.GlobalShadow
-	r.Limit, r.LimitName, r.RequestsPerUnit = d.Limit.String(), d.Limit.Name, d.Limit.Requests
-	r.Hold, r.Acquire = d.HoldID, c.IsAcquire()
-	if d.Result.Err != nil {
-		r.Error = d.Result.Err.Error()
-		return r
+	decision := &o.decision
+	record.Shadow = decision.Shadow || call.GlobalShadow
+	record.Limit, record.LimitName, record.RequestsPerUnit = decision.Limit.String(), decision.Limit.Name, decision.Limit.Requests
+	record.Hold, record.Acquire = decision.HoldID, call.IsAcquire()
+	if decision.Result.Err != nil {
+		record.Error = decision.Result.Err.Error()
+		return record
 	}
-	r.Remaining = max(d.Result.Remaining, 0)
-	if r.Degraded = d.Result.IsDegraded(); r.Degraded {
-		r.Reason, r.Mode = d.Result.Reason.String(), d.Result.Mode.String()
+	record.Remaining = max(decision.Result.Remaining, 0)
+	if record.Degraded = decision.Result.IsDegraded(); record.Degraded {
+		record.Reason, record.Mode = decision.Result.Reason.String(), decision.Result.Mode.String()
 	}
-	return r
+	return record
 }
 
 func overallCode(c *service.Call) Code {

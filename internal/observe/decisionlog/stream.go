@@ -13,7 +13,7 @@ import (
 const ContentType = "application/x-ndjson"
 
 const (
-	// streamBuffer is the most records that wait for a slow reader of the stream.
+	// streamBuffer is the maximum number of records that wait for a slow reader of the stream.
 	streamBuffer = 4096
 
 	// perSecondParam is the parameter of the query with the maximum of records per second.
@@ -31,8 +31,8 @@ const (
 )
 
 // ServeHTTP streams live records as lines of JSON until the client closes the connection. ParseFilter reads the query.
-// With per_second=N in the query, the stream sends at most N records per second. If it drops records, a line has their
-// number.
+// With per_second=N in the query, the stream sends at most N records per second. A line of the stream has the number of
+// dropped records.
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)
@@ -48,16 +48,16 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// With a small buffer, records don't wait long, so a stream with perSecond sends recent records.
-	s, err := h.Subscribe(filter, cmp.Or(perSecond, streamBuffer))
+	subscription, err := h.Subscribe(filter, cmp.Or(perSecond, streamBuffer))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	defer s.Close()
+	defer subscription.Close()
 	w.Header().Set("Content-Type", ContentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	responseStream := stream{Subscription: s, controller: http.NewResponseController(w), w: w, perSecond: perSecond}
+	responseStream := stream{Subscription: subscription, controller: http.NewResponseController(w), response: w, perSecond: perSecond}
 	responseStream.run(r)
 }
 
@@ -75,7 +75,7 @@ func parsePerSecond(text string) (int, error) {
 
 type stream struct {
 	*Subscription
-	w          http.ResponseWriter
+	response   http.ResponseWriter
 	controller *http.ResponseController
 	lines      bytes.Buffer
 	perSecond  int // the maximum of records per second; 0 means no maximum
@@ -121,7 +121,7 @@ func (s *stream) run(r *http.Request) {
 // write sends the lines to the client. It reports false if the client has closed the connection.
 func (s *stream) write() bool {
 	_ = s.controller.SetWriteDeadline(time.Now().Add(writeTimeout))
-	_, err := s.w.Write(s.lines.Bytes())
+	_, err := s.response.Write(s.lines.Bytes())
 	s.lines.Reset()
 	return err == nil && s.controller.Flush() == nil
 }

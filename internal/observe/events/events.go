@@ -31,9 +31,9 @@ const maxTimelineEvents = 200 // bounds the events that the timeline keeps
 
 // New returns an Events, whose first event is the start of the service.
 func New(o Options) *Events {
-	e := &Events{timeline.New(maxTimelineEvents), o}
-	e.Add(timeline.Event{Kind: timeline.Start, Text: "service started", Attrs: details("version", o.Version, "backend", o.Backend)})
-	return e
+	serviceEvents := &Events{timeline.New(maxTimelineEvents), o}
+	serviceEvents.Add(timeline.Event{Kind: timeline.Start, Text: "service started", Attrs: details("version", o.Version, "backend", o.Backend)})
+	return serviceEvents
 }
 
 // details returns details of an event. pairs are names and values in turn. details leaves out pairs with an empty value.

@@ -45,23 +45,23 @@ func (o limitsObserver) LimitsLoaded(domains int) {
 	o.Health.Set("xds", true, "")
 }
 
-func (o limitsObserver) LimitsChanged(c reload.LimitsChange) {
-	o.Observer.LimitsChanged(c)
+func (o limitsObserver) LimitsChanged(change reload.LimitsChange) {
+	o.Observer.LimitsChanged(change)
 	text := "limits in force"
 	switch {
-	case c.First:
-		text += ": " + live.Count(c.Rules, "rule") + " in " + live.Count(c.Domains, "domain")
-	case c.Cause == "":
+	case change.First:
+		text += ": " + live.Count(change.Rules, "rule") + " in " + live.Count(change.Domains, "domain")
+	case change.Cause == "":
 		text += " without an expired override"
-	case c.Cause == SourceOverrides:
+	case change.Cause == SourceOverrides:
 		text += " with other overrides"
 	}
 	counters := ""
-	if len(c.Changed) > 0 {
-		counters = map[bool]string{true: "new", false: "kept"}[c.HasNewCounters]
+	if len(change.Changed) > 0 {
+		counters = map[bool]string{true: "new", false: "kept"}[change.HasNewCounters]
 	}
-	o.Add(timeline.Event{Time: c.Time, Kind: timeline.Reload, Text: text, Attrs: details(
-		"source", c.Cause, "rules", c.Rules, "added", valuesText(&c, c.Added), "changed", valuesText(&c, c.Changed), "removed", valuesText(&c, c.Removed), "counters", counters,
+	o.Add(timeline.Event{Time: change.Time, Kind: timeline.Reload, Text: text, Attrs: details(
+		"source", change.Cause, "rules", change.Rules, "added", valuesText(&change, change.Added), "changed", valuesText(&change, change.Changed), "removed", valuesText(&change, change.Removed), "counters", counters,
 	)})
 }
 
@@ -69,8 +69,8 @@ func (o limitsObserver) LimitsChanged(c reload.LimitsChange) {
 func valuesText(c *reload.LimitsChange, paths []string) string {
 	const maxPaths = 10
 	text := strings.Join(c.Texts(paths)[:min(len(paths), maxPaths)], "\n")
-	if omitted := len(paths) - maxPaths; omitted > 0 {
-		text += fmt.Sprintf("\nand %d more", omitted)
+	if omittedCount := len(paths) - maxPaths; omittedCount > 0 {
+		text += fmt.Sprintf("\nand %d more", omittedCount)
 	}
 	return text
 }
@@ -95,38 +95,38 @@ func (o limitsObserver) OverridesChanged(changes []reload.OverrideChange) {
 	for _, change := range changes {
 		counts[change.Action]++
 	}
-	e := timeline.Event{Kind: timeline.Override, Text: fmt.Sprintf("%d overrides changed", len(changes))}
+	event := timeline.Event{Kind: timeline.Override, Text: fmt.Sprintf("%d overrides changed", len(changes))}
 	for _, action := range []reload.Action{reload.OverrideSet, reload.OverrideChanged, reload.OverrideDeleted, reload.OverrideLost, reload.OverrideExpired, reload.OverrideRejected} {
 		if counts[action] > 0 {
-			e.Attrs = append(e.Attrs, details(string(action), counts[action])...)
+			event.Attrs = append(event.Attrs, details(string(action), counts[action])...)
 		}
 	}
-	o.Add(e)
+	o.Add(event)
 }
 
 func overrideEvent(change reload.OverrideChange) timeline.Event {
-	s := &change.State
+	state := &change.State
 	endText := ""
-	if !s.ExpiresAt.IsZero() {
-		endText = s.ExpiresAt.UTC().Format(time.RFC3339)
+	if !state.ExpiresAt.IsZero() {
+		endText = state.ExpiresAt.UTC().Format(time.RFC3339)
 	}
-	e := timeline.Event{
+	event := timeline.Event{
 		Kind:  timeline.Override,
-		Text:  strings.ReplaceAll(string(s.Kind), "_", " ") + " " + string(change.Action) + ": " + cmp.Or(s.Target, "all"),
-		Attrs: details("set by", s.Author, "reason", s.Reason, "until", endText),
+		Text:  strings.ReplaceAll(string(state.Kind), "_", " ") + " " + string(change.Action) + ": " + cmp.Or(state.Target, "all"),
+		Attrs: details("set by", state.Author, "reason", state.Reason, "until", endText),
 	}
 	var limits []timeline.Attr
 	switch change.Action {
 	case reload.OverrideDeleted, reload.OverrideLost, reload.OverrideExpired:
-		limits = details("limits", s.BaseLimits)
+		limits = details("limits", state.BaseLimits)
 	case reload.OverrideRejected:
-		e.Kind, e.Failed = timeline.Refusal, true
-		limits = details("problem", s.Problem, "limits", s.Limits, "without", s.BaseLimits)
+		event.Kind, event.Failed = timeline.Refusal, true
+		limits = details("problem", state.Problem, "limits", state.Limits, "without", state.BaseLimits)
 	default:
-		limits = details("limits", s.Limits, "without", s.BaseLimits)
+		limits = details("limits", state.Limits, "without", state.BaseLimits)
 	}
-	e.Attrs = append(e.Attrs, limits...)
-	return e
+	event.Attrs = append(event.Attrs, limits...)
+	return event
 }
 
 // auditDirectWrites logs each change that somebody has written to Redis without the API. The value of such a change has
@@ -134,24 +134,24 @@ func overrideEvent(change reload.OverrideChange) timeline.Event {
 func (o limitsObserver) auditDirectWrites(changes []reload.OverrideChange) {
 	writes := []reload.Action{reload.OverrideSet, reload.OverrideChanged, reload.OverrideRejected}
 	for _, change := range changes {
-		s := &change.State
-		if !slices.Contains(writes, change.Action) || s.Author != "" {
+		state := &change.State
+		if !slices.Contains(writes, change.Action) || state.Author != "" {
 			continue
 		}
 		const maxBytes = 1000
-		o.Log.Warn("audit", "action", "direct write", "by", "unknown", "outcome", string(change.Action), "kind", string(s.Kind),
-			"target", s.Target, "new", s.Value[:min(len(s.Value), maxBytes)], "limits_before", s.BaseLimits, "limits", s.Limits)
+		o.Log.Warn("audit", "action", "direct write", "by", "unknown", "outcome", string(change.Action), "kind", string(state.Kind),
+			"target", state.Target, "new", state.Value[:min(len(state.Value), maxBytes)], "limits_before", state.BaseLimits, "limits", state.Limits)
 	}
 }
 
 func (o limitsObserver) SourceState(source string, err error) {
 	o.Observer.SourceState(source, err)
-	e, note := timeline.Event{Kind: timeline.Source, Repeats: true, Text: "source of limits in use: " + source}, ""
+	event, note := timeline.Event{Kind: timeline.Source, Repeats: true, Text: "source of limits in use: " + source}, ""
 	if err != nil {
-		e.Failed, e.Text, e.Attrs = true, "source of limits lost: "+source, details("error", err)
+		event.Failed, event.Text, event.Attrs = true, "source of limits lost: "+source, details("error", err)
 		note = fmt.Sprintf("unreadable since %s; the last overrides stay in force", time.Now().UTC().Format(time.RFC3339))
 	}
-	o.Add(e)
+	o.Add(event)
 	if source == SourceOverrides {
 		o.Health.Note(source, note)
 	}

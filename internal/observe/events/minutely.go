@@ -33,39 +33,39 @@ func (e *Events) Batches(recorder *live.Recorder, replicas int, roles ...redis.R
 	return &batchObserver{Observer: e.Metrics.Redis(roles...), Events: e, recorder: recorder, replicas: replicas}
 }
 
-func (o *batchObserver) BatchDone(b redis.Batch) {
-	o.Observer.BatchDone(b)
-	o.recorder.RedisAnswered(b.Duration)
-	if b.Stalled {
-		o.reportStall(b)
+func (o *batchObserver) BatchDone(batch redis.Batch) {
+	o.Observer.BatchDone(batch)
+	o.recorder.RedisAnswered(batch.Duration)
+	if batch.Stalled {
+		o.reportStall(batch)
 	}
-	if !b.ReplicasMissing {
+	if !batch.ReplicasMissing {
 		return
 	}
-	if batches, isDue := o.unconfirmedLogs[b.Role].add(); isDue {
+	if batches, isDue := o.unconfirmedLogs[batch.Role].add(); isDue {
 		o.Log.Warn("charges not confirmed by replicas of Redis",
-			"server", b.Role.String(), "batches", batches, "replicas_wanted", o.replicas,
-			"advice", "check the replicas (INFO replication) and the right +wait; until then a failover can lose charges")
+			"server", batch.Role.String(), "batches", batches, "replicas_wanted", o.replicas,
+			"advice", "check the replicas (INFO replication) and the right +wait; while replicas do not confirm, a failover can lose charges")
 	}
 }
 
-func (o *batchObserver) reportStall(b redis.Batch) {
+func (o *batchObserver) reportStall(batch redis.Batch) {
 	o.recorder.RedisStalled()
-	slowest := &o.slowestStalls[b.Role]
-	for old := slowest.Load(); int64(b.Duration) > old && !slowest.CompareAndSwap(old, int64(b.Duration)); old = slowest.Load() {
+	slowestStall := &o.slowestStalls[batch.Role]
+	for oldValue := slowestStall.Load(); int64(batch.Duration) > oldValue && !slowestStall.CompareAndSwap(oldValue, int64(batch.Duration)); oldValue = slowestStall.Load() {
 	}
-	if batches, isDue := o.stallLogs[b.Role].add(); isDue {
-		o.Log.Warn("Redis stands still, the network doesn't", "server", b.Role.String(), "batches", batches,
-			"slowest", time.Duration(slowest.Swap(0)).Round(100*time.Microsecond), "round_trip", b.RoundTrip.Round(10*time.Microsecond),
+	if batches, isDue := o.stallLogs[batch.Role].add(); isDue {
+		o.Log.Warn("Redis stands still, the network doesn't", "server", batch.Role.String(), "batches", batches,
+			"slowest", time.Duration(slowestStall.Swap(0)).Round(100*time.Microsecond), "round_trip", batch.RoundTrip.Round(10*time.Microsecond),
 			"advice", redis.AdviceForStalls)
 	}
 }
 
 // CountersLost implements redis.Observer. The shards of a Redis lose their counters one after the other, so the log gets
 // at most one line a minute.
-func (o *batchObserver) CountersLost(role redis.Role, all bool) {
+func (o *batchObserver) CountersLost(role redis.Role, lostAll bool) {
 	text, advice := "Redis lost its counters; limits start at 0", "look for FLUSHALL, a restart without saved data, or a failover to an empty server"
-	if !all {
+	if !lostAll {
 		text, advice = "Redis lost charges; limits admit the lost hits again", "look for a failover, or for a restart with older data"
 	}
 	o.Add(timeline.Event{Kind: timeline.Breaker, Repeats: true, Failed: true, Text: text, Attrs: details("server", role, "advice", advice)})
@@ -78,18 +78,18 @@ func (o *batchObserver) CountersLost(role redis.Role, all bool) {
 // most one line a minute about failed expressions, and one line about conditions that were not tested.
 type conditionObserver struct {
 	log                         *slog.Logger
-	countFailed, countNotTested func(domain string)
-	failureLog, notTestedLog    minuteLog
+	countFailure, countUntested func(domain string)
+	failureLog, untestedLog     minuteLog
 }
 
 // Conditions returns the observer of conditions.
 func (e *Events) Conditions() descriptors.Observer {
-	countFailed, countNotTested := e.Metrics.Conditions()
-	return &conditionObserver{log: e.Log, countFailed: countFailed, countNotTested: countNotTested}
+	countFailure, countUntested := e.Metrics.Conditions()
+	return &conditionObserver{log: e.Log, countFailure: countFailure, countUntested: countUntested}
 }
 
 func (o *conditionObserver) ExpressionFailed(domain string, d *limitsfile.Descriptor, err error) {
-	o.countFailed(domain)
+	o.countFailure(domain)
 	if failures, isDue := o.failureLog.add(); isDue {
 		o.log.Warn("expression not evaluated", "domain", domain, "descriptor", d.Label(), "place", fields.FileLine(d.File, d.Line),
 			"error", err, "failures", failures, "advice", "the descriptor did not match; rls explain shows the failure of a request")
@@ -97,15 +97,15 @@ func (o *conditionObserver) ExpressionFailed(domain string, d *limitsfile.Descri
 }
 
 func (o *conditionObserver) ConditionNotTested(domain string, d *limitsfile.Descriptor) {
-	o.countNotTested(domain)
-	if count, isDue := o.notTestedLog.add(); isDue {
+	o.countUntested(domain)
+	if count, isDue := o.untestedLog.add(); isDue {
 		o.log.Warn("condition not tested", "domain", domain, "descriptor", d.Label(), "place", fields.FileLine(d.File, d.Line), "count", count,
 			"advice", "the values are too long for the conditions, so requests are denied; let Envoy send shorter values, or make the conditions simpler")
 	}
 }
 
 // RefusedCalls returns a function that reports a call of a caller that sent too many calls. The log and the timeline get
-// at most one line a minute. The timeline does not name the caller, because viewers see it who may not see callers.
+// at most one line a minute. The timeline does not name the caller, because some viewers of the timeline may not see callers.
 func (e *Events) RefusedCalls() func(caller string) {
 	var refusalLog minuteLog
 	return func(caller string) {
@@ -113,7 +113,7 @@ func (e *Events) RefusedCalls() func(caller string) {
 		if !isDue {
 			return
 		}
-		const text = "calls refused; a caller sent too many"
+		const text = "calls refused; a caller sent too many calls"
 		e.Log.Warn(text, "setting", "MAX_CALLER_CALLS_PER_SECOND", "calls", calls, "last_caller", caller)
 		e.Add(timeline.Event{Kind: timeline.Refusal, Repeats: true, Text: text, Attrs: details("calls", calls, "advice", "the list of callers shows who sends most")})
 	}
@@ -125,8 +125,8 @@ type minuteLog struct {
 	loggedAt atomic.Int64 // the time of the last line as Unix time in nanoseconds; 0 before the first line
 }
 
-// add counts an event. isDue reports whether the caller must log a line now. events is then the number of events since
-// the last line.
+// add counts an event. isDue reports whether the caller must log a line now. If isDue is true, events is the number of
+// events since the last line.
 func (l *minuteLog) add() (events int64, isDue bool) {
 	now := time.Now().UnixNano()
 	l.events.Add(1)

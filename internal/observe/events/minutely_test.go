@@ -25,9 +25,9 @@ func TestRefusedCallsMakeOneLineAMinute(t *testing.T) {
 			refuse(fmt.Sprintf("10.0.0.%d", i))
 			time.Sleep(time.Second)
 		}
-		assert.Equal(t, 2, strings.Count(out.String(), "calls refused; a caller sent too many"))
+		assert.Equal(t, 2, strings.Count(out.String(), "calls refused; a caller sent too many calls"))
 		assert.Contains(t, out.String(), "setting=MAX_CALLER_CALLS_PER_SECOND calls=60 last_caller=10.0.0.60")
-		assert.Equal(t, "calls refused; a caller sent too many", e.Events()[0].Text)
+		assert.Equal(t, "calls refused; a caller sent too many calls", e.Events()[0].Text)
 		assert.NotContains(t, fmt.Sprint(e.Events()), "10.0.0.", "viewers see events who may not see callers")
 	})
 }

@@ -38,12 +38,12 @@ func (e *Events) NewRedisCheck(check func(context.Context) []redis.Finding, role
 
 // Run checks Redis now, every minute and after each outage, until ctx is done.
 func (c *RedisCheck) Run(ctx context.Context) {
-	pause := time.NewTicker(redisCheckPause)
-	defer pause.Stop()
+	ticker := time.NewTicker(redisCheckPause)
+	defer ticker.Stop()
 	for {
 		c.runOnce(ctx)
 		select {
-		case <-pause.C:
+		case <-ticker.C:
 		case <-c.requests:
 		case <-ctx.Done():
 			return
@@ -74,11 +74,13 @@ func (c *RedisCheck) runOnce(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	for _, f := range c.Findings() {
+	for _, finding := range c.Findings() {
 		// If a server does not answer, its earlier findings stay, because the check could not repeat them.
-		isUnreachable := slices.ContainsFunc(findings, func(g redis.Finding) bool { return g.IsUnreachable() && isSameServer(f, g) })
-		if isUnreachable && !f.IsUnreachable() {
-			findings = append(findings, f)
+		isUnreachable := slices.ContainsFunc(findings, func(newFinding redis.Finding) bool {
+			return newFinding.IsUnreachable() && isSameServer(finding, newFinding)
+		})
+		if isUnreachable && !finding.IsUnreachable() {
+			findings = append(findings, finding)
 		}
 	}
 	c.report(findings)
@@ -87,7 +89,9 @@ func (c *RedisCheck) runOnce(ctx context.Context) {
 	c.Health.Note("redis check", findingNote(findings))
 }
 
-func isSameServer(f, g redis.Finding) bool { return f.Role == g.Role && f.Address == g.Address }
+func isSameServer(finding, otherFinding redis.Finding) bool {
+	return finding.Role == otherFinding.Role && finding.Address == otherFinding.Address
+}
 
 // findingLevels are the levels of log lines about findings. Other findings have LevelInfo.
 var findingLevels = map[redis.Level]slog.Level{redis.LevelProblem: slog.LevelError, redis.LevelWarning: slog.LevelWarn}
@@ -96,23 +100,25 @@ var findingLevels = map[redis.Level]slog.Level{redis.LevelProblem: slog.LevelErr
 // log has a line about the outage.
 func (c *RedisCheck) writeLog(ctx context.Context, findings []redis.Finding) {
 	var loggedFindings []redis.Finding
-	for _, f := range findings {
-		if f.IsUnreachable() {
+	for _, finding := range findings {
+		if finding.IsUnreachable() {
 			continue
 		}
-		if !slices.Contains(c.loggedFindings, f) {
+		if !slices.Contains(c.loggedFindings, finding) {
 			message := "Redis check failed"
-			if f.Level == redis.LevelNote {
+			if finding.Level == redis.LevelNote {
 				message = "Redis check passed with a note"
 			}
-			c.Log.Log(ctx, findingLevels[f.Level], message,
-				"check", f.Check, "server", f.Role.String(), "address", f.Address, "finding", f.Text, "advice", f.Advice)
+			c.Log.Log(ctx, findingLevels[finding.Level], message,
+				"check", finding.Check, "server", finding.Role.String(), "address", finding.Address, "finding", finding.Text, "advice", finding.Advice)
 		}
-		loggedFindings = append(loggedFindings, f)
+		loggedFindings = append(loggedFindings, finding)
 	}
-	for _, f := range c.loggedFindings {
-		if !slices.ContainsFunc(findings, func(g redis.Finding) bool { return isSameServer(f, g) && g.Check == f.Check }) {
-			c.Log.Info("Redis check passed again", "check", f.Check, "server", f.Role.String(), "address", f.Address)
+	for _, finding := range c.loggedFindings {
+		if !slices.ContainsFunc(findings, func(newFinding redis.Finding) bool {
+			return isSameServer(finding, newFinding) && newFinding.Check == finding.Check
+		}) {
+			c.Log.Info("Redis check passed again", "check", finding.Check, "server", finding.Role.String(), "address", finding.Address)
 		}
 	}
 	c.loggedFindings = loggedFindings

@@ -13,55 +13,55 @@ import (
 
 // State describes the store for the live page.
 func (s *Store) State(status fallback.Status, findings []redis.Finding) *live.Redis {
-	r := &live.Redis{
+	redis := &live.Redis{
 		Up: !status.Down, Mode: s.Mode.String(), Ratio: s.Ratio,
 		Outage: outageSummary(&status.Outage), Blip: outageSummary(&status.Blip), Blips: status.Blips, Findings: make([]live.RedisFinding, len(findings)),
 	}
 	for i, f := range findings {
-		r.Findings[i] = live.RedisFinding{Level: string(f.Level), Check: f.Check, Server: f.Role.String(), Address: f.Address, Text: f.Text, Advice: f.Advice}
+		redis.Findings[i] = live.RedisFinding{Level: string(f.Level), Check: f.Check, Server: f.Role.String(), Address: f.Address, Text: f.Text, Advice: f.Advice}
 	}
-	for _, b := range status.Breakers {
-		switch b.State {
+	for _, breaker := range status.Breakers {
+		switch breaker.State {
 		case fallback.Closed:
-			r.Breakers.Closed++
+			redis.Breakers.Closed++
 		case fallback.Failing:
-			r.Breakers.Failing++
+			redis.Breakers.Failing++
 		default:
-			r.Breakers.Open++
+			redis.Breakers.Open++
 		}
 	}
-	if r.Outage != nil {
-		r.Since = &r.Outage.Start
-		if r.Up {
-			r.Since = r.Outage.End
+	if redis.Outage != nil {
+		redis.Since = &redis.Outage.Start
+		if redis.Up {
+			redis.Since = redis.Outage.End
 		} else {
-			r.Error = r.Outage.Error
+			redis.Error = redis.Outage.Error
 		}
 	}
-	return r
+	return redis
 }
 
-// outage describes o, or returns nil if there was no outage.
-func outageSummary(o *fallback.Outage) *live.Outage {
-	if o.Start.IsZero() {
+// outageSummary describes an outage, or returns nil if there was no outage.
+func outageSummary(outage *fallback.Outage) *live.Outage {
+	if outage.Start.IsZero() {
 		return nil
 	}
 	summary := &live.Outage{
-		Start: o.Start, End: TimeOrNil(o.End), Seconds: live.Value(o.Duration().Seconds()),
-		Calls: o.Calls, AdmittedCalls: o.AdmittedCalls, Decisions: o.Decisions, ByReason: map[string]int64{},
-		AdmittedHits: o.AdmittedHits, MaxExcessHits: o.MaxExcessHits, Replayed: o.Replayed, Limits: []fallback.LimitPrice{},
+		Start: outage.Start, End: TimeOrNil(outage.End), Seconds: live.Value(outage.Duration().Seconds()),
+		Calls: outage.Calls, AdmittedCalls: outage.AdmittedCalls, Decisions: outage.Decisions, ByReason: map[string]int64{},
+		AdmittedHits: outage.AdmittedHits, MaxExcessHits: outage.MaxExcessHits, Replayed: outage.Replayed, Limits: []fallback.LimitPrice{},
 	}
-	if o.Err != nil {
-		summary.Error = o.Err.Error()
+	if outage.Err != nil {
+		summary.Error = outage.Err.Error()
 	}
 	for _, reason := range backend.Reasons {
-		if n := o.ByReason[reason]; n > 0 {
+		if n := outage.ByReason[reason]; n > 0 {
 			summary.ByReason[reason.String()] = n
 		}
 	}
 	const maxLimits = 10
-	summary.Limits = append(summary.Limits, o.Limits[:min(len(o.Limits), maxLimits)]...)
-	summary.MoreLimits = len(o.Limits) - len(summary.Limits)
+	summary.Limits = append(summary.Limits, outage.Limits[:min(len(outage.Limits), maxLimits)]...)
+	summary.MoreLimits = len(outage.Limits) - len(summary.Limits)
 	return summary
 }
 
@@ -69,15 +69,15 @@ func outageSummary(o *fallback.Outage) *live.Outage {
 func Overrides(states []override.State) []live.Override {
 	overrides := make([]live.Override, len(states))
 	for i := range states {
-		s := &states[i]
+		state := &states[i]
 		overrides[i] = live.Override{
-			Target: s.Target, Path: s.Path, State: "in force", Limits: s.Limits, Base: s.BaseLimits,
-			Author: s.Author, SetAt: TimeOrNil(s.SetAt), ExpiresAt: TimeOrNil(s.ExpiresAt),
+			Target: state.Target, Path: state.Path, State: "in force", Limits: state.Limits, Base: state.BaseLimits,
+			Author: state.Author, SetAt: TimeOrNil(state.SetAt), ExpiresAt: TimeOrNil(state.ExpiresAt),
 		}
 		switch {
-		case s.Problem != nil:
-			overrides[i].State, overrides[i].Problem = "rejected", s.Problem.Error()
-		case s.IsExpired:
+		case state.Problem != nil:
+			overrides[i].State, overrides[i].Problem = "rejected", state.Problem.Error()
+		case state.IsExpired:
 			overrides[i].State = "expired"
 		}
 	}
@@ -86,16 +86,16 @@ func Overrides(states []override.State) []live.Override {
 
 // Candidate describes candidate limits for the live page.
 func Candidate(status candidate.Status) *live.Candidate {
-	c := &live.Candidate{Since: TimeOrNil(status.Since), Rules: []candidate.RuleCount{}}
+	summary := &live.Candidate{Since: TimeOrNil(status.Since), Rules: []candidate.RuleCount{}}
 	if status.Problem != nil {
-		c.Problem = status.Problem.Error()
+		summary.Problem = status.Problem.Error()
 	}
-	c.NewlyDenied, c.NewlyAdmitted = status.Calls[candidate.NewlyDenied], status.Calls[candidate.NewlyAdmitted]
-	c.Compared = status.Calls[candidate.Same] + c.NewlyDenied + c.NewlyAdmitted
-	c.NotCompared = status.Calls[candidate.Failed] + status.Calls[candidate.Dropped]
+	summary.NewlyDenied, summary.NewlyAdmitted = status.Calls[candidate.NewlyDenied], status.Calls[candidate.NewlyAdmitted]
+	summary.Compared = status.Calls[candidate.Same] + summary.NewlyDenied + summary.NewlyAdmitted
+	summary.NotCompared = status.Calls[candidate.Failed] + status.Calls[candidate.Dropped]
 	const maxRules = 20
-	c.Rules = append(c.Rules, status.Rules[:min(len(status.Rules), maxRules)]...)
-	return c
+	summary.Rules = append(summary.Rules, status.Rules[:min(len(status.Rules), maxRules)]...)
+	return summary
 }
 
 // TimeOrNil returns the address of t, or nil if t is zero.

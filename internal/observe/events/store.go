@@ -46,8 +46,8 @@ type Store struct {
 // outageLogPause, and then logs one line about all of them. But blips never delay the line about the start of an outage.
 // Each outage whose start has a line has a line about its end.
 type outageLog struct {
-	pauseEnd        time.Time // until then, new blips are only counted
-	outagePauseEnd  time.Time // until then, new outages are only counted
+	pauseEnd        time.Time // before this time, new blips are only counted
+	outagePauseEnd  time.Time // before this time, new outages are only counted
 	isStartLogged   bool      // the log has a line about the start of the last outage
 	isDown          bool
 	outages, blips  int // the counted outages and blips
@@ -58,8 +58,8 @@ type outageLog struct {
 
 // loggedOpening describes the last log line about the opening of a breaker.
 type loggedOpening struct {
-	openedAt time.Time
-	isOpen   bool // the log has no line about the end of this opening yet
+	openedAt         time.Time
+	needsClosingLine bool // the log has no line yet that the breaker has closed
 }
 
 const (
@@ -69,10 +69,10 @@ const (
 )
 
 // NewStore returns the observer of a store that has not answered yet.
-func (e *Events) NewStore(o StoreOptions) *Store {
-	s := &Store{Observer: e.Metrics.Fallback(), Events: e, StoreOptions: o, loggedOpenings: map[int]loggedOpening{}}
-	s.setHealth(false, "no connection to "+s.Name+" yet")
-	return s
+func (e *Events) NewStore(options StoreOptions) *Store {
+	store := &Store{Observer: e.Metrics.Fallback(), Events: e, StoreOptions: options, loggedOpenings: map[int]loggedOpening{}}
+	store.setHealth(false, "no connection to "+store.Name+" yet")
+	return store
 }
 
 // Connected reports the first answer of the store.
@@ -85,27 +85,27 @@ func (s *Store) setHealth(isUp bool, detail string) {
 }
 
 // StateChanged implements fallback.Observer.
-func (s *Store) StateChanged(c fallback.StateChange) {
-	s.Observer.StateChanged(c)
-	o := &c.Outage
-	s.setHealth(!c.Down, "no connection to "+s.Name)
-	if c.Down {
+func (s *Store) StateChanged(change fallback.StateChange) {
+	s.Observer.StateChanged(change)
+	outage := &change.Outage
+	s.setHealth(!change.Down, "no connection to "+s.Name)
+	if change.Down {
 		s.Health.Note(strings.ToLower(s.Name), fmt.Sprintf("down since %s; deciding without %s (mode %s, ratio %v)",
 			time.Now().UTC().Format(time.RFC3339), s.Name, s.Mode, s.Ratio))
-		s.recordOutage(slog.LevelError, c, s.Name+" outage started",
-			"kind", redis.KindOf(o.Err).String(), "error", o.Err, "address", s.Address, "hits", s.decidedHits(), "advice", s.Advice(o.Err))
+		s.recordOutage(slog.LevelError, change, s.Name+" outage started",
+			"kind", redis.KindOf(outage.Err).String(), "error", outage.Err, "address", s.Address, "hits", s.decisionText(), "advice", s.Advice(outage.Err))
 		return
 	}
 	s.Health.Note(strings.ToLower(s.Name), "")
 	if s.OutageEnded != nil {
 		s.OutageEnded()
 	}
-	s.recordOutage(slog.LevelInfo, c, s.Name+" outage ended",
-		append(priceAttrs(o), "hits_replayed", o.Replayed, "counters_kept", o.CountersKept)...)
+	s.recordOutage(slog.LevelInfo, change, s.Name+" outage ended",
+		append(priceAttrs(outage), "hits_replayed", outage.Replayed, "counters_kept", outage.CountersKept)...)
 }
 
-// decidedHits says how the service decides hits without the store, such as "admitted".
-func (s *Store) decidedHits() string {
+// decisionText says how the service decides hits without the store, such as "admitted".
+func (s *Store) decisionText() string {
 	switch s.Mode {
 	case limit.FailAllow:
 		return "admitted"
@@ -131,94 +131,94 @@ func (s *Store) BlipEnded(blip fallback.Outage) {
 }
 
 // recordOutage adds an event about an outage or a blip, and logs or counts it. An Outage without Err is a blip.
-func (s *Store) recordOutage(level slog.Level, c fallback.StateChange, text string, attrs ...any) {
-	e := timeline.Event{Kind: timeline.Breaker, Repeats: true, Failed: c.Down, Text: text, Attrs: details(attrs...)}
-	if c.Down {
-		e.Time = c.Outage.Start
+func (s *Store) recordOutage(level slog.Level, change fallback.StateChange, text string, attrs ...any) {
+	e := timeline.Event{Kind: timeline.Breaker, Repeats: true, Failed: change.Down, Text: text, Attrs: details(attrs...)}
+	if change.Down {
+		e.Time = change.Outage.Start
 	}
 	s.Add(e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := &s.outageLog
-	isBlip, isAwaitedEnd, hasCounted := c.Outage.Err == nil, false, l.outages+l.blips > 0
+	log := &s.outageLog
+	isBlip, endsLoggedOutage, hasCountedEvents := change.Outage.Err == nil, false, log.outages+log.blips > 0
 	if !isBlip {
-		isAwaitedEnd = !c.Down && l.isStartLogged
-		l.isDown, l.isStartLogged = c.Down, false
+		endsLoggedOutage = !change.Down && log.isStartLogged
+		log.isDown, log.isStartLogged = change.Down, false
 	}
 	now := time.Now()
-	if isAwaitedEnd || !hasCounted && now.After(l.pauseEnd) || c.Down && now.After(l.outagePauseEnd) {
+	if endsLoggedOutage || !hasCountedEvents && now.After(log.pauseEnd) || change.Down && now.After(log.outagePauseEnd) {
 		s.Log.Log(context.Background(), level, text, attrs...)
-		l.isStartLogged = c.Down
-		if !hasCounted {
-			l.pauseEnd = now.Add(outageLogPause)
+		log.isStartLogged = change.Down
+		if !hasCountedEvents {
+			log.pauseEnd = now.Add(outageLogPause)
 		}
 		if !isBlip {
-			l.outagePauseEnd = now.Add(outageLogPause)
+			log.outagePauseEnd = now.Add(outageLogPause)
 		}
 		return
 	}
-	if !hasCounted {
-		time.AfterFunc(time.Until(l.pauseEnd), s.logRepeatedOutages)
+	if !hasCountedEvents {
+		time.AfterFunc(time.Until(log.pauseEnd), s.logRepeatedOutages)
 	}
 	switch {
 	case isBlip:
-		l.blips++
-	case c.Down:
-		l.outages, l.lastOutageError = l.outages+1, c.Outage.Err
+		log.blips++
+	case change.Down:
+		log.outages, log.lastOutageError = log.outages+1, change.Outage.Err
 	}
-	l.calls, l.maxExcessHits = l.calls+c.Outage.Calls, l.maxExcessHits+c.Outage.MaxExcessHits
+	log.calls, log.maxExcessHits = log.calls+change.Outage.Calls, log.maxExcessHits+change.Outage.MaxExcessHits
 }
 
 func (s *Store) logRepeatedOutages() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := &s.outageLog
-	attrs := []any{"address", s.Address, "outages", l.outages, "blips", l.blips, "is_down", l.isDown, "calls", l.calls, "most_beyond_limits", l.maxExcessHits}
-	if l.lastOutageError != nil {
-		attrs = append(attrs, "error", l.lastOutageError, "advice", s.Advice(l.lastOutageError))
+	log := &s.outageLog
+	attrs := []any{"address", s.Address, "outages", log.outages, "blips", log.blips, "is_down", log.isDown, "calls", log.calls, "most_beyond_limits", log.maxExcessHits}
+	if log.lastOutageError != nil {
+		attrs = append(attrs, "error", log.lastOutageError, "advice", s.Advice(log.lastOutageError))
 	}
 	text := s.Name + " outages repeated"
-	if l.outages == 0 && l.blips > 0 {
+	if log.outages == 0 && log.blips > 0 {
 		text = "hits decided without " + s.Name + " for short times"
 	}
 	s.Log.Warn(text, attrs...)
 	pauseEnd := time.Now().Add(outageLogPause)
-	*l = outageLog{pauseEnd: pauseEnd, outagePauseEnd: pauseEnd, isDown: l.isDown, isStartLogged: l.isDown}
+	*log = outageLog{pauseEnd: pauseEnd, outagePauseEnd: pauseEnd, isDown: log.isDown, isStartLogged: log.isDown}
 }
 
 // BreakerChanged implements fallback.Observer. With a single breaker, it logs nothing, because each opening is an outage
 // and has its own lines.
-func (s *Store) BreakerChanged(c fallback.BreakerChange) {
-	s.Observer.BreakerChanged(c)
+func (s *Store) BreakerChanged(change fallback.BreakerChange) {
+	s.Observer.BreakerChanged(change)
 	if len(s.Shards) == 1 {
 		return
 	}
-	shard := s.Shards[c.Shard]
+	shard := s.Shards[change.Shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	lastOpening := s.loggedOpenings[c.Shard]
+	lastOpening := s.loggedOpenings[change.Shard]
 	switch {
-	case c.Open && time.Since(lastOpening.openedAt) >= breakerLogPause:
-		s.loggedOpenings[c.Shard] = loggedOpening{openedAt: time.Now(), isOpen: true}
-		s.Log.Warn(s.Name+" breaker opened", "server", shard.Server, "shard", shard.Name, "kind", redis.KindOf(c.Err).String(), "error", c.Err)
-	case !c.Open && lastOpening.isOpen:
-		s.loggedOpenings[c.Shard] = loggedOpening{openedAt: lastOpening.openedAt}
-		s.Log.Info(s.Name+" breaker closed", "server", shard.Server, "shard", shard.Name, "open_for", c.OpenFor.Round(time.Millisecond))
+	case change.Open && time.Since(lastOpening.openedAt) >= breakerLogPause:
+		s.loggedOpenings[change.Shard] = loggedOpening{openedAt: time.Now(), needsClosingLine: true}
+		s.Log.Warn(s.Name+" breaker opened", "server", shard.Server, "shard", shard.Name, "kind", redis.KindOf(change.Err).String(), "error", change.Err)
+	case !change.Open && lastOpening.needsClosingLine:
+		s.loggedOpenings[change.Shard] = loggedOpening{openedAt: lastOpening.openedAt}
+		s.Log.Info(s.Name+" breaker closed", "server", shard.Server, "shard", shard.Name, "open_for", change.OpenFor.Round(time.Millisecond))
 	}
 }
 
 // priceAttrs returns names and values, in turn, that describe the price of an outage.
-func priceAttrs(o *fallback.Outage) []any {
+func priceAttrs(outage *fallback.Outage) []any {
 	attrs := []any{
-		"lasted", o.Duration().Round(time.Millisecond), "calls", o.Calls, "calls_admitted", o.AdmittedCalls,
-		"hits_admitted", o.AdmittedHits, "most_beyond_limits", o.MaxExcessHits,
+		"lasted", outage.Duration().Round(time.Millisecond), "calls", outage.Calls, "calls_admitted", outage.AdmittedCalls,
+		"hits_admitted", outage.AdmittedHits, "most_beyond_limits", outage.MaxExcessHits,
 	}
 	for _, reason := range backend.Reasons {
-		if n := o.ByReason[reason]; n > 0 {
+		if n := outage.ByReason[reason]; n > 0 {
 			attrs = append(attrs, reason.String(), n)
 		}
 	}
-	if limits := fallback.PriceText(o.Limits); limits != "" {
+	if limits := fallback.PriceText(outage.Limits); limits != "" {
 		attrs = append(attrs, "limits", limits)
 	}
 	return attrs

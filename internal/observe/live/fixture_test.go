@@ -54,7 +54,7 @@ type rig struct {
 
 // counts returns the hits on a limit. The limit is empty if the rule has one limit only.
 func counts(rule, limit string, ok, near, denied, shadow uint64) metrics.RuleCounts {
-	return metrics.RuleCounts{Rule: rule, Limit: limit, HitSums: metrics.HitSums{WithinLimit: ok, NearLimit: near, OverLimit: denied + shadow, Shadow: shadow}}
+	return metrics.RuleCounts{Rule: rule, Limit: limit, HitSums: metrics.HitSums{WithinLimit: ok, NearLimit: near, OverLimit: denied + shadow, ShadowHits: shadow}}
 }
 
 // allHits counts all hits of a denied decision.

@@ -12,15 +12,15 @@ import (
 
 // Fleet describes all replicas, as one replica or rls top sees them.
 type Fleet struct {
-	Replicas []Replica `json:"replicas"` // the replica that answers, then the others sorted by name
-	More     int       `json:"more,omitempty"`
+	Replicas []Replica `json:"replicas"`       // the replica that answers, then the others sorted by name
+	More     int       `json:"more,omitempty"` // the number of replicas that Replicas leaves out
 
 	// Reported says that the replicas report themselves in Redis. Without reports, Replicas has only the replica that
 	// answers.
 	Reported bool `json:"reported"`
 
-	// UnknownSince is when the reports of other replicas could no longer be read. Replicas then has only the replica
-	// that answers. UnknownSince is nil if the reports can be read.
+	// UnknownSince is the time since which the reports of other replicas can't be read. Replicas then has only the
+	// replica that answers. UnknownSince is nil if the reports can be read.
 	UnknownSince *time.Time `json:"unknown_since,omitempty"`
 
 	// Notes says in words what is not well: replicas that are lost or differ. State.Details has the notes too.
@@ -31,28 +31,28 @@ type Fleet struct {
 type Replica struct {
 	Name        string                  `json:"name"`
 	Answers     bool                    `json:"answers,omitempty"` // this replica made the snapshot
-	Lost        bool                    `json:"lost,omitempty"`    // it has stopped to report itself
+	Lost        bool                    `json:"lost,omitempty"`    // the replica has stopped reporting itself
 	Version     string                  `json:"version,omitempty"`
 	Limits      string                  `json:"limits,omitempty"` // the hash of the limits in force; empty without limits
-	Figures     *changes.ReplicaFigures `json:"figures"`          // null if they are unknown
-	SeenSeconds float64                 `json:"seen_seconds"`     // the time since its last report
+	Figures     *changes.ReplicaFigures `json:"figures"`          // null if the figures are unknown
+	SeenSeconds float64                 `json:"seen_seconds"`     // the time since the last report of the replica
 }
 
 const (
-	maxReplicas  = 100 // in a Fleet
-	maxGroups    = 3   // groups of replicas in a note
-	maxNames     = 3   // names of replicas in a group
-	maxNameRunes = 60  // of the name of a replica or of a group
+	maxReplicas  = 100 // bounds the replicas in a Fleet
+	maxGroups    = 3   // bounds the groups of replicas in a note
+	maxNames     = 3   // bounds the names of replicas in a group
+	maxNameRunes = 60  // bounds the length of the name of a replica or of a group
 )
 
 // NewFleet returns the fleet of replicas, which must be in the order of Fleet.Replicas. The notes begin with problems.
-func NewFleet(replicas []Replica, more int, problems ...string) Fleet {
-	f := Fleet{Notes: append([]string{}, problems...)}
-	var lost []string
+func NewFleet(replicas []Replica, moreReplicas int, problems ...string) Fleet {
+	fleet := Fleet{Notes: append([]string{}, problems...)}
+	var lostNames []string
 	versions, limits := map[string][]string{}, map[string][]string{} // the values are the names of replicas
 	for _, r := range replicas {
 		if r.Lost {
-			lost = append(lost, r.Name)
+			lostNames = append(lostNames, r.Name)
 			continue
 		}
 		version := cmp.Or(r.Version, "unknown version")
@@ -60,31 +60,31 @@ func NewFleet(replicas []Replica, more int, problems ...string) Fleet {
 		limits[r.LimitsHash()] = append(limits[r.LimitsHash()], r.Name)
 	}
 	if len(limits) > 1 {
-		f.Notes = append(f.Notes, "Replicas have different limits: "+groupsText(limits))
+		fleet.Notes = append(fleet.Notes, "Replicas have different limits: "+groupsText(limits))
 	}
 	if len(versions) > 1 {
-		f.Notes = append(f.Notes, "Replicas have different versions of rls: "+groupsText(versions))
+		fleet.Notes = append(fleet.Notes, "Replicas have different versions of rls: "+groupsText(versions))
 	}
-	if len(lost) > 0 {
-		f.Notes = append(f.Notes, fmt.Sprintf("%s lost, because the last report is older than 15 s: %s", Count(len(lost), "replica"), namesText(lost)))
+	if len(lostNames) > 0 {
+		fleet.Notes = append(fleet.Notes, fmt.Sprintf("%s lost, because the last report is older than 15 s: %s", Count(len(lostNames), "replica"), namesText(lostNames)))
 	}
-	f.Replicas = append([]Replica{}, replicas[:min(len(replicas), maxReplicas)]...)
-	f.More = len(replicas) - len(f.Replicas) + more
-	return f
+	fleet.Replicas = append([]Replica{}, replicas[:min(len(replicas), maxReplicas)]...)
+	fleet.More = len(replicas) - len(fleet.Replicas) + moreReplicas
+	return fleet
 }
 
 // SetFleet replaces the fleet of s, and the notes in its state.
-func (s *Snapshot) SetFleet(f Fleet) {
+func (s *Snapshot) SetFleet(fleet Fleet) {
 	otherDetails := slices.DeleteFunc(slices.Clone(s.State.Details), func(detail string) bool { return slices.Contains(s.Fleet.Notes, detail) })
-	s.State.Details = append(slices.Clone(f.Notes), otherDetails...)
-	if len(f.Notes) > 0 {
+	s.State.Details = append(slices.Clone(fleet.Notes), otherDetails...)
+	if len(fleet.Notes) > 0 {
 		s.State.Level = worseLevel(s.State.Level, Warning)
 	}
-	s.Fleet = f
+	s.Fleet = fleet
 }
 
-// groupsText returns the text of groups of replicas, the largest group first. The key is what the replicas of a group
-// have.
+// groupsText returns the text of groups of replicas, the largest group first. The key of a group is the value that its
+// replicas have in common, such as a version.
 func groupsText(groups map[string][]string) string {
 	var keys []string
 	for key := range groups {
@@ -103,11 +103,11 @@ func groupsText(groups map[string][]string) string {
 // namesText sorts names and returns the first of them.
 func namesText(names []string) string {
 	slices.Sort(names)
-	var shown []string
+	var shownNames []string
 	for _, name := range names[:min(len(names), maxNames)] {
-		shown = append(shown, cutName(name))
+		shownNames = append(shownNames, cutName(name))
 	}
-	return joinSome(shown, len(names), ", ")
+	return joinSome(shownNames, len(names), ", ")
 }
 
 func cutName(name string) string {
@@ -153,13 +153,13 @@ func (l *Live) ReplicaFigures() *changes.ReplicaFigures {
 
 // replicaFigures does the work of ReplicaFigures. The caller holds l.mu.
 func (l *Live) replicaFigures() *changes.ReplicaFigures {
-	f := l.history.currentFigures()
-	if !f.Calls.Now.IsKnown() {
+	currentFigures := l.history.currentFigures()
+	if !currentFigures.Calls.Now.IsKnown() {
 		return nil
 	}
-	figures := &changes.ReplicaFigures{Calls: float64(f.Calls.Now), CPU: float64(f.CPU.Now), MemoryBytes: l.options.Process().MemoryBytes}
-	if f.DeniedShare.Now.IsKnown() { // without calls, the share is unknown
-		figures.Denied = float64(f.DeniedShare.Now * f.Calls.Now)
+	figures := &changes.ReplicaFigures{Calls: float64(currentFigures.Calls.Now), CPU: float64(currentFigures.CPU.Now), MemoryBytes: l.options.Process().MemoryBytes}
+	if currentFigures.DeniedShare.Now.IsKnown() { // without calls, the share is unknown
+		figures.Denied = float64(currentFigures.DeniedShare.Now * currentFigures.Calls.Now)
 	}
 	if l.options.Redis != nil {
 		figures.Blips = l.options.Redis().Blips
@@ -167,38 +167,39 @@ func (l *Live) replicaFigures() *changes.ReplicaFigures {
 	return figures
 }
 
-// fleet returns the fleet, and the number of replicas that are not lost, or 0 if it is unknown. The caller holds l.mu.
-func (l *Live) fleet(now time.Time) (f Fleet, seen int) {
-	own := Replica{Name: l.options.Name, Answers: true, Version: l.options.Version, Limits: l.limitsState.Limits.Hash, Figures: l.replicaFigures()}
+// fleet returns the fleet, and the number of replicas that are not lost. The number is 0 if it is unknown. The caller
+// holds l.mu.
+func (l *Live) fleet(now time.Time) (fleet Fleet, aliveReplicas int) {
+	ownReplica := Replica{Name: l.options.Name, Answers: true, Version: l.options.Version, Limits: l.limitsState.Limits.Hash, Figures: l.replicaFigures()}
 	if l.options.Reports == nil {
-		return NewFleet([]Replica{own}, 0), 0
+		return NewFleet([]Replica{ownReplica}, 0), 0
 	}
-	f, seen = reportedFleet(own, l.options.Reports(), now)
-	f.Reported = true
-	return f, seen
+	fleet, aliveReplicas = reportedFleet(ownReplica, l.options.Reports(), now)
+	fleet.Reported = true
+	return fleet, aliveReplicas
 }
 
 // reportedFleet does the work of fleet with the reports of all replicas.
-func reportedFleet(own Replica, reports changes.Reports, now time.Time) (f Fleet, seen int) {
-	replicas := []Replica{own}
+func reportedFleet(ownReplica Replica, reports changes.Reports, now time.Time) (fleet Fleet, aliveReplicas int) {
+	replicas := []Replica{ownReplica}
 	switch {
 	case reports.Err != nil:
-		f = NewFleet(replicas, 0, fmt.Sprintf("Other replicas unknown since %s: %s", clockText(reports.FailedAt, now), reports.Err))
-		f.UnknownSince = &reports.FailedAt
-		return f, 0
+		fleet = NewFleet(replicas, 0, fmt.Sprintf("Other replicas unknown since %s: %s", clockText(reports.FailedAt, now), reports.Err))
+		fleet.UnknownSince = &reports.FailedAt
+		return fleet, 0
 	case reports.ReadAt.IsZero():
 		return NewFleet(replicas, 0), 0
 	}
-	seen = 1 + reports.More
+	aliveReplicas = 1 + reports.More
 	for _, r := range reports.Replicas {
-		if r.Name == own.Name {
+		if r.Name == ownReplica.Name {
 			continue
 		}
 		r.TimeSinceReport += max(now.Sub(reports.ReadAt), 0)
 		if !r.IsLost() {
-			seen++
+			aliveReplicas++
 		}
 		replicas = append(replicas, Replica{Name: r.Name, Lost: r.IsLost(), Version: r.Build, Limits: r.Limits, Figures: r.Figures, SeenSeconds: r.TimeSinceReport.Seconds()})
 	}
-	return NewFleet(replicas, reports.More), seen
+	return NewFleet(replicas, reports.More), aliveReplicas
 }

@@ -14,15 +14,15 @@ const (
 	RulePath     = "/live/rule"
 )
 
-// RulesAnswer is the answer of RulesHandler.
+// RulesAnswer is the answer of Handlers.Rules.
 type RulesAnswer struct {
 	Rules []Rule `json:"rules"`
-	More  int    `json:"more"` // rules that Rules leaves out
+	More  int    `json:"more"` // the number of rules that Rules leaves out
 
 	Problems []string `json:"problems,omitempty"` // why the newest limits or overrides are not in force
 }
 
-// RuleAnswer is the answer of RuleHandler.
+// RuleAnswer is the answer of Handlers.Rule.
 type RuleAnswer struct {
 	Rule Rule    `json:"rule"`
 	Keys TopKeys `json:"keys"` // the busiest keys of this rule
@@ -36,9 +36,9 @@ type Handlers struct {
 
 // SnapshotFor returns the Snapshot for the caller of r, with hashed keys if the caller must not see values.
 func (h Handlers) SnapshotFor(r *http.Request) *Snapshot {
-	s := *h.Live.Snapshot()
-	s.Keys = h.keysFor(r, s.Keys)
-	return &s
+	snapshot := *h.Live.Snapshot()
+	snapshot.Keys = h.keysFor(r, snapshot.Keys)
+	return &snapshot
 }
 
 // RuleFor returns the rule of a path, and its busiest keys for the caller of r.
@@ -59,9 +59,9 @@ func (h Handlers) Snapshot(w http.ResponseWriter, r *http.Request) { respond(w, 
 
 // Rules answers with the rules that have the parameter filter in their path or in a limit. Quiet rules are included.
 func (h Handlers) Rules(w http.ResponseWriter, r *http.Request) {
-	rules, more := h.Live.Rules(r.URL.Query().Get("filter"))
+	rules, hiddenRules := h.Live.Rules(r.URL.Query().Get("filter"))
 	problems := h.Live.options.Limits().Problems
-	respond(w, RulesAnswer{append([]Rule{}, rules...), more, problems[:min(len(problems), maxProblems)]})
+	respond(w, RulesAnswer{append([]Rule{}, rules...), hiddenRules, problems[:min(len(problems), maxProblems)]})
 }
 
 // Rule answers with the rule whose path is the parameter path, and with the busiest keys of that rule.
@@ -98,11 +98,12 @@ const (
 	// maxViewers is the maximum number of viewers of the stream.
 	maxViewers = 20
 
-	// writeTimeout is how long a viewer may take to read a snapshot of the stream.
+	// writeTimeout is the time that a viewer may take to read a snapshot of the stream.
 	writeTimeout = 10 * time.Second
 )
 
-// Stream sends a snapshot each second as a server-sent event, until the client leaves or there are maxViewers.
+// Stream sends a snapshot each second as a server-sent event, until the client leaves. It sends nothing to a viewer beyond
+// maxViewers.
 func (h Handlers) Stream(w http.ResponseWriter, r *http.Request) {
 	select {
 	case h.viewers <- struct{}{}:

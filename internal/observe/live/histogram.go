@@ -25,8 +25,8 @@ func bucketOf(d time.Duration) int {
 	if power >= maxDurationBits {
 		return histogramBuckets - 1
 	}
-	part := int(d>>(power-bucketBits)) & (1<<bucketBits - 1)
-	return 1 + (power-minDurationBits)<<bucketBits + part
+	bucketInPower := int(d>>(power-bucketBits)) & (1<<bucketBits - 1)
+	return 1 + (power-minDurationBits)<<bucketBits + bucketInPower
 }
 
 // bucketStart returns the shortest duration of a bucket.
@@ -34,8 +34,8 @@ func bucketStart(bucket int) time.Duration {
 	if bucket == 0 {
 		return 0
 	}
-	power, part := (bucket-1)>>bucketBits, (bucket-1)&(1<<bucketBits-1)
-	return time.Duration(1<<bucketBits+part) << (power + minDurationBits - bucketBits)
+	power, bucketInPower := (bucket-1)>>bucketBits, (bucket-1)&(1<<bucketBits-1)
+	return time.Duration(1<<bucketBits+bucketInPower) << (power + minDurationBits - bucketBits)
 }
 
 func (h *histogram) add(other *histogram) {
@@ -45,26 +45,26 @@ func (h *histogram) add(other *histogram) {
 }
 
 // quantile returns the quantile q of the durations, in seconds: with a q of 0.99, 99 % of the durations are shorter. If
-// there are no durations, quantile returns Unknown. A duration in last counts as lastShare durations.
-func (h *histogram) quantile(q float64, last *histogram, lastShare float64) Value {
+// there are no durations, quantile returns Unknown. A duration in lastHistogram counts as lastShare durations.
+func (h *histogram) quantile(q float64, lastHistogram *histogram, lastShare float64) Value {
 	var counts [histogramBuckets]float64
 	total := 0.0
 	for i := range counts {
-		counts[i] = float64(h[i]) + lastShare*float64(last[i])
+		counts[i] = float64(h[i]) + lastShare*float64(lastHistogram[i])
 		total += counts[i]
 	}
 	if total == 0 {
 		return Unknown
 	}
 	rank := q * total
-	for i, n := range counts {
-		if n < rank-1e-6 || n == 0 { // rank has a rounding error
-			rank -= n
+	for i, count := range counts {
+		if count < rank-1e-6 || count == 0 { // rank has a rounding error
+			rank -= count
 			continue
 		}
 		start := bucketStart(i)
 		length := bucketStart(min(i+1, histogramBuckets-1)) - start
-		return Value((float64(start) + rank/n*float64(length)) / float64(time.Second))
+		return Value((float64(start) + rank/count*float64(length)) / float64(time.Second))
 	}
 	return Value(bucketStart(histogramBuckets - 1).Seconds())
 }

@@ -15,34 +15,34 @@ const (
 // the step in progress and the end of the step before. The clock assumes that the hits of the step before were spread
 // evenly over that step.
 type stepClock struct {
-	elapsed    float64 // the seconds since the start of the step in progress
-	lastLength float64 // the seconds of the step before; 0 in the first step
+	elapsedSeconds  float64 // the seconds since the start of the step in progress
+	lastStepSeconds float64 // the seconds of the step before; 0 in the first step
 }
 
 // advance moves the clock forward by seconds, and reports whether a step ends.
 func (c *stepClock) advance(seconds float64) bool {
-	c.elapsed += seconds
-	if c.elapsed < stepSeconds-0.5 {
+	c.elapsedSeconds += seconds
+	if c.elapsedSeconds < stepSeconds-0.5 {
 		return false
 	}
-	c.lastLength, c.elapsed = c.elapsed, 0
+	c.lastStepSeconds, c.elapsedSeconds = c.elapsedSeconds, 0
 	return true
 }
 
 // lastShare returns the share of the step before that is in the last stepSeconds: 0.4 if 3 of 5 seconds have elapsed.
-func (c *stepClock) lastShare() float64 { return max(1-c.elapsed/stepSeconds, 0) }
+func (c *stepClock) lastStepShare() float64 { return max(1-c.elapsedSeconds/stepSeconds, 0) }
 
 // perSecond returns the current rate, from the count in the step in progress and the count in the step before. The
 // rate is NaN before the clock advances for the first time.
-func (c *stepClock) perSecond(current, last float64) float64 {
-	return (current + c.lastShare()*last) / (c.elapsed + c.lastShare()*c.lastLength)
+func (c *stepClock) perSecond(currentCount, lastCount float64) float64 {
+	return (currentCount + c.lastStepShare()*lastCount) / (c.elapsedSeconds + c.lastStepShare()*c.lastStepSeconds)
 }
 
 // history has the figures of the last five minutes.
 type history struct {
 	stepClock
-	current, last sample  // the samples of the step in progress and of the step before
-	steps         Figures // has only the points, which describe past steps
+	currentSample, lastSample sample  // the samples of the step in progress and of the step before
+	steps                     Figures // has only the points, which describe past steps
 }
 
 // sample describes what happened in a span of time.
@@ -52,52 +52,54 @@ type sample struct {
 	cpuTime time.Duration
 }
 
-// add adds the sample of that many seconds, and reports whether a step ends.
-func (h *history) add(s *sample, seconds float64) (endsStep bool) {
-	h.current.calls.add(&s.calls)
-	h.current.redis.add(&s.redis)
-	h.current.cpuTime += s.cpuTime
+// add adds a sample that describes the given number of seconds, and reports whether a step ends.
+func (h *history) add(newSample *sample, seconds float64) (endsStep bool) {
+	h.currentSample.calls.add(&newSample.calls)
+	h.currentSample.redis.add(&newSample.redis)
+	h.currentSample.cpuTime += newSample.cpuTime
 	if !h.advance(seconds) {
 		return false
 	}
-	h.last, h.current = h.current, sample{}
+	h.lastSample, h.currentSample = h.currentSample, sample{}
 	figures := h.currentFigures()
-	current := figures.series()
-	for i, past := range h.steps.series() {
-		past.Points = append(past.Points, current[i].Now)
-		past.Points = slices.Delete(past.Points, 0, max(len(past.Points)-historySteps, 0))
+	currentSeries := figures.series()
+	for i, pastSeries := range h.steps.series() {
+		pastSeries.Points = append(pastSeries.Points, currentSeries[i].Now)
+		pastSeries.Points = slices.Delete(pastSeries.Points, 0, max(len(pastSeries.Points)-historySteps, 0))
 	}
 	return true
 }
 
 // currentFigures returns the current values of the figures, without points.
 func (h *history) currentFigures() Figures {
-	c, last := &h.current.calls, &h.last.calls
-	perSecond := func(n, last uint64) Series { return Series{Now: Value(h.perSecond(float64(n), float64(last)))} }
-	quantile := func(current, last *histogram, q float64) Series {
-		return Series{Now: current.quantile(q, last, h.lastShare())}
+	currentCalls, lastCalls := &h.currentSample.calls, &h.lastSample.calls
+	perSecond := func(n, lastCalls uint64) Series {
+		return Series{Now: Value(h.perSecond(float64(n), float64(lastCalls)))}
+	}
+	quantile := func(currentHistogram, lastCalls *histogram, q float64) Series {
+		return Series{Now: currentHistogram.quantile(q, lastCalls, h.lastStepShare())}
 	}
 	deniedShare := Unknown
-	if calls := float64(c.calls) + h.lastShare()*float64(last.calls); calls > 0 {
-		deniedShare = Value((float64(c.denied) + h.lastShare()*float64(last.denied)) / calls)
+	if calls := float64(currentCalls.calls) + h.lastStepShare()*float64(lastCalls.calls); calls > 0 {
+		deniedShare = Value((float64(currentCalls.deniedCalls) + h.lastStepShare()*float64(lastCalls.deniedCalls)) / calls)
 	}
 	return Figures{
 		StepSeconds: stepSeconds,
-		Calls:       perSecond(c.calls, last.calls), DeniedShare: Series{Now: deniedShare}, Errors: perSecond(c.errors, last.errors), Refused: perSecond(c.refused, last.refused), GivenUp: perSecond(c.givenUp, last.givenUp),
-		P50: quantile(&c.latency, &last.latency, 0.5), P99: quantile(&c.latency, &last.latency, 0.99),
-		RedisP50: quantile(&h.current.redis, &h.last.redis, 0.5), RedisP99: quantile(&h.current.redis, &h.last.redis, 0.99),
-		RedisMax: quantile(&h.current.redis, &h.last.redis, 1), RedisStalls: perSecond(c.redisStalls, last.redisStalls),
-		WithoutRedis: perSecond(c.fallbackDecisions, last.fallbackDecisions), Unmatched: perSecond(c.unmatched, last.unmatched),
-		CPU: Series{Now: Value(h.perSecond(h.current.cpuTime.Seconds(), h.last.cpuTime.Seconds()))},
+		Calls:       perSecond(currentCalls.calls, lastCalls.calls), DeniedShare: Series{Now: deniedShare}, Errors: perSecond(currentCalls.failedCalls, lastCalls.failedCalls), Refused: perSecond(currentCalls.refusedCalls, lastCalls.refusedCalls), GivenUp: perSecond(currentCalls.givenUpCalls, lastCalls.givenUpCalls),
+		P50: quantile(&currentCalls.latency, &lastCalls.latency, 0.5), P99: quantile(&currentCalls.latency, &lastCalls.latency, 0.99),
+		RedisP50: quantile(&h.currentSample.redis, &h.lastSample.redis, 0.5), RedisP99: quantile(&h.currentSample.redis, &h.lastSample.redis, 0.99),
+		RedisMax: quantile(&h.currentSample.redis, &h.lastSample.redis, 1), RedisStalls: perSecond(currentCalls.redisStalls, lastCalls.redisStalls),
+		WithoutRedis: perSecond(currentCalls.fallbackDecisions, lastCalls.fallbackDecisions), Unmatched: perSecond(currentCalls.unmatchedDescriptors, lastCalls.unmatchedDescriptors),
+		CPU: Series{Now: Value(h.perSecond(h.currentSample.cpuTime.Seconds(), h.lastSample.cpuTime.Seconds()))},
 	}
 }
 
 // figures returns the current values of the figures, with their points.
 func (h *history) figures() Figures {
 	figures := h.currentFigures()
-	past := h.steps.series()
+	pastSeries := h.steps.series()
 	for i, series := range figures.series() {
-		series.Points = append([]Value{}, past[i].Points...)
+		series.Points = append([]Value{}, pastSeries[i].Points...)
 	}
 	return figures
 }

@@ -17,48 +17,48 @@ const (
 
 // topKeys returns the busiest keys. If accept is not nil, topKeys returns only keys for which accept returns true.
 func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
-	r := l.options.Recorder
-	top := TopKeys{Mode: l.options.Keys, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, Callers: []Key{}, SampledShare: Value(r.sampledShare())}
+	recorder := l.options.Recorder
+	topKeys := TopKeys{Mode: l.options.Keys, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, Callers: []Key{}, SampledShare: Value(recorder.sampledShare())}
 	if l.options.Keys == KeysOff {
-		return top
+		return topKeys
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	recorder.mu.Lock()
+	defer recorder.mu.Unlock()
 	appendTop := func(list []Key, s *sketch, n int) []Key {
-		for _, e := range s.top(n, accept) {
+		for _, e := range s.topEntries(n, accept) {
 			list = append(list, l.newKey(&e))
 		}
 		return list
 	}
-	top.Hottest, top.Denied = appendTop(top.Hottest, r.hottest, maxKeys), appendTop(top.Denied, r.denied, maxKeys)
-	top.Unmatched = appendTop(top.Unmatched, r.examples, maxExamples)
-	for _, e := range r.callers.top(maxCallers, nil) {
-		top.Callers = append(top.Callers, Key{Key: l.keyText(e.key), Rate: Value(e.rate), DeniedRate: Value(e.deniedRate), Share: Value(e.share)})
+	topKeys.Hottest, topKeys.Denied = appendTop(topKeys.Hottest, recorder.hottestKeys, maxKeys), appendTop(topKeys.Denied, recorder.deniedKeys, maxKeys)
+	topKeys.Unmatched = appendTop(topKeys.Unmatched, recorder.examples, maxExamples)
+	for _, e := range recorder.callers.topEntries(maxCallers, nil) {
+		topKeys.Callers = append(topKeys.Callers, Key{Key: l.keyText(e.key), Rate: Value(e.rate), DeniedRate: Value(e.deniedRate), Share: Value(e.share)})
 	}
-	return top
+	return topKeys
 }
 
-func (l *Live) newKey(e *rankedEntry) Key {
-	k := Key{Key: l.keyText(e.key), Rate: Value(e.rate), DeniedRate: Value(e.deniedRate), Share: Value(e.share)}
+func (l *Live) newKey(entry *rankedEntry) Key {
+	key := Key{Key: l.keyText(entry.key), Rate: Value(entry.rate), DeniedRate: Value(entry.deniedRate), Share: Value(entry.share)}
 	switch {
-	case e.rule != nil:
-		k.Rule, k.Limit = e.rule.Path, e.limit.String()
-	case e.isDomainUnknown:
-		k.Rule, k.Limit = pathOf(e.key), "unknown domain"
+	case entry.rule != nil:
+		key.Rule, key.Limit = entry.rule.Path, entry.limit.String()
+	case entry.isDomainUnknown:
+		key.Rule, key.Limit = pathOf(entry.key), "unknown domain"
 	default:
-		k.Rule, k.Limit = pathOf(e.key), "no rule"
+		key.Rule, key.Limit = pathOf(entry.key), "no rule"
 	}
-	if e.capacity > 0 {
-		k.Spent, k.Capacity = &e.spent, &e.capacity
-		k.IsShare = e.limit != nil && e.capacity != e.limit.Limit.Capacity()
+	if entry.capacity > 0 {
+		key.Spent, key.Capacity = &entry.spent, &entry.capacity
+		key.IsShare = entry.limit != nil && entry.capacity != entry.limit.Limit.Capacity()
 	}
-	if d := e.denials; d.areActive(time.Now().UnixMicro()) {
-		k.LimitedSince = new(time.UnixMicro(d.first).UTC())
-		if d.passesAt != neverPasses {
-			k.PassesAt = new(time.UnixMicro(d.passesAt).UTC())
+	if d := entry.denials; d.areActive(time.Now().UnixMicro()) {
+		key.LimitedSince = new(time.UnixMicro(d.firstTime).UTC())
+		if d.retryTime != neverPasses {
+			key.PassesAt = new(time.UnixMicro(d.retryTime).UTC())
 		}
 	}
-	return k
+	return key
 }
 
 // pathOf returns the domain and the entry keys of a descriptor like the path of a rule: "shop|tenant=acme" gives
@@ -87,18 +87,18 @@ func (l *Live) keyText(key []byte) string {
 func (l *Live) hashKeyText(text string) string { return "#" + l.hash.Value(text) }
 
 // hashedKeys returns a copy of top with hashes in place of the keys.
-func (l *Live) hashedKeys(top TopKeys) TopKeys {
-	if top.Mode != KeysOn {
-		return top
+func (l *Live) hashedKeys(topKeys TopKeys) TopKeys {
+	if topKeys.Mode != KeysOn {
+		return topKeys
 	}
-	top.Mode, top.Hidden = KeysHashed, true
+	topKeys.Mode, topKeys.Hidden = KeysHashed, true
 	hashAll := func(keys []Key) []Key {
-		hashed := append([]Key{}, keys...)
-		for i := range hashed {
-			hashed[i].Key = l.hashKeyText(hashed[i].Key)
+		hashes := append([]Key{}, keys...)
+		for i := range hashes {
+			hashes[i].Key = l.hashKeyText(hashes[i].Key)
 		}
-		return hashed
+		return hashes
 	}
-	top.Hottest, top.Denied, top.Unmatched, top.Callers = hashAll(top.Hottest), hashAll(top.Denied), hashAll(top.Unmatched), hashAll(top.Callers)
-	return top
+	topKeys.Hottest, topKeys.Denied, topKeys.Unmatched, topKeys.Callers = hashAll(topKeys.Hottest), hashAll(topKeys.Denied), hashAll(topKeys.Unmatched), hashAll(topKeys.Callers)
+	return topKeys
 }

@@ -47,8 +47,8 @@ type Options struct {
 // Bounds of a Snapshot.
 const (
 	maxRules     = 100
-	maxKeys      = 20 // in each list of TopKeys
-	maxExamples  = 5  // descriptors without a rule
+	maxKeys      = 20 // bounds each list of TopKeys
+	maxExamples  = 5  // bounds the descriptors without a rule
 	maxCallers   = 10
 	maxEvents    = 100
 	maxOverrides = 200
@@ -72,17 +72,17 @@ type Live struct {
 	rules        ruleIndex
 	limitsState  State        // has only the fields that change with the limits in force
 	overrides    OverrideList // the overrides of the limits in force
-	countsReadAt time.Time    // when the hits on all limits were last read
-	viewedAt     time.Time    // when somebody last looked at a snapshot or at rules
+	countsReadAt time.Time    // the time of the last read of the hits on all limits
+	viewedAt     time.Time    // the last time at which somebody looked at a snapshot or at rules
 	snapshot     *Snapshot    // the last snapshot, or nil
 }
 
 // New returns a Live. Its figures are empty until Run runs.
-func New(o Options) *Live {
+func New(options Options) *Live {
 	now := time.Now()
-	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
 	return &Live{
-		options: o, hash: decisionlog.NewHash(rand.Text()), viewers: make(chan struct{}, maxViewers), traffic: &traffic{rules: map[string]*ruleTraffic{}},
+		options: options, hash: decisionlog.NewHash(rand.Text()), viewers: make(chan struct{}, maxViewers), traffic: &traffic{rules: map[string]*ruleTraffic{}},
 		startTime: now, lastSample: now, countsReadAt: now,
 	}
 }
@@ -107,8 +107,8 @@ func (l *Live) takeSample(now time.Time) {
 	l.addSample(now)
 }
 
-// viewerTimeout is how long after a view the hits on all limits are read with each sample. Without viewers, the hits
-// are read only once in each step, because there can be many rules.
+// For viewerTimeout after a view, each sample reads the hits on all limits. Without viewers, only one sample in each step
+// reads these hits, because there can be many rules.
 const viewerTimeout = 10 * time.Second
 
 // addSample does the work of takeSample. The caller holds l.mu.
@@ -128,14 +128,14 @@ func (l *Live) addSample(now time.Time) {
 		l.denials.log(now, l.options.Log)
 	}
 	if endsStep || now.Sub(l.viewedAt) < viewerTimeout {
-		l.traffic.addCounts(l.options.Counts(), endsStep, l.history.lastLength)
+		l.traffic.addCounts(l.options.Counts(), endsStep, l.history.lastStepSeconds)
 		l.countsReadAt = now
 	}
 }
 
-const snapshotTTL = 500 * time.Millisecond // how long viewers share a snapshot
+const snapshotTTL = 500 * time.Millisecond // the time for which viewers share a snapshot
 
-// Snapshot returns a description of the process, at most snapshotTTL old. Viewers share it and must not change it.
+// Snapshot returns a description of the process, at most snapshotTTL old. Viewers share the snapshot and must not change it.
 func (l *Live) Snapshot() *Snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,14 +155,14 @@ func (l *Live) Snapshot() *Snapshot {
 func (l *Live) newSnapshot(now time.Time) *Snapshot {
 	l.refreshLimits()
 	events := l.options.Events.Events()
-	fleet, seen := l.fleet(now)
+	fleet, aliveReplicas := l.fleet(now)
 	return &Snapshot{
 		Time:      now,
 		Started:   l.startTime,
 		Version:   l.options.Version,
 		Instance:  l.options.Instance,
 		Process:   l.options.Process(),
-		State:     l.state(now, fleet.Notes, seen),
+		State:     l.state(now, fleet.Notes, aliveReplicas),
 		Fleet:     fleet,
 		Figures:   l.history.figures(),
 		Rules:     l.ruleList(),
@@ -185,26 +185,26 @@ func (l *Live) quotaRules() []quota.RuleStats {
 
 // state describes the process. fleetNotes and replicas are about all replicas.
 func (l *Live) state(now time.Time, fleetNotes []string, replicas int) State {
-	s, limits := l.limitsState, l.options.Limits()
-	s.Limits.Source, s.Limits.Since = limits.Source, limits.Since
-	s.Limits.Problems = append([]string{}, limits.Problems[:min(len(limits.Problems), maxProblems)]...)
-	s.Limits.MoreProblems = len(limits.Problems) - len(s.Limits.Problems)
-	s.Draining = l.options.Draining()
+	state, limits := l.limitsState, l.options.Limits()
+	state.Limits.Source, state.Limits.Since = limits.Source, limits.Since
+	state.Limits.Problems = append([]string{}, limits.Problems[:min(len(limits.Problems), maxProblems)]...)
+	state.Limits.MoreProblems = len(limits.Problems) - len(state.Limits.Problems)
+	state.Draining = l.options.Draining()
 	if l.options.Redis != nil {
-		s.Redis = l.options.Redis()
+		state.Redis = l.options.Redis()
 	}
 	if l.options.Candidate != nil {
-		s.Candidate = l.options.Candidate()
+		state.Candidate = l.options.Candidate()
 	}
-	s.Replicas = replicas
-	s.setSummary(now, signals{figures: l.history.steps, denials: l.denials.alarm}, fleetNotes)
-	return s
+	state.Replicas = replicas
+	state.setSummary(now, signals{figures: l.history.steps, denials: l.denials.alarm}, fleetNotes)
+	return state
 }
 
 func (l *Live) ruleList() RuleList {
 	list := RuleList{Total: l.limitsState.Limits.Rules, Shown: []Rule{}}
-	paths, more := l.traffic.busiest(maxRules)
-	list.More, list.Quiet = more, len(l.rules.rules)-more
+	paths, hiddenRules := l.traffic.busiestRules(maxRules)
+	list.More, list.Quiet = hiddenRules, len(l.rules.rules)-hiddenRules
 	for _, path := range paths {
 		rule, isKnown := l.rules.ruleAt(path)
 		if isKnown {
@@ -224,19 +224,19 @@ func (l *Live) refreshLimits() {
 		return
 	}
 	l.limitsState = State{Backend: l.options.Backend, ShadowMode: l.options.ShadowMode, Limits: Limits{Domains: []string{}}}
-	if s := &l.limitsState; config != nil {
+	if state := &l.limitsState; config != nil {
 		const maxShown = 5
 		switches := config.OffSwitches()
 		for _, o := range switches[:min(len(switches), maxShown)] {
-			s.SwitchedOff = append(s.SwitchedOff, o.Path+o.Notes.String())
+			state.SwitchedOff = append(state.SwitchedOff, o.Path+o.Notes.String())
 		}
 		if len(switches) > maxShown {
-			s.SwitchedOff = append(s.SwitchedOff, "and more")
+			state.SwitchedOff = append(state.SwitchedOff, "and more")
 		}
-		s.ShadowMode = config.IsShadow(l.options.ShadowMode)
-		s.Limits.Loaded, s.Limits.Hash, s.Limits.Rules = true, config.Hash(), config.RuleCount()
+		state.ShadowMode = config.IsShadow(l.options.ShadowMode)
+		state.Limits.Loaded, state.Limits.Hash, state.Limits.Rules = true, config.Hash(), config.RuleCount()
 		for _, d := range config.Domains() {
-			s.Limits.Domains = append(s.Limits.Domains, d.Name)
+			state.Limits.Domains = append(state.Limits.Domains, d.Name)
 		}
 	}
 	authors := map[string]string{} // the key is the target of the override
@@ -255,16 +255,16 @@ const maxFoundRules = 500
 
 // Rules returns the rules with a path or a limit that contains text. Upper and lower case are the same. Rules returns
 // the first 500 of these rules in file order, also the quiet rules, and the number of further rules.
-func (l *Live) Rules(text string) (rules []Rule, more int) {
+func (l *Live) Rules(text string) (rules []Rule, hiddenRules int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.viewedAt = time.Now()
 	l.refreshLimits()
-	rules, more = l.rules.search(text, maxFoundRules)
+	rules, hiddenRules = l.rules.search(text, maxFoundRules)
 	for i := range rules {
 		l.traffic.setTraffic(&rules[i], &l.history.stepClock)
 	}
-	return rules, more
+	return rules, hiddenRules
 }
 
 // Rule returns the rule with this path, and its busiest keys. isKnown is false if the rule is not in force and had no

@@ -20,10 +20,10 @@ import (
 
 // Bounds of the memory of a Recorder. docs/observability.md has the resulting memory.
 const (
-	maxStripes  = 64   // stripes of call counts
-	sketchKeys  = 2560 // keys with the most hits, and as many keys with the most denied hits
-	exampleKeys = 100  // descriptors without a rule
-	callerKeys  = 500  // callers
+	maxStripes     = 64   // stripes of call counts
+	maxSketchKeys  = 2560 // keys with the most hits, and as many keys with the most denied hits
+	maxExampleKeys = 100  // descriptors without a rule
+	maxCallerKeys  = 500  // callers
 )
 
 // maxEventsPerSecond bounds the CPU time of the sketches. If there are more decisions, the sketches get only a random
@@ -39,17 +39,17 @@ type Recorder struct {
 
 	sampleInterval atomic.Uint32 // 10 means that the sketches get one of ten calls
 
-	givenUp, redisStalls atomic.Uint64 // the counts since the last collect
+	givenUpCalls, redisStalls atomic.Uint64 // the counts since the last collect
 
 	redisMu    sync.Mutex
 	redisTrips histogram // round trips to Redis since the last collect
 
-	mu       sync.Mutex         // guards the fields below
-	hottest  *sketch            // the keys with the most hits
-	denied   *sketch            // the keys with the most denied hits
-	examples *sketch            // the most frequent descriptors without a rule
-	callers  *sketch            // the callers with the most calls
-	ruleUses map[string]float64 // the highest use of each rule since the last collect; the key is the path of the rule
+	mu          sync.Mutex         // guards the fields below
+	hottestKeys *sketch            // the keys with the most hits
+	deniedKeys  *sketch            // the keys with the most denied hits
+	examples    *sketch            // the most frequent descriptors without a rule
+	callers     *sketch            // the callers with the most calls
+	ruleUses    map[string]float64 // the highest use of each rule since the last collect; the key is the path of the rule
 }
 
 // stripe is a part of a Recorder. A call uses a random stripe, so that calls hardly wait for each other.
@@ -61,40 +61,40 @@ type stripe struct {
 
 // callCounts has the numbers of calls and decisions in a span of time.
 type callCounts struct {
-	calls, denied, errors uint64 // all calls, denied calls, and calls that failed for other reasons than refused and givenUp
-	refused               uint64 // calls of callers that had sent too many calls
-	givenUp               uint64 // calls that the callers gave up; rls may have answered too late
-	redisStalls           uint64 // batches that waited because Redis stood still
-	decisions             uint64
-	fallbackDecisions     uint64 // decisions of the fallback
-	unmatched             uint64 // descriptors that no rule limits
-	latency               histogram
+	calls, deniedCalls, failedCalls uint64 // all calls, denied calls, and calls that failed for other reasons than refusedCalls and givenUpCalls
+	refusedCalls                    uint64 // calls of callers that had sent too many calls
+	givenUpCalls                    uint64 // calls that the callers gave up; rls may have answered too late
+	redisStalls                     uint64 // batches that waited because Redis stood still
+	decisions                       uint64
+	fallbackDecisions               uint64 // decisions of the fallback
+	unmatchedDescriptors            uint64 // descriptors that no rule limits
+	latency                         histogram
 }
 
 func (c *callCounts) add(other *callCounts) {
 	c.calls += other.calls
-	c.denied += other.denied
-	c.errors += other.errors
-	c.refused += other.refused
-	c.givenUp += other.givenUp
+	c.deniedCalls += other.deniedCalls
+	c.failedCalls += other.failedCalls
+	c.refusedCalls += other.refusedCalls
+	c.givenUpCalls += other.givenUpCalls
 	c.redisStalls += other.redisStalls
 	c.decisions += other.decisions
 	c.fallbackDecisions += other.fallbackDecisions
-	c.unmatched += other.unmatched
+	c.unmatchedDescriptors += other.unmatchedDescriptors
 	c.latency.add(&other.latency)
 }
 
 // event describes the hits of one call on one key.
 type event struct {
-	hash         uint64
-	rule         *descriptors.Rule      // nil if no rule limits the descriptor
-	limit        *descriptors.RateLimit // the limit with the highest use
-	hits, denied float64                // include the hits of calls that are not in the sample; denied hits are also in hits
-	spent        int64                  // hits that limit counts now
-	capacity     int64                  // hits that limit can count; 0 if spent is unknown
+	hash             uint64
+	rule             *descriptors.Rule      // nil if no rule limits the descriptor
+	limit            *descriptors.RateLimit // the limit with the highest use
+	hits, deniedHits float64                // include the hits of calls that are not in the sample; denied hits are also in hits
+	spent            int64                  // hits that limit counts now
+	capacity         int64                  // hits that limit can count; 0 if spent is unknown
 
-	time     int64 // the start of the call, as Unix time in microseconds
-	passesAt int64 // when the denied hits pass, as Unix time in microseconds; 0 if no hit is denied
+	time      int64 // the start of the call, as Unix time in microseconds
+	retryTime int64 // the time at which the denied hits pass, as Unix time in microseconds; 0 if no hit is denied
 
 	isDomainUnknown bool // the domain has no limits
 }
@@ -105,7 +105,7 @@ func NewRecorder(overHits func(service.Decision) int64, keepKeys bool) *Recorder
 	stripes := min(1<<bits.Len(uint(4*runtime.GOMAXPROCS(0)-1)), maxStripes)
 	r := &Recorder{
 		overHits: overHits, keepKeys: keepKeys, seed: maphash.MakeSeed(), stripes: make([]stripe, stripes),
-		hottest: newSketch(sketchKeys), denied: newSketch(sketchKeys), examples: newSketch(exampleKeys), callers: newSketch(callerKeys),
+		hottestKeys: newSketch(maxSketchKeys), deniedKeys: newSketch(maxSketchKeys), examples: newSketch(maxExampleKeys), callers: newSketch(maxCallerKeys),
 		ruleUses: map[string]float64{},
 	}
 	r.sampleInterval.Store(1)
@@ -113,68 +113,69 @@ func NewRecorder(overHits func(service.Decision) int64, keepKeys bool) *Recorder
 }
 
 // Answered implements service.Observer.
-func (r *Recorder) Answered(ctx context.Context, c *service.Call) {
-	random := rand.Uint64()
-	r.count(c, int(random))
+func (r *Recorder) Answered(ctx context.Context, call *service.Call) {
+	randomNumber := rand.Uint64()
+	r.count(call, int(randomNumber))
 	interval := r.sampleInterval.Load()
-	if interval > 1 && uint32(random>>32)%interval != 0 {
+	if interval > 1 && uint32(randomNumber>>32)%interval != 0 {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.keepKeys {
-		r.addCaller(ctx, c, float64(interval))
-		for i, rule := range c.Rules {
-			if rule == nil && c.IsUnmatched(i) {
-				r.addExample(c, i, float64(interval))
+		r.addCaller(ctx, call, float64(interval))
+		for i, rule := range call.Rules {
+			if rule == nil && call.IsUnmatched(i) {
+				r.addExample(call, i, float64(interval))
 			}
 		}
 	}
-	for i := 0; i < c.DecisionCount(); {
-		i = r.addDescriptor(c, i, float64(interval))
+	for i := 0; i < call.DecisionCount(); {
+		i = r.addDescriptor(call, i, float64(interval))
 	}
 }
 
-// addCaller counts weight calls of the caller of c: c itself, and the calls that are not in the sample.
-func (r *Recorder) addCaller(ctx context.Context, c *service.Call, weight float64) {
+// addCaller counts a number of calls of the caller of call. This number is weight: the call itself, and the calls that are
+// not in the sample.
+func (r *Recorder) addCaller(ctx context.Context, call *service.Call, weight float64) {
 	var memory [maxKeyBytes]byte
-	key := c.AppendCaller(memory[:0], ctx)
+	key := call.AppendCaller(memory[:0], ctx)
 	if len(key) == 0 {
 		return
 	}
-	ev := event{hash: maphash.Bytes(r.seed, key), hits: weight}
-	if c.IsRefused() || c.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
-		ev.denied = weight
+	newEvent := event{hash: maphash.Bytes(r.seed, key), hits: weight}
+	if call.IsRefused() || call.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
+		newEvent.deniedHits = weight
 	}
-	r.callers.add(&ev, key[:min(len(key), maxKeyBytes)], weight)
+	r.callers.add(&newEvent, key[:min(len(key), maxKeyBytes)], weight)
 }
 
-// count counts c in the stripe that random chooses.
-func (r *Recorder) count(c *service.Call, random int) {
-	bucket := bucketOf(time.Since(c.Start))
-	s := r.lockStripe(random)
-	defer s.mu.Unlock()
-	s.calls++
-	s.latency[bucket]++
+// count counts call in the stripe that randomNumber chooses.
+func (r *Recorder) count(call *service.Call, randomNumber int) {
+	bucket := bucketOf(time.Since(call.Start))
+	stripe := r.lockStripe(randomNumber)
+	defer stripe.mu.Unlock()
+	stripe.calls++
+	stripe.latency[bucket]++
 	switch {
-	case c.IsGivenUp(): // CallGivenUp counts the call
-	case c.IsRefused():
-		s.refused++
-	case c.Err != nil:
-		s.errors++
-	case c.Response.GetOverallCode() != rlsv3.RateLimitResponse_OK:
-		s.denied++
+	case call.IsGivenUp(): // CallGivenUp counts the call
+	case call.IsRefused():
+		stripe.refusedCalls++
+	case call.Err != nil:
+		stripe.failedCalls++
+	case call.Response.GetOverallCode() != rlsv3.RateLimitResponse_OK:
+		stripe.deniedCalls++
 	}
-	for i, rule := range c.Rules {
-		if rule == nil && c.IsUnmatched(i) {
-			s.unmatched++
+	for i, rule := range call.Rules {
+		if rule == nil && call.IsUnmatched(i) {
+			stripe.unmatchedDescriptors++
 		}
 	}
-	for i := range c.DecisionCount() {
-		if d := c.Decision(i); d.Result.Err == nil {
-			s.decisions++
+	for i := range call.DecisionCount() {
+		if d := call.Decision(i); d.Result.Err == nil {
+			stripe.decisions++
 			if d.Result.IsDegraded() {
-				s.fallbackDecisions++
+				stripe.fallbackDecisions++
 			}
 		}
 	}
@@ -188,7 +189,7 @@ func (r *Recorder) addExample(c *service.Call, i int, weight float64) {
 }
 
 // CallGivenUp records that a caller has given up a call.
-func (r *Recorder) CallGivenUp() { r.givenUp.Add(1) }
+func (r *Recorder) CallGivenUp() { r.givenUpCalls.Add(1) }
 
 // RedisStalled records a batch that waited because Redis stood still.
 func (r *Recorder) RedisStalled() { r.redisStalls.Add(1) }
@@ -200,58 +201,58 @@ func (r *Recorder) RedisAnswered(duration time.Duration) {
 	r.redisTrips[bucketOf(duration)]++
 }
 
-func (r *Recorder) lockStripe(random int) *stripe {
-	s := &r.stripes[random&(len(r.stripes)-1)]
-	s.mu.Lock()
-	return s
+func (r *Recorder) lockStripe(randomNumber int) *stripe {
+	stripe := &r.stripes[randomNumber&(len(r.stripes)-1)]
+	stripe.mu.Lock()
+	return stripe
 }
 
-// addDescriptor adds the decisions of c on one descriptor. The first of these decisions has the index i. addDescriptor
+// addDescriptor adds the decisions of call on one descriptor. The first of these decisions has the index i. addDescriptor
 // returns the index of the first decision on the next descriptor.
-func (r *Recorder) addDescriptor(c *service.Call, i int, weight float64) int {
-	first := c.Decision(i)
-	ev := event{rule: first.Rule, limit: first.Limit, hits: weight * float64(max(first.N, 0)), time: c.Start.UnixMicro()}
+func (r *Recorder) addDescriptor(call *service.Call, i int, weight float64) int {
+	firstDecision := call.Decision(i)
+	newEvent := event{rule: firstDecision.Rule, limit: firstDecision.Limit, hits: weight * float64(max(firstDecision.N, 0)), time: call.Start.UnixMicro()}
 	use, isDecided := -1.0, false
-	for ; i < c.DecisionCount(); i++ {
-		d := c.Decision(i)
-		if d.Descriptor != first.Descriptor {
+	for ; i < call.DecisionCount(); i++ {
+		decision := call.Decision(i)
+		if decision.Descriptor != firstDecision.Descriptor {
 			break
 		}
-		if d.Result.Err != nil {
+		if decision.Result.Err != nil {
 			continue
 		}
 		isDecided = true
-		if !d.Result.Allowed && !d.Shadow && d.N > 0 {
-			ev.denied = max(ev.denied, weight*float64(r.overHits(d)))
-			ev.passesAt = max(ev.passesAt, passesAt(&d, ev.time))
+		if !decision.Result.Allowed && !decision.Shadow && decision.N > 0 {
+			newEvent.deniedHits = max(newEvent.deniedHits, weight*float64(r.overHits(decision)))
+			newEvent.retryTime = max(newEvent.retryTime, retryTimeOf(&decision, newEvent.time))
 		}
-		spent, capacity := spentAndCapacity(&d)
-		if u := useOf(spent, capacity); u > use {
-			use, ev.limit, ev.spent, ev.capacity = u, d.Limit, spent, capacity
+		spent, capacity := spentAndCapacity(&decision)
+		if decisionUse := useOf(spent, capacity); decisionUse > use {
+			use, newEvent.limit, newEvent.spent, newEvent.capacity = decisionUse, decision.Limit, spent, capacity
 		}
 	}
 	if isDecided {
-		r.addEvent(&ev, first.Key)
+		r.addEvent(&newEvent, firstDecision.Key)
 	}
 	return i
 }
 
 // addEvent adds an event of a key that a rule limits. The caller holds r.mu.
-func (r *Recorder) addEvent(ev *event, key []byte) {
-	if use := useOf(ev.spent, ev.capacity); use > r.ruleUses[ev.rule.Path] {
-		r.ruleUses[ev.rule.Path] = use
+func (r *Recorder) addEvent(event *event, key []byte) {
+	if use := useOf(event.spent, event.capacity); use > r.ruleUses[event.rule.Path] {
+		r.ruleUses[event.rule.Path] = use
 	}
-	if !r.keepKeys || ev.hits == 0 {
+	if !r.keepKeys || event.hits == 0 {
 		return
 	}
-	ev.hash = maphash.Bytes(r.seed, key)
+	event.hash = maphash.Bytes(r.seed, key)
 	key = key[:min(len(key), maxKeyBytes)]
-	r.hottest.add(ev, key, ev.hits)
-	r.denied.add(ev, key, ev.denied)
+	r.hottestKeys.add(event, key, event.hits)
+	r.deniedKeys.add(event, key, event.deniedHits)
 }
 
-// passesAt returns when the denied hits of d pass, as Unix time in microseconds.
-func passesAt(d *service.Decision, now int64) int64 {
+// retryTimeOf returns the time at which the denied hits of d pass, as Unix time in microseconds.
+func retryTimeOf(d *service.Decision, now int64) int64 {
 	if d.Result.RetryAfter == limit.Never {
 		return neverPasses
 	}
@@ -266,38 +267,38 @@ func useOf(spent, capacity int64) float64 {
 	return float64(spent) / float64(capacity)
 }
 
-// spentAndCapacity returns the spent hits and the capacity of the limit of d. If the fallback decided, these are the
+// spentAndCapacity returns the spent hits and the capacity of the limit of decision. If the fallback decided, they are the
 // hits and the capacity of the share of this replica, or 0 and 0 if the fallback counts nothing.
-func spentAndCapacity(d *service.Decision) (spent, capacity int64) {
-	l := d.Limit.Limit
-	if d.Result.IsDegraded() {
-		if l = d.Result.Share; l == nil {
+func spentAndCapacity(decision *service.Decision) (spent, capacity int64) {
+	limit := decision.Limit.Limit
+	if decision.Result.IsDegraded() {
+		if limit = decision.Result.Share; limit == nil {
 			return 0, 0
 		}
 	}
-	return max(l.Spent(d.Result.Result), 0), l.Capacity()
+	return max(limit.Spent(decision.Result.Result), 0), limit.Capacity()
 }
 
 // collect returns the counts, the round trips to Redis and the highest use of each rule since the last call of collect.
-// The last call was this number of seconds ago.
+// seconds is the time since this last call.
 func (r *Recorder) collect(seconds float64) (counts callCounts, redisTrips histogram, uses map[string]float64) {
 	for i := range r.stripes {
-		s := &r.stripes[i]
-		s.mu.Lock()
-		counts.add(&s.callCounts)
-		s.callCounts = callCounts{}
-		s.mu.Unlock()
+		sketch := &r.stripes[i]
+		sketch.mu.Lock()
+		counts.add(&sketch.callCounts)
+		sketch.callCounts = callCounts{}
+		sketch.mu.Unlock()
 	}
-	counts.givenUp, counts.redisStalls = r.givenUp.Swap(0), r.redisStalls.Swap(0)
+	counts.givenUpCalls, counts.redisStalls = r.givenUpCalls.Swap(0), r.redisStalls.Swap(0)
 	r.redisMu.Lock()
 	redisTrips, r.redisTrips = r.redisTrips, histogram{}
 	r.redisMu.Unlock()
-	eventsPerSecond := float64(counts.decisions+counts.unmatched+counts.refused) / max(seconds, 1)
+	eventsPerSecond := float64(counts.decisions+counts.unmatchedDescriptors+counts.refusedCalls) / max(seconds, 1)
 	r.sampleInterval.Store(uint32(max(math.Ceil(eventsPerSecond/maxEventsPerSecond), 1)))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, s := range []*sketch{r.hottest, r.denied, r.examples, r.callers} {
-		s.advance(seconds)
+	for _, sketch := range []*sketch{r.hottestKeys, r.deniedKeys, r.examples, r.callers} {
+		sketch.advance(seconds)
 	}
 	uses, r.ruleUses = r.ruleUses, make(map[string]float64, len(r.ruleUses))
 	return counts, redisTrips, uses

@@ -39,8 +39,8 @@ func TestCallsAreCounted(t *testing.T) {
 		r.call()
 		counts, _, uses := r.options.Recorder.collect(1)
 		assert.EqualValues(t, 16, counts.calls)
-		assert.EqualValues(t, 5, counts.denied)
-		assert.EqualValues(t, 1, counts.errors)
+		assert.EqualValues(t, 5, counts.deniedCalls)
+		assert.EqualValues(t, 1, counts.failedCalls)
 		assert.EqualValues(t, 15, counts.decisions)
 		assert.Equal(t, map[string]float64{"shop > tenant": 1.5}, uses)
 		counts, _, uses = r.options.Recorder.collect(1)
@@ -117,8 +117,8 @@ func TestKeysAreForgottenIfOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(o *Options) { o.Keys, o.Recorder = KeysOff, NewRecorder(allHits, false) })
 		r.call("tenant=secret")
-		assert.Empty(t, r.options.Recorder.hottest.heap)
-		assert.Empty(t, r.options.Recorder.denied.heap)
+		assert.Empty(t, r.options.Recorder.hottestKeys.heap)
+		assert.Empty(t, r.options.Recorder.deniedKeys.heap)
 		r.tick(5)
 		assert.Equal(t, TopKeys{Mode: KeysOff, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, Callers: []Key{}, SampledShare: 1}, r.Snapshot().Keys)
 		_, keys, _ := r.Rule("shop > tenant")
@@ -164,7 +164,7 @@ func TestBusiestKeysOfSampledCallsAreFound(t *testing.T) {
 	}
 	assert.InDelta(t, 0.1, r.sampledShare(), 0.01)
 	foundCount := 0
-	top := r.hottest.top(20, nil)
+	top := r.hottestKeys.topEntries(20, nil)
 	for i := range top {
 		if number, _ := strconv.Atoi(string(top[i].key)); number < 20 {
 			foundCount++
@@ -190,14 +190,14 @@ func TestRecorderMemoryIsBoundedUnderFloodOfKeys(t *testing.T) {
 	key := make([]byte, 10*maxKeyBytes)
 	for i := range 1_000_000 {
 		binary.LittleEndian.PutUint64(key, uint64(i))
-		r.addEvent(&event{rule: rule, limit: rateLimit, hits: 1, denied: 1}, key)
+		r.addEvent(&event{rule: rule, limit: rateLimit, hits: 1, deniedHits: 1}, key)
 	}
 	r.collect(1)
 	usedBytes := heapBytes() - bytesBefore
 	assert.Less(t, usedBytes, 4<<20)
 	t.Logf("a Recorder uses %.2f MiB after 1M random keys of %d bytes", float64(usedBytes)/(1<<20), len(key))
-	assert.Len(t, r.hottest.entries, sketchKeys)
-	assert.Len(t, r.denied.entries, sketchKeys)
+	assert.Len(t, r.hottestKeys.entries, maxSketchKeys)
+	assert.Len(t, r.deniedKeys.entries, maxSketchKeys)
 	runtime.KeepAlive(r)
 }
 
@@ -358,7 +358,7 @@ func TestFloodOfDescriptorsWithoutARuleIsBounded(t *testing.T) {
 	recorder.collect(1)
 	assert.Less(t, heapBytes()-bytesBefore, 1<<20)
 	assert.EqualValues(t, 10, recorder.sampleInterval.Load(), "the sketches get one of ten calls from now on")
-	assert.Len(t, recorder.examples.entries, exampleKeys)
+	assert.Len(t, recorder.examples.entries, maxExampleKeys)
 	examples := r.topKeys(nil).Unmatched
 	require.Len(t, examples, maxExamples)
 	assert.Equal(t, "shop|common=1", examples[0].Key)

@@ -18,62 +18,62 @@ type ruleIndex struct {
 // newRuleIndex returns the rules of config, which can be nil. authors has the authors of overrides; the key is the
 // target of the override.
 func newRuleIndex(config *descriptors.Config, authors map[string]string) ruleIndex {
-	b := ruleIndex{config: config, indexes: map[string]int{}}
+	index := ruleIndex{config: config, indexes: map[string]int{}}
 	if config == nil {
-		return b
+		return index
 	}
 	config.EachDescriptor(func(domain string, trail []*limitsfile.Descriptor) {
 		r := newRule(domain, trail)
 		if r.Override != nil {
 			r.Override.Author = authors[r.Override.Target]
 		}
-		b.indexes[r.Path] = len(b.rules)
-		b.rules = append(b.rules, r)
+		index.indexes[r.Path] = len(index.rules)
+		index.rules = append(index.rules, r)
 	})
-	return b
+	return index
 }
 
 func newRule(domain string, trail []*limitsfile.Descriptor) Rule {
-	d := trail[len(trail)-1]
-	r := Rule{
-		Domain: domain, Path: limitsfile.Path(domain, trail), Label: d.Label(), Depth: len(trail),
-		Limits: []Limit{}, Use: Unknown, Marks: []string{}, File: d.File, Line: d.Line,
+	descriptor := trail[len(trail)-1]
+	rule := Rule{
+		Domain: domain, Path: limitsfile.Path(domain, trail), Label: descriptor.Label(), Depth: len(trail),
+		Limits: []Limit{}, Use: Unknown, Marks: []string{}, File: descriptor.File, Line: descriptor.Line,
 	}
-	unlimited, enabled := 0, 0
-	for _, l := range d.Limits {
-		r.Limits = append(r.Limits, newLimit(l))
-		if l.Unlimited {
-			unlimited++
+	unlimitedCount, enabledCount := 0, 0
+	for _, limit := range descriptor.Limits {
+		rule.Limits = append(rule.Limits, newLimit(limit))
+		if limit.Unlimited {
+			unlimitedCount++
 		}
-		if l.Enabled {
-			enabled++
+		if limit.Enabled {
+			enabledCount++
 		}
 	}
 	addMark := func(isSet bool, text string) {
 		if isSet {
-			r.Marks = append(r.Marks, text)
+			rule.Marks = append(rule.Marks, text)
 		}
 	}
-	addMark(d.ShadowMode, "shadow")
-	addMark(d.EnforcedPercent > 0, fmt.Sprintf("enforce %v %%", d.EnforcedPercent))
-	addMark(d.QuotaMode, "quota")
-	addMark(d.Quota != nil, "shared by Envoys")
-	addMark(unlimited > 0, "unlimited")
-	addMark(enabled == 0, "disabled")
-	addMark(d.CreationNotes != nil, "run time")
-	if n := len(d.Overrides); n > 0 {
-		o := d.Overrides[n-1]
-		if d.OffSwitch() == nil {
-			r.Marks = append(r.Marks, "override")
+	addMark(descriptor.ShadowMode, "shadow")
+	addMark(descriptor.EnforcedPercent > 0, fmt.Sprintf("enforce %v %%", descriptor.EnforcedPercent))
+	addMark(descriptor.QuotaMode, "quota")
+	addMark(descriptor.Quota != nil, "shared by Envoys")
+	addMark(unlimitedCount > 0, "unlimited")
+	addMark(enabledCount == 0, "disabled")
+	addMark(descriptor.CreationNotes != nil, "run time")
+	if n := len(descriptor.Overrides); n > 0 {
+		lastOverride := descriptor.Overrides[n-1]
+		if descriptor.OffSwitch() == nil {
+			rule.Marks = append(rule.Marks, "override")
 		} else {
-			r.Marks = []string{"off"} // the switch sets shadow mode or disables the limits
+			rule.Marks = []string{"off"} // the switch sets shadow mode or disables the limits
 		}
-		r.Override = &RuleOverride{Target: o.Target}
-		if !o.ExpiresAt.IsZero() {
-			r.Override.ExpiresAt = &o.ExpiresAt
+		rule.Override = &RuleOverride{Target: lastOverride.Target}
+		if !lastOverride.ExpiresAt.IsZero() {
+			rule.Override.ExpiresAt = &lastOverride.ExpiresAt
 		}
 	}
-	return r
+	return rule
 }
 
 func newLimit(l *limitsfile.Limit) Limit {
@@ -96,16 +96,16 @@ func (b *ruleIndex) ruleAt(path string) (rule Rule, isKnown bool) {
 
 // search returns the first n rules with a path or a limit that contains text, and the number of further such rules.
 // Upper and lower case are the same.
-func (b *ruleIndex) search(text string, n int) (found []Rule, more int) {
+func (b *ruleIndex) search(text string, n int) (foundRules []Rule, moreCount int) {
 	text = strings.ToLower(text)
 	for i := range b.rules {
 		switch r := &b.rules[i]; {
 		case !r.Contains(text):
-		case len(found) == n:
-			more++
+		case len(foundRules) == n:
+			moreCount++
 		default:
-			found = append(found, *r)
+			foundRules = append(foundRules, *r)
 		}
 	}
-	return found, more
+	return foundRules, moreCount
 }

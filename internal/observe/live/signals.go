@@ -49,13 +49,13 @@ func (s signals) describe(now time.Time, addPart func(Level, string), addDetail 
 		for points[len(points)-1-steps] == 0 {
 			steps++
 		}
-		last := clockText(now.Add(-time.Duration(steps*stepSeconds)*time.Second), now)
+		lastStall := clockText(now.Add(-time.Duration(steps*stepSeconds)*time.Second), now)
 		if steps < warningSteps {
 			level = Warning
-			addPart(Warning, "Redis stands still at times, the network doesn't; last at "+last)
+			addPart(Warning, "Redis stands still at times, the network doesn't; last at "+lastStall)
 		}
-		addDetail(level, "In five minutes, Redis kept %.0f batches waiting, the last at %s: the slowest took %s, half of all less than %v. Look for slow commands, for saving, and for CPU time that Redis lacks",
-			stalls, last, secondsText(s.figures.RedisMax.Max()), time.Duration(mean(s.figures.RedisP50.Points)*1e9).Round(10*time.Microsecond))
+		addDetail(level, "In five minutes, Redis kept %.0f batches waiting, the last at %s. The slowest batch took %s, and half of all batches took less than %v. Look for slow commands, for saving, and for CPU time that Redis lacks",
+			stalls, lastStall, secondsText(s.figures.RedisMax.Max()), time.Duration(mean(s.figures.RedisP50.Points)*1e9).Round(10*time.Microsecond))
 	}
 }
 
@@ -77,13 +77,13 @@ type callRates struct{ total, denied float64 }
 
 // newCallRates returns the mean rates of some steps. calls and deniedShare have a point for each step.
 func newCallRates(calls, deniedShare []Value) callRates {
-	r := callRates{total: mean(calls)}
+	rates := callRates{total: mean(calls)}
 	for i, share := range deniedShare {
 		if share.IsKnown() {
-			r.denied += float64(calls[i]*share) / float64(len(calls))
+			rates.denied += float64(calls[i]*share) / float64(len(calls))
 		}
 	}
-	return r
+	return rates
 }
 
 func (r callRates) admitted() float64    { return r.total - r.denied }
@@ -91,22 +91,22 @@ func (r callRates) deniedShare() float64 { return r.denied / max(r.total, 1e-9) 
 
 // denialAlarm describes denials of most calls. It is zero while most calls are admitted.
 type denialAlarm struct {
-	since      time.Time // zero if most calls are admitted
-	now        callRates // the rates of the recent steps
-	lastStep   callRates // the rates of the last step with calls
-	before     callRates // the rates before the alarm
-	isJump     bool      // the share of denied calls was clearly lower before the alarm
-	lastChange string    // the last change of the limits before the alarm, with its age then; or empty
-	undoing    string    // how to undo lastChange
+	startTime     time.Time // zero if most calls are admitted
+	recentRates   callRates // the rates of the recent steps
+	lastStepRates callRates // the rates of the last step with calls
+	earlierRates  callRates // the rates before the alarm
+	isJump        bool      // the share of denied calls was clearly lower before the alarm
+	lastChange    string    // the last change of the limits before the alarm; empty if no limits have changed
+	undoAdvice    string    // how to undo lastChange
 }
 
 // isMassDenial reports whether limits deny calls that they admitted before. A flood of new calls is no mass denial,
 // because the limits still admit as many calls as before, or another client has stopped meanwhile.
 func (a *denialAlarm) isMassDenial() bool {
-	if !a.isJump || a.lastChange == "" && a.now.total > floodGrowth*a.before.total {
+	if !a.isJump || a.lastChange == "" && a.recentRates.total > floodGrowth*a.earlierRates.total {
 		return !a.isJump && a.lastChange != ""
 	}
-	return a.now.admitted() < admittedFallRate*a.before.admitted()
+	return a.recentRates.admitted() < admittedFallRate*a.earlierRates.admitted()
 }
 
 // denialWatch compares the denied calls of the recent steps with the denied calls before.
@@ -134,71 +134,71 @@ func (w *denialWatch) log(now time.Time, log *slog.Logger) {
 }
 
 // update sets or ends the alarm after a step.
-func (w *denialWatch) update(now time.Time, f *Figures, events *timeline.Timeline) {
-	calls, shares := f.Calls.Points, f.DeniedShare.Points
-	split := max(len(calls)-recentSteps, 0)
-	current, before := newCallRates(calls[split:], shares[split:]), newCallRates(calls[:split], shares[:split])
-	share, last := current.deniedShare(), w.alarm.lastStep
-	if step := newCallRates(calls[len(calls)-1:], shares[len(calls)-1:]); step.total > 0 {
-		last = step
+func (w *denialWatch) update(now time.Time, figures *Figures, events *timeline.Timeline) {
+	calls, shares := figures.Calls.Points, figures.DeniedShare.Points
+	recentStart := max(len(calls)-recentSteps, 0)
+	recentRates, earlierRates := newCallRates(calls[recentStart:], shares[recentStart:]), newCallRates(calls[:recentStart], shares[:recentStart])
+	deniedShare, lastStepRates := recentRates.deniedShare(), w.alarm.lastStepRates
+	if stepRates := newCallRates(calls[len(calls)-1:], shares[len(calls)-1:]); stepRates.total > 0 {
+		lastStepRates = stepRates
 	}
-	if current.total < minSignalRate || share < jumpDeniedShare || last.deniedShare() < jumpDeniedShare {
+	if recentRates.total < minSignalRate || deniedShare < jumpDeniedShare || lastStepRates.deniedShare() < jumpDeniedShare {
 		w.alarm = denialAlarm{}
 		return
 	}
-	isJump := len(calls) >= minCompareSteps && before.total >= minSignalRate && share >= before.deniedShare()+jumpDifference
-	if w.alarm.since.IsZero() && (isJump || share >= mostDeniedShare) {
-		w.alarm = denialAlarm{since: now, before: before, isJump: isJump}
-		w.alarm.lastChange, w.alarm.undoing = lastChange(now, events.Events())
+	isJump := len(calls) >= minCompareSteps && earlierRates.total >= minSignalRate && deniedShare >= earlierRates.deniedShare()+jumpDifference
+	if w.alarm.startTime.IsZero() && (isJump || deniedShare >= mostDeniedShare) {
+		w.alarm = denialAlarm{startTime: now, earlierRates: earlierRates, isJump: isJump}
+		w.alarm.lastChange, w.alarm.undoAdvice = lastChange(now, events.Events())
 	}
-	w.alarm.now, w.alarm.lastStep = current, last
+	w.alarm.recentRates, w.alarm.lastStepRates = recentRates, lastStepRates
 }
 
 // lastChange describes the last change of the limits, and how to undo it. It returns "" if no limits have changed within
 // causeTime.
-func lastChange(now time.Time, events []timeline.Event) (text, undoing string) {
+func lastChange(now time.Time, events []timeline.Event) (text, undoAdvice string) {
 	i := slices.IndexFunc(events, func(e timeline.Event) bool {
 		return (e.Kind == timeline.Reload && len(e.Attrs) > 2 || e.Kind == timeline.Override) && now.Sub(e.Time) < causeTime
 	})
 	if i < 0 {
 		return "", ""
 	}
-	undoing = "put the old limits back where they come from; rls limits rollback undoes only overrides"
+	undoAdvice = "put the old limits back where they come from; rls limits rollback undoes only overrides"
 	if events[i].Kind == timeline.Override {
-		undoing = "rls limits rollback undoes it"
+		undoAdvice = "rls limits rollback undoes it"
 	}
 	text = secondsText(Value(now.Sub(events[i].Time).Seconds())) + " before: " + events[i].Text + " at " + clockText(events[i].Time, now)
-	for _, a := range events[i].Attrs {
-		if a.Name != "rules" {
-			text += ", " + a.Name + " " + a.Value
+	for _, attr := range events[i].Attrs {
+		if attr.Name != "rules" {
+			text += ", " + attr.Name + " " + attr.Value
 		}
 	}
-	return text, undoing
+	return text, undoAdvice
 }
 
 func (a *denialAlarm) describe(now time.Time, addPart func(Level, string), addDetail func(Level, string, ...any)) {
-	if a.since.IsZero() {
+	if a.startTime.IsZero() {
 		return
 	}
-	share := fmt.Sprintf("%.0f %% of the calls denied", 100*a.lastStep.deniedShare())
+	share := fmt.Sprintf("%.0f %% of the calls denied", 100*a.lastStepRates.deniedShare())
 	level := Warning
 	switch {
 	case a.isMassDenial():
 		level = Trouble
-		addPart(Trouble, "Mass denial: "+share+" since "+clockText(a.since, now))
-		addDetail(Trouble, "Before, %.0f %% of the calls were denied and %.1f a second admitted, now %.1f: limits deny what they admitted before. If the most denied keys show no single caller as the cause, stop the denials with rls limits off --all --for 15m --reason incident",
-			100*a.before.deniedShare(), a.before.admitted(), a.lastStep.admitted())
+		addPart(Trouble, "Mass denial: "+share+" since "+clockText(a.startTime, now))
+		addDetail(Trouble, "Before the alarm, %.0f %% of the calls were denied, and %.1f calls a second were admitted. Now %.1f calls a second are admitted, because limits deny calls that they admitted before. If the most denied keys show no single caller as the cause, stop the denials with rls limits off --all --for 15m --reason incident",
+			100*a.earlierRates.deniedShare(), a.earlierRates.admitted(), a.lastStepRates.admitted())
 	case a.isJump:
 		cause := ", but as many calls admitted as before: some callers send more"
-		if a.now.admitted() < admittedFallRate*a.before.admitted() {
+		if a.recentRates.admitted() < admittedFallRate*a.earlierRates.admitted() {
 			cause = ": no limit changed, some callers send more, and others less"
 		}
-		addPart(Warning, share+" since "+clockText(a.since, now)+cause)
+		addPart(Warning, share+" since "+clockText(a.startTime, now)+cause)
 		return // a change of the limits is not the cause
 	default:
 		addPart(Warning, share)
 	}
 	if a.lastChange != "" {
-		addDetail(level, "The limits changed %s. If this change is the cause: %s", a.lastChange, a.undoing)
+		addDetail(level, "The limits changed %s. If this change is the cause: %s", a.lastChange, a.undoAdvice)
 	}
 }

@@ -48,7 +48,7 @@ func TestMassDenialIsTroubleWithinTwoMinutes(t *testing.T) {
 		r.run(20, 5, "a", "b")
 		state := r.Snapshot().State
 		assert.Equal(t, Trouble, state.Level)
-		assert.Contains(t, fmt.Sprint(state.Details), "a second admitted, now 0.0: limits deny")
+		assert.Contains(t, fmt.Sprint(state.Details), "Now 0.0 calls a second are admitted, because limits deny")
 		assert.Contains(t, fmt.Sprint(state.Details), "The limits changed 15s before: limits in force at ")
 		assert.Contains(t, state.Headline, "Mass denial: 100 % of the calls denied since")
 		assert.Contains(t, fmt.Sprint(state.Details), "changed shop > tenant: 100 per second → 0 per second")

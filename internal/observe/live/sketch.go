@@ -27,9 +27,9 @@ type entry struct {
 	count, overcount float64 // the real count of the key is from count - overcount to count
 	heapIndex        int     // the index of the entry in the heap
 
-	newHits  keyHits // hits since the last advance
-	hits     keyHits // earlier hits in the current step of clock
-	lastHits keyHits // hits in the step before
+	newHits      keyHits // hits since the last advance
+	stepHits     keyHits // earlier hits in the current step of clock
+	lastStepHits keyHits // hits in the step before
 
 	key   []byte // has at most maxKeyBytes; the rest is cut off
 	rule  *descriptors.Rule
@@ -48,28 +48,28 @@ type entry struct {
 
 // denials has Unix times in microseconds: the first and the last denial since the key became limited, and the time at
 // which denied hits pass again.
-type denials struct{ first, last, passesAt int64 }
+type denials struct{ firstTime, lastTime, retryTime int64 }
 
 const (
-	neverPasses   = math.MaxInt64 // the passesAt of hits that exceed the capacity
+	neverPasses   = math.MaxInt64 // the retryTime of hits that exceed the capacity
 	limitedMicros = 10_000_000    // a key stays limited for at least 10 seconds after a denial
 )
 
 // areActive reports whether the key is limited at now.
 func (d denials) areActive(now int64) bool {
-	return d.first != 0 && (now < d.last+limitedMicros || now < d.passesAt && d.passesAt != neverPasses)
+	return d.firstTime != 0 && (now < d.lastTime+limitedMicros || now < d.retryTime && d.retryTime != neverPasses)
 }
 
-// add adds the answer to hits at now. If passesAt is 0, the hits were admitted, so denied hits pass now as well.
-// Otherwise the hits were denied, and they pass at passesAt.
-func (d *denials) add(now, passesAt int64) {
+// add adds the answer to hits at now. If retryTime is 0, the hits were admitted, so denied hits pass now as well.
+// Otherwise the hits were denied, and they pass at retryTime.
+func (d *denials) add(now, retryTime int64) {
 	switch {
-	case passesAt == 0:
-		d.passesAt = min(d.passesAt, now)
+	case retryTime == 0:
+		d.retryTime = min(d.retryTime, now)
 	case d.areActive(now):
-		d.last, d.passesAt = now, passesAt
+		d.lastTime, d.retryTime = now, retryTime
 	default:
-		*d = denials{first: now, last: now, passesAt: passesAt}
+		*d = denials{firstTime: now, lastTime: now, retryTime: retryTime}
 	}
 }
 
@@ -105,39 +105,40 @@ func newSketch(maxKeys int) *sketch {
 	return &sketch{maxKeys: maxKeys, entries: make(map[uint64]*entry, maxKeys), heap: make(entryHeap, 0, maxKeys)}
 }
 
-// add adds n to the count of a key, by which keys are ranked, and adds the hits of ev. If n is 0, add ignores a key that is not in s.
-func (s *sketch) add(ev *event, key []byte, n float64) {
-	e := s.entries[ev.hash]
-	if e == nil {
+// add adds n to the count of a key, and the hits of event to the hits of the key. The counts rank the keys. If n is 0, add
+// ignores a key that is not in s.
+func (s *sketch) add(event *event, key []byte, n float64) {
+	entry := s.entries[event.hash]
+	if entry == nil {
 		if n == 0 {
 			return
 		}
-		e = s.newEntry(ev.hash, key)
+		entry = s.newEntry(event.hash, key)
 	}
 	s.total += n
-	e.count += n
-	heap.Fix(&s.heap, e.heapIndex)
-	e.newHits.total += float32(ev.hits)
-	e.newHits.denied += float32(ev.denied)
-	e.denials.add(ev.time, ev.passesAt)
-	if use := useOf(ev.spent, ev.capacity); !e.hasUse || use > useOf(e.spent, e.capacity) {
-		e.rule, e.limit, e.isDomainUnknown, e.spent, e.capacity, e.hasUse = ev.rule, ev.limit, ev.isDomainUnknown, ev.spent, ev.capacity, true
+	entry.count += n
+	heap.Fix(&s.heap, entry.heapIndex)
+	entry.newHits.total += float32(event.hits)
+	entry.newHits.denied += float32(event.deniedHits)
+	entry.denials.add(event.time, event.retryTime)
+	if use := useOf(event.spent, event.capacity); !entry.hasUse || use > useOf(entry.spent, entry.capacity) {
+		entry.rule, entry.limit, entry.isDomainUnknown, entry.spent, entry.capacity, entry.hasUse = event.rule, event.limit, event.isDomainUnknown, event.spent, event.capacity, true
 	}
 }
 
 // newEntry adds an entry for a new key. In a full sketch, the new entry replaces the entry with the lowest count.
 func (s *sketch) newEntry(hash uint64, key []byte) *entry {
-	var e *entry
+	var createdEntry *entry
 	if len(s.heap) < s.maxKeys {
-		e = &entry{hash: hash, key: slices.Clone(key)}
-		heap.Push(&s.heap, e)
+		createdEntry = &entry{hash: hash, key: slices.Clone(key)}
+		heap.Push(&s.heap, createdEntry)
 	} else {
-		e = s.heap[0]
-		delete(s.entries, e.hash)
-		*e = entry{hash: hash, key: append(e.key[:0], key...), count: e.count, overcount: e.count}
+		createdEntry = s.heap[0]
+		delete(s.entries, createdEntry.hash)
+		*createdEntry = entry{hash: hash, key: append(createdEntry.key[:0], key...), count: createdEntry.count, overcount: createdEntry.count}
 	}
-	s.entries[hash] = e
-	return e
+	s.entries[hash] = createdEntry
+	return createdEntry
 }
 
 const countHalfLife = 60 // a count halves in 60 seconds
@@ -154,15 +155,15 @@ func (s *sketch) advance(seconds float64) {
 	decay := math.Exp2(-seconds / countHalfLife)
 	s.total *= decay
 	endsStep := s.clock.advance(seconds)
-	for _, e := range s.heap {
-		e.hits.total += e.newHits.total
-		e.hits.denied += e.newHits.denied
+	for _, entry := range s.heap {
+		entry.stepHits.total += entry.newHits.total
+		entry.stepHits.denied += entry.newHits.denied
 		if endsStep {
-			e.lastHits, e.hits = e.hits, keyHits{}
+			entry.lastStepHits, entry.stepHits = entry.stepHits, keyHits{}
 		}
-		e.newHits, e.hasUse = keyHits{}, false
-		e.count *= decay
-		e.overcount *= decay
+		entry.newHits, entry.hasUse = keyHits{}, false
+		entry.count *= decay
+		entry.overcount *= decay
 	}
 	for len(s.heap) > 0 && s.heap[0].count < minCount {
 		delete(s.entries, heap.Pop(&s.heap).(*entry).hash)
@@ -177,7 +178,7 @@ type rankedEntry struct {
 
 // top returns the n entries with the highest counts, the highest first. A count that can be too high ranks by its lower
 // bound. If accept is not nil, top returns only entries for which accept returns true. The result is a copy.
-func (s *sketch) top(n int, accept func(*entry) bool) []rankedEntry {
+func (s *sketch) topEntries(n int, accept func(*entry) bool) []rankedEntry {
 	lowerBound := func(e *entry) float64 { return e.count - e.overcount }
 	var entries []*entry
 	for _, e := range s.heap {
@@ -188,15 +189,15 @@ func (s *sketch) top(n int, accept func(*entry) bool) []rankedEntry {
 	slices.SortFunc(entries, func(a, b *entry) int {
 		return cmp.Or(cmp.Compare(lowerBound(b), lowerBound(a)), cmp.Compare(a.hash, b.hash))
 	})
-	top := make([]rankedEntry, min(len(entries), n))
-	for i := range top {
+	topEntries := make([]rankedEntry, min(len(entries), n))
+	for i := range topEntries {
 		e := entries[i]
-		top[i] = rankedEntry{
+		topEntries[i] = rankedEntry{
 			entry: *e, share: lowerBound(e) / s.total,
-			rate:       s.clock.perSecond(float64(e.hits.total), float64(e.lastHits.total)),
-			deniedRate: s.clock.perSecond(float64(e.hits.denied), float64(e.lastHits.denied)),
+			rate:       s.clock.perSecond(float64(e.stepHits.total), float64(e.lastStepHits.total)),
+			deniedRate: s.clock.perSecond(float64(e.stepHits.denied), float64(e.lastStepHits.denied)),
 		}
-		top[i].key = slices.Clone(e.key)
+		topEntries[i].key = slices.Clone(e.key)
 	}
-	return top
+	return topEntries
 }

@@ -40,7 +40,7 @@ func (z *zipf) draw() int {
 // recall returns how many of the n most frequent numbers are among the n top keys of s, as a share from 0 to 1.
 func recall(s *sketch, n int) float64 {
 	foundCount := 0
-	for _, e := range s.top(n, nil) {
+	for _, e := range s.topEntries(n, nil) {
 		if int(e.hash) < n {
 			foundCount++
 		}
@@ -52,7 +52,7 @@ func TestBusiestKeysOfZipfTrafficAreFound(t *testing.T) {
 	t.Parallel()
 	const keys = 1_000_000
 	for seed := range uint64(1) {
-		s, z := newSketch(sketchKeys), newZipf(keys, 1.1, seed)
+		s, z := newSketch(maxSketchKeys), newZipf(keys, 1.1, seed)
 		for range 60 { // seconds
 			for range maxEventsPerSecond {
 				number := z.draw()
@@ -68,14 +68,14 @@ func TestRatesFollowTraffic(t *testing.T) {
 	t.Parallel()
 	s := newSketch(10)
 	addSecond := func(hits, denied float64) {
-		s.add(&event{hash: 1, hits: hits, denied: denied}, []byte("a"), hits)
+		s.add(&event{hash: 1, hits: hits, deniedHits: denied}, []byte("a"), hits)
 		s.add(&event{hash: 2, hits: 100}, []byte("b"), 100)
 		s.advance(1)
 	}
 	for range 20 {
 		addSecond(300, 200)
 	}
-	top := s.top(5, nil)
+	top := s.topEntries(5, nil)
 	require.Len(t, top, 2)
 	assert.Equal(t, "a", string(top[0].key))
 	assertRates := func(wantAll, wantDenied float64) {
@@ -87,13 +87,13 @@ func TestRatesFollowTraffic(t *testing.T) {
 	for range 5 {
 		addSecond(10, 0)
 	}
-	top = s.top(5, nil)
+	top = s.topEntries(5, nil)
 	assertRates(10, 0)
 	assert.Equal(t, "a", string(top[0].key), "keys are sorted by the hits of the last minutes")
 	for range 120 {
 		addSecond(10, 0)
 	}
-	assert.Equal(t, "b", string(s.top(1, nil)[0].key))
+	assert.Equal(t, "b", string(s.topEntries(1, nil)[0].key))
 }
 
 func TestKeyWithoutHitsIsForgotten(t *testing.T) {
@@ -105,9 +105,9 @@ func TestKeyWithoutHitsIsForgotten(t *testing.T) {
 		s.advance(60)
 	}
 	require.Len(t, s.entries, 1)
-	assert.Equal(t, "b", string(s.top(5, nil)[0].key))
+	assert.Equal(t, "b", string(s.topEntries(5, nil)[0].key))
 	s.add(&event{hash: 1, hits: 5}, []byte("a"), 5)
-	assert.Len(t, s.top(5, nil), 2)
+	assert.Len(t, s.topEntries(5, nil), 2)
 	checkSketch(t, s)
 }
 
@@ -139,7 +139,7 @@ func TestSketchKeepsItsOrderUnderRandomTraffic(t *testing.T) {
 }
 
 func TestFloodOfKeysLeavesSketchBounded(t *testing.T) {
-	s := newSketch(sketchKeys)
+	s := newSketch(maxSketchKeys)
 	key := make([]byte, 2*maxKeyBytes)
 	rule, limit := &descriptors.Rule{}, &descriptors.RateLimit{}
 	heavy := 0
@@ -156,7 +156,7 @@ func TestFloodOfKeysLeavesSketchBounded(t *testing.T) {
 		}
 	}
 	usedBytes := heapBytes() - bytesBefore
-	assert.Len(t, s.entries, sketchKeys)
+	assert.Len(t, s.entries, maxSketchKeys)
 	assert.Less(t, usedBytes, 3<<20, "bytes of one sketch")
 	t.Logf("a sketch uses %.2f MiB after 1M random keys of %d bytes", float64(usedBytes)/(1<<20), maxKeyBytes)
 	assert.Equal(t, 1.0, recall(s, 20), "the flood does not hide 20 keys that have a thousandth of the hits each")
@@ -176,7 +176,7 @@ func BenchmarkSketch(b *testing.B) {
 		keys int
 	}{{"zipf", 0}, {"random keys", 1 << 40}} {
 		b.Run(c.name, func(b *testing.B) {
-			s, z := newSketch(sketchKeys), newZipf(100_000, 1.1, 1)
+			s, z := newSketch(maxSketchKeys), newZipf(100_000, 1.1, 1)
 			numbers := make([]uint64, 1<<16)
 			for i := range numbers {
 				numbers[i] = uint64(z.draw())
@@ -200,14 +200,14 @@ func TestDeniedKeyKeepsItsHitsUnderFlood(t *testing.T) {
 	s := newSketch(10) // a sketch of the most denied keys
 	for range 20 {
 		s.add(&event{hash: 1, hits: 4}, []byte("denied"), 0)
-		s.add(&event{hash: 1, hits: 8, denied: 8}, []byte("denied"), 8)
+		s.add(&event{hash: 1, hits: 8, deniedHits: 8}, []byte("denied"), 8)
 		for i := range uint64(50) {
 			s.add(&event{hash: 100 + i, hits: 1000}, []byte("hot"), 0)
 		}
 		s.advance(1)
 		checkSketch(t, s)
 	}
-	top := s.top(5, nil)
+	top := s.topEntries(5, nil)
 	require.Len(t, top, 1)
 	assert.InDelta(t, 12, top[0].rate, 1e-9)
 	assert.InDelta(t, 8, top[0].deniedRate, 1e-9)

@@ -1,6 +1,6 @@
 // Package live describes what the process does right now: its state, its traffic of the last
 // five minutes, its rules, its hottest keys and its last changes. The live page and rls top
-// show it.
+// show this description.
 //
 // Terms:
 //
@@ -67,7 +67,7 @@ type State struct {
 
 	Backend  string `json:"backend"`            // "redis" or "local"
 	Redis    *Redis `json:"redis,omitempty"`    // nil if the backend is local
-	Replicas int    `json:"replicas,omitempty"` // replicas seen, with this one and without lost replicas; 0 if unknown
+	Replicas int    `json:"replicas,omitempty"` // the number of replicas, with this replica and without lost replicas; 0 if unknown
 	Limits   Limits `json:"limits"`
 
 	Candidate   *Candidate `json:"candidate,omitempty"` // nil without LIMITS_CANDIDATE
@@ -92,7 +92,7 @@ type Candidate struct {
 // Redis is the state of Redis, as the calls of this process see it.
 type Redis struct {
 	Up       bool       `json:"up"`
-	Since    *time.Time `json:"since,omitempty"` // when Redis came up or went down; nil if Redis was never down
+	Since    *time.Time `json:"since,omitempty"` // the time at which Redis came up or went down; nil if Redis was never down
 	Error    string     `json:"error,omitempty"` // the error of the outage in progress
 	Mode     string     `json:"mode"`            // how calls are decided without Redis: local, allow or deny
 	Ratio    float64    `json:"ratio"`           // the share of each limit that this process admits in mode local
@@ -100,7 +100,7 @@ type Redis struct {
 
 	Outage *Outage `json:"outage,omitempty"` // the outage in progress, or else the last outage; nil before the first outage
 	Blip   *Outage `json:"blip,omitempty"`   // the last short time in which calls were decided without Redis
-	Blips  int64   `json:"blips"`            // the number of such times since the start of the process
+	Blips  int64   `json:"blips"`            // the number of blips since the start of the process
 
 	Findings []RedisFinding `json:"findings"` // the findings of the last self-check
 }
@@ -143,7 +143,7 @@ type Outage struct {
 // Limits describes the limits in force, and the problems because of which newer limits were rejected.
 type Limits struct {
 	Loaded  bool       `json:"loaded"`
-	Since   *time.Time `json:"since,omitempty"` // when the limits came into force
+	Since   *time.Time `json:"since,omitempty"` // the time at which the limits came into force
 	Hash    string     `json:"hash,omitempty"`  // equal limits have equal hashes on all replicas
 	Source  string     `json:"source"`          // "file" or "xds"
 	Domains []string   `json:"domains"`
@@ -153,7 +153,7 @@ type Limits struct {
 	MoreProblems int      `json:"more_problems,omitempty"`
 }
 
-// Figures are the traffic of the process. Each point is the mean of one step; the last one is the newest.
+// Figures are the traffic of the process. Each point is the mean of one step; the last point is the newest.
 type Figures struct {
 	StepSeconds int `json:"step_seconds"`
 
@@ -186,13 +186,13 @@ type Series struct {
 
 // Max returns the highest known value of the last five minutes, or Unknown.
 func (s *Series) Max() Value {
-	highest := s.Now
+	maxValue := s.Now
 	for _, v := range s.Points {
-		if v.IsKnown() && !(highest >= v) {
-			highest = v
+		if v.IsKnown() && !(maxValue >= v) {
+			maxValue = v
 		}
 	}
-	return highest
+	return maxValue
 }
 
 // HadTraffic reports whether the figure was above 0 in the last five minutes.
@@ -203,10 +203,10 @@ func (s *Series) HadTraffic() bool {
 
 // RuleList is the list of rules with traffic.
 type RuleList struct {
-	Total int    `json:"total"` // rules in force
+	Total int    `json:"total"` // the number of rules in force
 	Shown []Rule `json:"shown"` // rules with traffic in five minutes, the most denied hits first, then the most hits
-	More  int    `json:"more"`  // rules with traffic that Shown leaves out
-	Quiet int    `json:"quiet"` // rules without traffic
+	More  int    `json:"more"`  // the number of rules with traffic that Shown leaves out
+	Quiet int    `json:"quiet"` // the number of rules without traffic
 }
 
 // Rule is a rule and its traffic. Rates are hits per second.
@@ -293,12 +293,12 @@ type Key struct {
 	Spent    *int64 `json:"spent"`
 	Capacity *int64 `json:"capacity"`
 
-	// IsShare reports that Spent and Capacity are those of the share that this process may admit without Redis.
+	// IsShare reports that Spent and Capacity describe the share that this process may admit without Redis.
 	IsShare bool `json:"is_share,omitempty"`
 
-	// LimitedSince is the time of the first denial of a key that is limited now, else null. A key is limited from a
-	// denial until the denied hits would pass, and for at least ten seconds. PassesAt is when the denied hits pass. It
-	// is null if the hits exceed the limit, so that they never pass.
+	// LimitedSince is the time of the first denial of a key that is limited now, or null. A key is limited from a
+	// denial until the denied hits would pass, and for at least ten seconds. PassesAt is the time at which the denied
+	// hits pass. PassesAt is null if the hits exceed the limit, so that they never pass.
 	LimitedSince *time.Time `json:"limited_since,omitempty"`
 	PassesAt     *time.Time `json:"passes_at,omitempty"`
 }
@@ -307,7 +307,7 @@ type Key struct {
 type OverrideList struct {
 	Enabled bool       `json:"enabled"`
 	Shown   []Override `json:"shown"` // sorted by target
-	More    int        `json:"more"`  // overrides that Shown leaves out
+	More    int        `json:"more"`  // the number of overrides that Shown leaves out
 }
 
 // Override describes an override.
@@ -348,7 +348,7 @@ func (v *Value) UnmarshalJSON(text []byte) error {
 		*v = Unknown
 		return nil
 	}
-	f, err := strconv.ParseFloat(string(text), 64)
-	*v = Value(f)
+	number, err := strconv.ParseFloat(string(text), 64)
+	*v = Value(number)
 	return err
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // setSummary sets the level, the headline and the details of s. The details have fleetNotes too.
-func (s *State) setSummary(now time.Time, sig signals, fleetNotes []string) {
+func (s *State) setSummary(now time.Time, signals signals, fleetNotes []string) {
 	s.Level, s.Details = Well, []string{}
 	parts := map[Level][]string{} // the parts of the headline
 	addPart := func(level Level, text string) {
@@ -23,7 +23,7 @@ func (s *State) setSummary(now time.Time, sig signals, fleetNotes []string) {
 		s.Details = append(s.Details, fmt.Sprintf(format, args...))
 	}
 
-	sig.describe(now, addPart, addDetail)
+	signals.describe(now, addPart, addDetail)
 	for _, note := range fleetNotes {
 		addDetail(Warning, "%s", note)
 	}
@@ -60,30 +60,30 @@ func (s *State) setSummary(now time.Time, sig signals, fleetNotes []string) {
 	headline := strings.Join(slices.Concat(parts[Trouble], parts[Warning], parts[Well]), " · ")
 	s.Headline = strings.ToUpper(headline[:1]) + headline[1:]
 
-	if r := s.Redis; r != nil && r.Up {
-		if r.Breakers.Failing > 0 {
+	if redis := s.Redis; redis != nil && redis.Up {
+		if redis.Breakers.Failing > 0 {
 			addDetail(Warning, "Redis fails some calls now; this process decides those calls")
 		}
-		if r.Outage != nil && r.Outage.End != nil {
-			addDetail(Well, "Last outage of Redis ended at %s and lasted %s: %s", clockText(*r.Outage.End, now), secondsText(r.Outage.Seconds), r.Outage.priceText())
+		if redis.Outage != nil && redis.Outage.End != nil {
+			addDetail(Well, "Last outage of Redis ended at %s and lasted %s: %s", clockText(*redis.Outage.End, now), secondsText(redis.Outage.Seconds), redis.Outage.priceText())
 		}
-		if b := r.Blip; b != nil && b.End != nil && now.Sub(*b.End) < 5*time.Minute {
-			addDetail(Well, "Redis was late or failed for a moment at %s: %s", clockText(*b.End, now), b.priceText())
+		if blip := redis.Blip; blip != nil && blip.End != nil && now.Sub(*blip.End) < 5*time.Minute {
+			addDetail(Well, "Redis was late or failed for a moment at %s: %s", clockText(*blip.End, now), blip.priceText())
 		}
 	}
 	if s.Redis != nil {
-		for _, f := range s.Redis.Findings {
-			if level, ok := findingLevels[f.Level]; ok {
-				addDetail(level, "Redis %s: %s; %s", f.Address, f.Text, f.Advice)
+		for _, finding := range s.Redis.Findings {
+			if level, ok := findingLevels[finding.Level]; ok {
+				addDetail(level, "Redis %s: %s; %s", finding.Address, finding.Text, finding.Advice)
 			}
 		}
 	}
-	if c := s.Candidate; c != nil {
+	if candidate := s.Candidate; candidate != nil {
 		level := Well
-		if c.Problem != "" {
+		if candidate.Problem != "" {
 			level = Warning
 		}
-		addDetail(level, "%s", c.describe(now))
+		addDetail(level, "%s", candidate.describe(now))
 	}
 	if problems > 0 {
 		consequence := "the newest limits or overrides are not in force"
@@ -97,7 +97,7 @@ func (s *State) setSummary(now time.Time, sig signals, fleetNotes []string) {
 // findingLevels maps the level of a finding to its level in State.Details, which leaves out notes.
 var findingLevels = map[string]Level{"problem": Trouble, "warning": Warning}
 
-// worseLevel returns the worseLevel one of two levels.
+// worseLevel returns the worse of two levels.
 func worseLevel(a, b Level) Level {
 	if a == Trouble || b == Well {
 		return a
@@ -193,11 +193,11 @@ func clockText(t, now time.Time) string {
 
 // stopwatchText returns d in minutes and seconds, such as "04:05", or also in hours, such as "2:04:05".
 func stopwatchText(d time.Duration) string {
-	start := time.Time{}.Add(max(d, 0))
+	clockTime := time.Time{}.Add(max(d, 0))
 	if d < time.Hour {
-		return start.Format("04:05")
+		return clockTime.Format("04:05")
 	}
-	return strconv.Itoa(int(d.Hours())) + start.Format(":04:05")
+	return strconv.Itoa(int(d.Hours())) + clockTime.Format(":04:05")
 }
 
 // secondsText returns a duration, rounded for a reader: "1m20s", "3.4s" or "120ms".

@@ -23,9 +23,9 @@ type ruleTraffic struct {
 	stepHits hits   // the hits in the step in progress
 	points   []hits // the hits per second in past steps, the newest last; nil for a quiet rule
 
-	// stepUse is the highest use of a limit in the step in progress, and oldStepUse in the step
+	// stepUse is the highest use of a limit in the step in progress, and lastStepUse in the step
 	// before. 0 means that the use is unknown.
-	stepUse, oldStepUse float64
+	stepUse, lastStepUse float64
 }
 
 // limitTotal has the hits on one limit since the process started.
@@ -34,7 +34,7 @@ type limitTotal struct {
 	ok, near, denied, shadow uint64
 }
 
-const maxHistories = 5000 // so many rules keep all points of five minutes; further rules keep only their last point
+const maxHistories = 5000 // bounds the rules that keep all points of five minutes; further rules keep only their last point
 
 // hits has the numbers of hits in a span of time, or the hits per second. Hits in near are also in ok.
 type hits struct{ ok, near, denied, shadow float32 }
@@ -46,7 +46,7 @@ func (h *hits) add(other hits) {
 	h.shadow += other.shadow
 }
 
-// perSecond returns the hits per second. h has the hits of that many seconds.
+// perSecond returns the hits per second. h has the hits of the given number of seconds.
 func (h hits) perSecond(seconds float32) hits {
 	return hits{h.ok / seconds, h.near / seconds, h.denied / seconds, h.shadow / seconds}
 }
@@ -63,19 +63,19 @@ func (t *traffic) addCounts(counts iter.Seq[metrics.RuleCounts], endsStep bool, 
 	t.lastReading++
 	currentRule := &ruleTraffic{} // the rule whose limits counts yields now
 	var newHits hits              // the most hits on a limit of currentRule
-	for c := range counts {
-		r := t.rule(c.Rule)
-		if r != currentRule {
+	for limitCounts := range counts {
+		ruleOfLimit := t.rule(limitCounts.Rule)
+		if ruleOfLimit != currentRule {
 			currentRule.stepHits.add(newHits)
-			currentRule, newHits = r, hits{}
+			currentRule, newHits = ruleOfLimit, hits{}
 		}
-		r.lastReading = t.lastReading
-		total, last := limitTotal{c.Limit, c.WithinLimit, c.NearLimit, c.OverLimit - c.Shadow, c.Shadow}, r.lastTotal(c.Limit)
+		ruleOfLimit.lastReading = t.lastReading
+		total, lastTotal := limitTotal{limitCounts.Limit, limitCounts.WithinLimit, limitCounts.NearLimit, limitCounts.OverLimit - limitCounts.ShadowHits, limitCounts.ShadowHits}, ruleOfLimit.lastTotal(limitCounts.Limit)
 		limitHits := hits{
-			ok: increase(total.ok, last.ok), near: increase(total.near, last.near),
-			denied: increase(total.denied, last.denied), shadow: increase(total.shadow, last.shadow),
+			ok: increase(total.ok, lastTotal.ok), near: increase(total.near, lastTotal.near),
+			denied: increase(total.denied, lastTotal.denied), shadow: increase(total.shadow, lastTotal.shadow),
 		}
-		*last = total
+		*lastTotal = total
 		if limitHits.compare(newHits) > 0 {
 			newHits = limitHits
 		}
@@ -84,38 +84,38 @@ func (t *traffic) addCounts(counts iter.Seq[metrics.RuleCounts], endsStep bool, 
 	if endsStep {
 		t.endStep(float32(stepLength))
 	}
-	for path, r := range t.rules {
-		if r.lastReading != t.lastReading && r.stepUse+r.oldStepUse == 0 { // counts no longer yields the rule
+	for path, ruleOfLimit := range t.rules {
+		if ruleOfLimit.lastReading != t.lastReading && ruleOfLimit.stepUse+ruleOfLimit.lastStepUse == 0 { // counts no longer yields the rule
 			delete(t.rules, path)
 		}
 	}
 }
 
-// endStep appends a point to each rule for a step of that many seconds. If maxHistories rules have several points, the
+// endStep appends a point to each rule for a step of the given number of seconds. If maxHistories rules have several points, the
 // new point of a further rule replaces its only point.
 func (t *traffic) endStep(seconds float32) {
-	histories := 0 // the number of rules with several points
-	for _, r := range t.rules {
-		if len(r.points) > 1 {
-			histories++
+	historyCount := 0 // the number of rules with several points
+	for _, rule := range t.rules {
+		if len(rule.points) > 1 {
+			historyCount++
 		}
 	}
-	for _, r := range t.rules {
-		point := r.stepHits.perSecond(seconds)
-		r.stepHits = hits{}
-		r.stepUse, r.oldStepUse = 0, r.stepUse
+	for _, rule := range t.rules {
+		point := rule.stepHits.perSecond(seconds)
+		rule.stepHits = hits{}
+		rule.stepUse, rule.lastStepUse = 0, rule.stepUse
 		switch {
-		case r.points == nil && point == hits{}:
+		case rule.points == nil && point == hits{}:
 			continue
-		case len(r.points) == 1 && histories < maxHistories:
-			histories++
-		case len(r.points) == 1:
-			r.points = r.points[:0]
+		case len(rule.points) == 1 && historyCount < maxHistories:
+			historyCount++
+		case len(rule.points) == 1:
+			rule.points = rule.points[:0]
 		}
-		r.points = append(r.points, point)
-		r.points = slices.Delete(r.points, 0, max(len(r.points)-historySteps, 0))
-		if r.isQuiet() {
-			r.points = nil
+		rule.points = append(rule.points, point)
+		rule.points = slices.Delete(rule.points, 0, max(len(rule.points)-historySteps, 0))
+		if rule.isQuiet() {
+			rule.points = nil
 		}
 	}
 }
@@ -169,10 +169,10 @@ func (r *ruleTraffic) rates(clock *stepClock) Rates {
 		lastRates = r.points[len(r.points)-1]
 	}
 	rate := func(stepHits, lastRate float32) Value {
-		return Value(clock.perSecond(float64(stepHits), float64(lastRate)*clock.lastLength))
+		return Value(clock.perSecond(float64(stepHits), float64(lastRate)*clock.lastStepSeconds))
 	}
-	h := r.stepHits
-	return Rates{OK: rate(h.ok, lastRates.ok), Near: rate(h.near, lastRates.near), Denied: rate(h.denied, lastRates.denied), Shadow: rate(h.shadow, lastRates.shadow)}
+	stepHits := r.stepHits
+	return Rates{OK: rate(stepHits.ok, lastRates.ok), Near: rate(stepHits.near, lastRates.near), Denied: rate(stepHits.denied, lastRates.denied), Shadow: rate(stepHits.shadow, lastRates.shadow)}
 }
 
 func (t *traffic) addUses(uses map[string]float64) {
@@ -185,15 +185,15 @@ func (t *traffic) addUses(uses map[string]float64) {
 // setTraffic sets the rates, the points and the use of rule. The use is the highest use in the last five to ten seconds.
 func (t *traffic) setTraffic(rule *Rule, clock *stepClock) {
 	rule.Use = Unknown
-	r := t.rules[rule.Path]
-	if r == nil {
+	storedTraffic := t.rules[rule.Path]
+	if storedTraffic == nil {
 		return
 	}
-	if use := max(r.stepUse, r.oldStepUse); use > 0 {
+	if use := max(storedTraffic.stepUse, storedTraffic.lastStepUse); use > 0 {
 		rule.Use = Value(use)
 	}
-	rule.Rates = r.rates(clock)
-	for _, p := range r.points {
+	rule.Rates = storedTraffic.rates(clock)
+	for _, p := range storedTraffic.points {
 		rule.OKPoints = append(rule.OKPoints, Value(p.ok+p.shadow))
 		rule.DeniedPoints = append(rule.DeniedPoints, Value(p.denied))
 	}
@@ -201,7 +201,7 @@ func (t *traffic) setTraffic(rule *Rule, clock *stepClock) {
 
 // busiest returns the paths of the n busiest rules, in the order of hits.compare, and the number of further rules with
 // hits in the last five minutes.
-func (t *traffic) busiest(n int) (paths []string, otherCount int) {
+func (t *traffic) busiestRules(n int) (paths []string, moreRules int) {
 	type ruleSum struct {
 		path string
 		hits

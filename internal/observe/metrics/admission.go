@@ -11,7 +11,7 @@ func (m *Metrics) Admission(listener string, connections func() int, pendingByte
 	m.connections[listener] = connections
 	m.registerReader(func(s scrape) {
 		s.sendGauge("rls_connections", "Open connections of clients.", float64(connections()), "listener", listener)
-		s.sendGauge("rls_pending_request_bytes", "Request bytes of unanswered calls. Whole requests up to 4 KiB do not count.", float64(pendingBytes()), "listener", listener)
+		s.sendGauge("rls_pending_request_bytes", "Request bytes of unanswered calls. A request of up to 4 KiB that comes in one frame does not count.", float64(pendingBytes()), "listener", listener)
 	})
 }
 

@@ -48,7 +48,7 @@ func (m *boundedMap[T]) deleteFunc(isOld func(*T) bool) {
 	maps.DeleteFunc(m.values, func(_ string, value *T) bool { return isOld(value) })
 }
 
-func (m *boundedMap[T]) all() []*T {
+func (m *boundedMap[T]) allValues() []*T {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return slices.Collect(maps.Values(m.values))

@@ -13,8 +13,8 @@ import (
 
 // outageObserver is a fallback.Observer that measures outages of Redis.
 type outageObserver struct {
-	up                              prometheus.Gauge
-	downCount, upCount              prometheus.Counter // changes of up
+	upGauge                         prometheus.Gauge
+	downChanges, upChanges          prometheus.Counter // changes of upGauge
 	servedHits, replayedHits, blips prometheus.Counter
 
 	mu        sync.Mutex
@@ -25,20 +25,20 @@ type outageObserver struct {
 // Fallback registers the metrics of package fallback and returns its Observer.
 func (m *Metrics) Fallback() fallback.Observer {
 	changes := m.newCounters("rls_redis_state_changes_total", "Changes of rls_redis_up, by the new state.", "state")
-	o := &outageObserver{
-		up:           m.newGauge("rls_redis_up", "1 if all Redis breakers are closed, else 0. Without traffic, probes find out."),
-		downCount:    changes.WithLabelValues("down"),
-		upCount:      changes.WithLabelValues("up"),
+	observer := &outageObserver{
+		upGauge:      m.newGauge("rls_redis_up", "1 if all Redis breakers are closed, else 0. Without traffic, probes find out whether Redis answers."),
+		downChanges:  changes.WithLabelValues("down"),
+		upChanges:    changes.WithLabelValues("up"),
 		servedHits:   m.newCounter("rls_redis_fallback_hits_total", "Hits decided without Redis."),
 		replayedHits: m.newCounter("rls_fallback_replayed_hits_total", "Hits admitted without Redis and charged to Redis later."),
 		blips:        m.newCounter("rls_redis_blips_total", "Short times with decisions without Redis in which no breaker opened. Blips within ten seconds count once."),
 	}
-	o.up.Set(1)
+	observer.upGauge.Set(1)
 	m.registerReader(func(s scrape) {
-		s.sendCounter("rls_redis_down_seconds_total", "Time for which rls_redis_up was 0.", o.downSeconds())
+		s.sendCounter("rls_redis_down_seconds_total", "Time for which rls_redis_up was 0.", observer.downSeconds())
 	})
 	m.fallbackDecisions = m.newFallbackDecisions()
-	return o
+	return observer
 }
 
 func (o *outageObserver) StateChanged(c fallback.StateChange) {
@@ -46,14 +46,14 @@ func (o *outageObserver) StateChanged(c fallback.StateChange) {
 	defer o.mu.Unlock()
 	if c.Down {
 		o.downSince = time.Now()
-		o.up.Set(0)
-		o.downCount.Inc()
+		o.upGauge.Set(0)
+		o.downChanges.Inc()
 		return
 	}
 	o.downTotal += time.Since(o.downSince)
 	o.downSince = time.Time{}
-	o.up.Set(1)
-	o.upCount.Inc()
+	o.upGauge.Set(1)
+	o.upChanges.Inc()
 }
 
 // downSeconds returns the length of all outages, including the outage in progress.
@@ -80,19 +80,19 @@ func (o *outageObserver) Replayed(hits int64) { o.replayedHits.Add(float64(hits)
 type fallbackDecisions [len(backend.Reasons) + 1][limit.FailDeny + 1]map[bool]prometheus.Counter
 
 func (m *Metrics) newFallbackDecisions() *fallbackDecisions {
-	decisions := m.newCounters("rls_decisions_without_redis_total",
+	counters := m.newCounters("rls_decisions_without_redis_total",
 		"Decisions that this process made without Redis, counted while they happen, by their reason, by the failure mode of the limit, and by their code.",
 		"reason", "mode", "code")
-	w := &fallbackDecisions{}
+	newDecisions := &fallbackDecisions{}
 	for _, reason := range backend.Reasons {
 		for _, mode := range []limit.FailureMode{limit.FailLocal, limit.FailAllow, limit.FailDeny} {
-			w[reason][mode] = map[bool]prometheus.Counter{
-				false: decisions.WithLabelValues(reason.String(), mode.String(), "OK"),
-				true:  decisions.WithLabelValues(reason.String(), mode.String(), "OVER_LIMIT"),
+			newDecisions[reason][mode] = map[bool]prometheus.Counter{
+				false: counters.WithLabelValues(reason.String(), mode.String(), "OK"),
+				true:  counters.WithLabelValues(reason.String(), mode.String(), "OVER_LIMIT"),
 			}
 		}
 	}
-	return w
+	return newDecisions
 }
 
 // count counts a decision of the fallback. A denial by a limit in shadow mode has the code OK.
@@ -106,27 +106,27 @@ func (w *fallbackDecisions) count(r *backend.Result, isShadow bool) {
 func (m *Metrics) FallbackStatus(shards []Shard, status func() fallback.Status) {
 	shards = boundedShards(shards)
 	m.registerReader(func(s scrape) {
-		f := status()
-		s.sendBreakers(shards, f.Breakers)
-		s.sendOutage(&f.Outage)
-		s.sendGauge("rls_max_excess_hits", "The most hits that this process can have admitted beyond the limits since its start, in outages and in blips. A late answer of Redis can lower it.", float64(f.MaxExcessHits))
+		currentStatus := status()
+		s.sendBreakers(shards, currentStatus.Breakers)
+		s.sendOutage(&currentStatus.Outage)
+		s.sendGauge("rls_max_excess_hits", "The most hits that this process can have admitted beyond the limits since its start, in outages and in blips. A late answer of Redis can lower this number.", float64(currentStatus.MaxExcessHits))
 	})
 }
 
-func (s scrape) sendOutage(o *fallback.Outage) {
+func (s scrape) sendOutage(outage *fallback.Outage) {
 	start, seconds := 0.0, 0.0
-	if !o.Start.IsZero() {
-		start, seconds = float64(o.Start.UnixMilli())/1000, o.Duration().Seconds()
+	if !outage.Start.IsZero() {
+		start, seconds = float64(outage.Start.UnixMilli())/1000, outage.Duration().Seconds()
 	}
-	const period = " in the current outage, or else in the last outage."
-	s.sendGauge("rls_outage_start_timestamp_seconds", "Start of the current outage of Redis, or else of the last outage. 0 if there was none.", start)
+	const timeOfOutage = " in the current outage, or else in the last outage."
+	s.sendGauge("rls_outage_start_timestamp_seconds", "Start of the current outage of Redis, or else of the last outage. 0 if there was no outage.", start)
 	s.sendGauge("rls_outage_duration_seconds", "Length of the current outage of Redis, or else of the last outage.", seconds)
-	s.sendGauge("rls_outage_calls", "Calls with a decision without Redis"+period, float64(o.Calls))
-	s.sendGauge("rls_outage_admitted_calls", "Calls that no decision without Redis denied"+period, float64(o.AdmittedCalls))
-	s.sendGauge("rls_outage_admitted_hits", "Hits admitted without Redis"+period, float64(o.AdmittedHits))
-	s.sendGauge("rls_outage_max_excess_hits", "The most hits that this process can have admitted beyond the limits"+period, float64(o.MaxExcessHits))
-	for _, l := range o.Limits {
-		s.sendGauge("rls_outage_limit_max_excess_hits", "The most hits that this process can have admitted beyond each limit"+period, float64(l.MaxExcessHits), "rule", l.Rule, "limit", l.Limit)
+	s.sendGauge("rls_outage_calls", "Calls with a decision without Redis"+timeOfOutage, float64(outage.Calls))
+	s.sendGauge("rls_outage_admitted_calls", "Calls that no decision without Redis denied"+timeOfOutage, float64(outage.AdmittedCalls))
+	s.sendGauge("rls_outage_admitted_hits", "Hits admitted without Redis"+timeOfOutage, float64(outage.AdmittedHits))
+	s.sendGauge("rls_outage_max_excess_hits", "The most hits that this process can have admitted beyond the limits"+timeOfOutage, float64(outage.MaxExcessHits))
+	for _, l := range outage.Limits {
+		s.sendGauge("rls_outage_limit_max_excess_hits", "The most hits that this process can have admitted beyond each limit"+timeOfOutage, float64(l.MaxExcessHits), "rule", l.Rule, "limit", l.Limit)
 	}
 }
 

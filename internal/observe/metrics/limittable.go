@@ -10,15 +10,15 @@ import (
 type limitTable struct {
 	mu sync.Mutex
 
-	byRule      map[string]*limitSeries // the first limit of each rule; limitSeries.next is the next limit
-	configCount uint32                  // the number of configurations since the start
+	limitsByRule map[string]*limitSeries // the first limit of each rule; limitSeries.next is the next limit
+	configCount  uint32                  // the number of configurations since the start
 }
 
 const rulesPerStep = 100 // after this number of rules, a walk releases the lock for a moment, so that calls can go on
 
 // find returns the limit with this name, or nil. The caller holds the lock.
 func (t *limitTable) find(name limitName) *limitSeries {
-	l := t.byRule[name.rule]
+	l := t.limitsByRule[name.rule]
 	for l != nil && l.name != name {
 		l = l.next
 	}
@@ -32,8 +32,8 @@ func (t *limitTable) findOrAdd(name limitName, create func() *limitSeries) *limi
 	l := t.find(name)
 	if l == nil {
 		l = create()
-		l.next, l.config = t.byRule[name.rule], t.configCount
-		t.byRule[name.rule] = l
+		l.next, l.config = t.limitsByRule[name.rule], t.configCount
+		t.limitsByRule[name.rule] = l
 	}
 	return l
 }
@@ -67,30 +67,30 @@ func (t *limitTable) markRemoved(now time.Time) {
 }
 
 // all returns all limits. The limits of a rule follow each other.
-func (t *limitTable) all(now time.Time) []*limitSeries {
+func (t *limitTable) allLimits(now time.Time) []*limitSeries {
 	t.mu.Lock()
-	limits := make([]*limitSeries, 0, len(t.byRule))
+	limits := make([]*limitSeries, 0, len(t.limitsByRule))
 	t.mu.Unlock()
 	t.walk(now, func(l *limitSeries) { limits = append(limits, l) })
 	return limits
 }
 
-// walk deletes the limits that were removed more than removedRuleTTL before now, and calls f with each remaining limit.
-// walk holds the lock when it calls f.
-func (t *limitTable) walk(now time.Time, f func(*limitSeries)) {
+// walk deletes the limits that were removed more than removedRuleTTL before now, and calls visit with each remaining limit.
+// walk holds the lock when it calls visit.
+func (t *limitTable) walk(now time.Time, visit func(*limitSeries)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	steps := 0
-	for rule, firstLimit := range t.byRule {
+	for rule, firstLimit := range t.limitsByRule {
 		firstRemaining := firstLimit.deleteOldLimits(now)
 		for l := firstRemaining; l != nil; l = l.next {
-			f(l)
+			visit(l)
 		}
 		switch {
 		case firstRemaining == nil:
-			delete(t.byRule, rule)
+			delete(t.limitsByRule, rule)
 		case firstRemaining != firstLimit:
-			t.byRule[rule] = firstRemaining
+			t.limitsByRule[rule] = firstRemaining
 		}
 		if steps++; steps%rulesPerStep == 0 {
 			t.mu.Unlock()

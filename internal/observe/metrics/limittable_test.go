@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func newLimitTable() *limitTable { return &limitTable{byRule: map[string]*limitSeries{}} }
+func newLimitTable() *limitTable { return &limitTable{limitsByRule: map[string]*limitSeries{}} }
 
 // add adds a limit without series.
 func (t *limitTable) add(name limitName) *limitSeries {
@@ -29,8 +29,8 @@ func TestLimitWithAFirstHitDuringAReloadIsNotRemoved(t *testing.T) {
 	assert.Zero(t, keptLimit.removedAt)
 	assert.Zero(t, newLimit.removedAt)
 
-	assert.Len(t, table.all(now.Add(removedRuleTTL-1)), 3)
-	assert.ElementsMatch(t, []*limitSeries{keptLimit, newLimit}, table.all(now.Add(removedRuleTTL)))
+	assert.Len(t, table.allLimits(now.Add(removedRuleTTL-1)), 3)
+	assert.ElementsMatch(t, []*limitSeries{keptLimit, newLimit}, table.allLimits(now.Add(removedRuleTTL)))
 	assert.Nil(t, table.find(removedLimit.name))
 	assert.Same(t, newLimit, table.find(newLimit.name))
 }
@@ -53,10 +53,10 @@ func TestWalkFindsAllLimitsWhileOthersAreAdded(t *testing.T) {
 	for range 2 {
 		running.Go(func() {
 			for range 20 {
-				assert.GreaterOrEqual(t, len(table.all(now)), rules)
+				assert.GreaterOrEqual(t, len(table.allLimits(now)), rules)
 			}
 		})
 	}
 	running.Wait()
-	assert.Len(t, table.all(now), 2*rules)
+	assert.Len(t, table.allLimits(now), 2*rules)
 }

@@ -17,10 +17,10 @@ import (
 
 // Metrics holds all metrics of the process. Each package in use registers its metrics once, through its method.
 type Metrics struct {
-	registry *prometheus.Registry
-	factory  promauto.Factory // makes metrics and registers them
-	rules    *rules
-	scraping chan struct{} // has a value while a scrape is in progress
+	registry      *prometheus.Registry
+	factory       promauto.Factory // makes metrics and registers them
+	rules         *rules
+	runningScrape chan struct{} // has a value while a scrape is in progress
 
 	connections map[string]func() int // open connections; the key is the name of the listener
 
@@ -32,10 +32,10 @@ type Metrics struct {
 
 // New returns Metrics of the Go runtime and the process.
 func New() *Metrics {
-	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return &Metrics{
-		registry: r, factory: promauto.With(r), rules: &rules{limits: limitTable{byRule: map[string]*limitSeries{}}}, scraping: make(chan struct{}, 1),
+		registry: registry, factory: promauto.With(registry), rules: &rules{limits: limitTable{limitsByRule: map[string]*limitSeries{}}}, runningScrape: make(chan struct{}, 1),
 		connections: map[string]func() int{},
 	}
 }
@@ -72,7 +72,7 @@ type scrapeReader func(scrape)
 // Describe implements prometheus.Collector. It sends nothing, because the metrics are known at a scrape.
 func (scrapeReader) Describe(chan<- *prometheus.Desc) {}
 
-func (r scrapeReader) Collect(out chan<- prometheus.Metric) { r(out) }
+func (r scrapeReader) Collect(metrics chan<- prometheus.Metric) { r(metrics) }
 
 // scrape receives the metrics of a scrapeReader. The parameter labels of the methods has names and values in turn.
 type scrape chan<- prometheus.Metric

@@ -40,7 +40,7 @@ func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 	servers := &redisServers{}
 	for _, role := range roles {
 		server := role.String()
-		s := &redisServer{
+		newServer := &redisServer{
 			failedBatches:      failedBatches.WithLabelValues(server),
 			unconfirmedBatches: unconfirmedBatches.WithLabelValues(server),
 			stalledBatches:     stalledBatches.WithLabelValues(server),
@@ -50,27 +50,27 @@ func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 			duration:           duration.WithLabelValues(server),
 		}
 		for _, kind := range redis.ErrorKinds() {
-			s.errors = append(s.errors, errors.WithLabelValues(server, kind))
+			newServer.errors = append(newServer.errors, errors.WithLabelValues(server, kind))
 		}
-		servers[role] = s
+		servers[role] = newServer
 	}
 	return servers
 }
 
-func (r *redisServers) BatchDone(b redis.Batch) {
-	s := r[b.Role]
-	s.hits.Observe(float64(b.Hits))
-	s.queuedHits.Observe(float64(b.QueuedHits))
-	s.waitTime.Observe(b.Wait.Seconds())
-	s.duration.Observe(b.Duration.Seconds())
-	if b.Err != nil {
-		s.failedBatches.Inc()
+func (r *redisServers) BatchDone(batch redis.Batch) {
+	server := r[batch.Role]
+	server.hits.Observe(float64(batch.Hits))
+	server.queuedHits.Observe(float64(batch.QueuedHits))
+	server.waitTime.Observe(batch.Wait.Seconds())
+	server.duration.Observe(batch.Duration.Seconds())
+	if batch.Err != nil {
+		server.failedBatches.Inc()
 	}
-	if b.Stalled {
-		s.stalledBatches.Inc()
+	if batch.Stalled {
+		server.stalledBatches.Inc()
 	}
-	if b.ReplicasMissing {
-		s.unconfirmedBatches.Inc()
+	if batch.ReplicasMissing {
+		server.unconfirmedBatches.Inc()
 	}
 }
 
@@ -89,39 +89,39 @@ type RedisStatus interface {
 
 // RedisStatus registers the metrics of queues and connections. Each scrape reads status.
 func (m *Metrics) RedisStatus(status RedisStatus) {
-	var closed closedConnections
+	var closedCounts closedConnections
 	m.registerReader(func(s scrape) {
-		queued := map[Shard]int{}
+		queuedHits := map[Shard]int{}
 		for i, shard := range boundedShards(ShardsOf(status)) {
-			queued[shard] += status.QueuedHits(i)
+			queuedHits[shard] += status.QueuedHits(i)
 		}
-		for shard, hits := range queued {
+		for shard, hits := range queuedHits {
 			s.sendGauge("rls_redis_queue_hits", "Hits that wait for a batch now.", float64(hits), "server", shard.Server, "shard", shard.Name)
 		}
-		for _, p := range status.PoolStats() {
-			s.sendPool(&p, closed.update(p))
+		for _, pool := range status.PoolStats() {
+			s.sendPool(&pool, closedCounts.update(pool))
 		}
 	})
 }
 
-func (s scrape) sendPool(p *redis.PoolStats, closed int64) {
+func (s scrape) sendPool(pool *redis.PoolStats, closedConnections int64) {
 	const connections = "Connections to Redis that are in use or idle."
-	server := p.Role.String()
-	s.sendGauge("rls_redis_connections", connections, float64(p.Connections-p.Idle), "server", server, "state", "in_use")
-	s.sendGauge("rls_redis_connections", connections, float64(p.Idle), "server", server, "state", "idle")
-	s.sendCounter("rls_redis_connections_opened_total", "Connections to Redis that were opened.", float64(p.Opened), "server", server)
-	s.sendCounter("rls_redis_connection_waits_total", "Batches that waited for a connection.", float64(p.Waits), "server", server)
-	s.sendCounter("rls_redis_connection_wait_seconds_total", "Time that batches waited for a connection.", p.WaitTime.Seconds(), "server", server)
-	s.sendCounter("rls_redis_connection_timeouts_total", "Batches that got no connection in time.", float64(p.Timeouts), "server", server)
-	s.sendGauge("rls_redis_round_trip_seconds", "Shortest of the last measured round trips, to the slowest server of this Redis. 0 before the first.", p.RoundTrip.Seconds(), "server", server)
-	s.sendGauge("rls_redis_timeout_seconds", "Time limit of an operation (REDIS_TIMEOUT). With auto it follows the round trip.", p.Budget.Seconds(), "server", server)
+	server := pool.Role.String()
+	s.sendGauge("rls_redis_connections", connections, float64(pool.Connections-pool.Idle), "server", server, "state", "in_use")
+	s.sendGauge("rls_redis_connections", connections, float64(pool.Idle), "server", server, "state", "idle")
+	s.sendCounter("rls_redis_connections_opened_total", "Connections to Redis that were opened.", float64(pool.Opened), "server", server)
+	s.sendCounter("rls_redis_connection_waits_total", "Batches that waited for a connection.", float64(pool.Waits), "server", server)
+	s.sendCounter("rls_redis_connection_wait_seconds_total", "Time that batches waited for a connection.", pool.WaitTime.Seconds(), "server", server)
+	s.sendCounter("rls_redis_connection_timeouts_total", "Batches that got no connection in time.", float64(pool.Timeouts), "server", server)
+	s.sendGauge("rls_redis_round_trip_seconds", "Shortest of the last measured round trips, to the slowest server of this Redis. 0 before the first measurement.", pool.RoundTrip.Seconds(), "server", server)
+	s.sendGauge("rls_redis_timeout_seconds", "Time limit of an operation (REDIS_TIMEOUT). With auto, the time limit follows the round trip.", pool.Budget.Seconds(), "server", server)
 	prefix := "ratelimit_redis_pool_" // envoyproxy/ratelimit has these metrics too
-	if p.Role == redis.RolePerSecond {
+	if pool.Role == redis.RolePerSecond {
 		prefix = "ratelimit_redis_per_second_pool_"
 	}
-	s.sendGauge(prefix+"cx_active", "Open connections to this Redis.", float64(p.Connections))
-	s.sendCounter(prefix+"cx_total", "Connections to this Redis that were opened.", float64(p.Opened))
-	s.sendCounter(prefix+"cx_local_close", "Connections to this Redis that were closed.", float64(closed))
+	s.sendGauge(prefix+"cx_active", "Open connections to this Redis.", float64(pool.Connections))
+	s.sendCounter(prefix+"cx_total", "Connections to this Redis that were opened.", float64(pool.Opened))
+	s.sendCounter(prefix+"cx_local_close", "Connections to this Redis that were closed.", float64(closedConnections))
 }
 
 // closedConnections computes how many connections were closed.
@@ -153,18 +153,19 @@ func ShardsOf(status RedisStatus) []Shard {
 
 const maxShardSeries = 64 // a server with more shards has the series of a single shard, "all"
 
-// boundedShards returns shards, but with the name "all" for the shards of a server that has more than maxShardSeries.
+// boundedShards returns the shards with their labels. The shards of a server with more than maxShardSeries shards have the
+// name "all".
 func boundedShards(shards []Shard) []Shard {
-	count := map[string]int{}
-	for _, s := range shards {
-		count[s.Server]++
+	shardCounts := map[string]int{}
+	for _, shard := range shards {
+		shardCounts[shard.Server]++
 	}
-	bounded := make([]Shard, len(shards))
-	for i, s := range shards {
-		if count[s.Server] > maxShardSeries {
-			s.Name = "all"
+	result := make([]Shard, len(shards))
+	for i, shard := range shards {
+		if shardCounts[shard.Server] > maxShardSeries {
+			shard.Name = "all"
 		}
-		bounded[i] = s
+		result[i] = shard
 	}
-	return bounded
+	return result
 }

@@ -19,7 +19,7 @@ type reloadObserver struct {
 // Reload registers the metrics of package reload and returns its Observer. sources are the names of the sources in use.
 // All sources are down at first.
 func (m *Metrics) Reload(sources ...string) reload.Observer {
-	r := &reloadObserver{
+	observer := &reloadObserver{
 		loadedSets:   m.newCounter("ratelimit_service_config_load_success", "Sets of limits that came into force."),
 		rejectedSets: m.newCounter("ratelimit_service_config_load_error", "Sets of limits that were rejected."),
 		problems:     m.newGauge("rls_config_problems", "Problems that keep the newest limits or overrides out of force. /rlconfig/problems lists them."),
@@ -27,17 +27,17 @@ func (m *Metrics) Reload(sources ...string) reload.Observer {
 		rules:        m.newGauge("rls_config_rules", "Rules of the limits in force."),
 		inForceTime:  m.newGauge("rls_config_in_force_timestamp_seconds", "Time at which the limits in force were loaded, or were last changed by overrides."),
 		overrides: m.newGauges("rls_overrides",
-			"Overrides, rules and switches of run time that are in force, rejected, or wait for a descriptor. One is in force and rejected if its previous value stays in force.", "state"),
+			"Overrides, rules and switches of run time that are in force, rejected, or wait for a descriptor. If an override is rejected and its previous value stays in force, the override counts in both states.", "state"),
 		switches:       m.newGauges("rls_limits_off", "Switches that turn limits off, by scope: of a rule, of a domain, or of all domains.", "scope"),
 		sourceUp:       m.newGauges("rls_source_up", "1 if the source of limits or overrides can be read, else 0.", "source"),
-		sourceReadTime: m.newGauges("rls_source_last_success_timestamp_seconds", "Time of the last good read of the source. 0 if there was none.", "source"),
+		sourceReadTime: m.newGauges("rls_source_last_success_timestamp_seconds", "Time of the last good read of the source. 0 if there was no good read.", "source"),
 	}
-	r.Overrides(reload.OverrideCounts{})
+	observer.Overrides(reload.OverrideCounts{})
 	for _, source := range sources {
-		r.sourceUp.WithLabelValues(source)
-		r.sourceReadTime.WithLabelValues(source)
+		observer.sourceUp.WithLabelValues(source)
+		observer.sourceReadTime.WithLabelValues(source)
 	}
-	return r
+	return observer
 }
 
 func (r *reloadObserver) LimitsLoaded(domains int) {

@@ -11,7 +11,7 @@ import (
 
 // hitCounts counts the hits on one limit. HitSums describes the counts.
 type hitCounts struct {
-	withinLimit, nearLimit, overLimit, overLocal, shadowed, refunded atomic.Uint64
+	withinLimit, nearLimit, overLimit, deniedByCache, shadowHits, refundedHits atomic.Uint64
 
 	// otherHits are the hits that count neither as withinLimit nor as overLimit: the hits of failed
 	// calls, and the first of several denied hits if the limit had room for a part of these hits.
@@ -20,21 +20,22 @@ type hitCounts struct {
 
 // HitSums are the values of one hitCounts, or the sums of several hitCounts.
 type HitSums struct {
-	Total       uint64 // all hits except peeks and refunds
-	WithinLimit uint64 // hits that passed
-	NearLimit   uint64 // hits between NEAR_LIMIT_RATIO × the limit and the limit
-	OverLimit   uint64 // hits beyond the limit
-	OverLocal   uint64 // the hits of OverLimit that the deny cache denied
-	Shadow      uint64 // the hits of OverLimit that passed because the rule is in shadow mode
-	Refunded    uint64 // hits that refunds have taken off
+	Total         uint64 // all hits except peeks and refunds
+	WithinLimit   uint64 // hits that passed
+	NearLimit     uint64 // hits between NEAR_LIMIT_RATIO × the limit and the limit
+	OverLimit     uint64 // hits beyond the limit
+	DeniedByCache uint64 // the hits of OverLimit that the deny cache denied
+	ShadowHits    uint64 // the hits of OverLimit that passed because the rule is in shadow mode
+	RefundedHits  uint64 // hits that refunds have taken off
 }
 
-// sums returns the values of c. It reads shadowed before overLimit, so that Shadow never exceeds OverLimit.
+// sums returns the values of c. It reads shadowHits before overLimit, so that ShadowHits never
+// exceeds OverLimit.
 func (c *hitCounts) sums() HitSums {
-	s := HitSums{Shadow: c.shadowed.Load()}
+	s := HitSums{ShadowHits: c.shadowHits.Load()}
 	s.WithinLimit, s.OverLimit = c.withinLimit.Load(), c.overLimit.Load()
 	s.Total = s.WithinLimit + s.OverLimit + c.otherHits.Load()
-	s.NearLimit, s.OverLocal, s.Refunded = c.nearLimit.Load(), c.overLocal.Load(), c.refunded.Load()
+	s.NearLimit, s.DeniedByCache, s.RefundedHits = c.nearLimit.Load(), c.deniedByCache.Load(), c.refundedHits.Load()
 	return s
 }
 
@@ -43,9 +44,9 @@ func (s *HitSums) add(other HitSums) {
 	s.WithinLimit += other.WithinLimit
 	s.OverLimit += other.OverLimit
 	s.NearLimit += other.NearLimit
-	s.OverLocal += other.OverLocal
-	s.Shadow += other.Shadow
-	s.Refunded += other.Refunded
+	s.DeniedByCache += other.DeniedByCache
+	s.ShadowHits += other.ShadowHits
+	s.RefundedHits += other.RefundedHits
 }
 
 // hitClassifier decides whether a hit counts as within, near or over its limit.
@@ -53,71 +54,71 @@ type hitClassifier struct {
 	nearRatio float32
 }
 
-// count counts the hits of d as envoyproxy/ratelimit counts them. d must not be a peek.
-func (h *hitClassifier) count(c *hitCounts, d *service.Decision) {
-	n, r := d.N, &d.Result
+// count counts the hits of decision as envoyproxy/ratelimit counts them. decision must not be a peek.
+func (h *hitClassifier) count(counts *hitCounts, decision *service.Decision) {
+	n, result := decision.N, &decision.Result
 	switch {
 	case n < 0:
-		c.refunded.Add(uint64(-n))
-	case r.Err != nil:
-		c.otherHits.Add(uint64(n))
-	case r.Allowed:
-		c.withinLimit.Add(uint64(n))
-		if near := min(n, h.nearHits(d.Limit.Limit, r)); near > 0 {
-			c.nearLimit.Add(uint64(near))
+		counts.refundedHits.Add(uint64(-n))
+	case result.Err != nil:
+		counts.otherHits.Add(uint64(n))
+	case result.Allowed:
+		counts.withinLimit.Add(uint64(n))
+		if nearHits := min(n, h.nearHits(decision.Limit.Limit, result)); nearHits > 0 {
+			counts.nearLimit.Add(uint64(nearHits))
 		}
 	default:
-		over, near := h.overHits(d)
-		c.overLimit.Add(uint64(over))
-		if near > 0 {
-			c.nearLimit.Add(uint64(near))
+		overHits, nearHits := h.overHits(decision)
+		counts.overLimit.Add(uint64(overHits))
+		if nearHits > 0 {
+			counts.nearLimit.Add(uint64(nearHits))
 		}
-		if over < n {
-			c.otherHits.Add(uint64(n - over))
+		if overHits < n {
+			counts.otherHits.Add(uint64(n - overHits))
 		}
-		if r.Source == backend.SourceDenyCache {
-			c.overLocal.Add(uint64(over))
+		if result.Source == backend.SourceDenyCache {
+			counts.deniedByCache.Add(uint64(overHits))
 		}
-		if d.Shadow {
-			c.shadowed.Add(uint64(over))
+		if decision.Shadow {
+			counts.shadowHits.Add(uint64(overHits))
 		}
 	}
 }
 
-// nearHits returns how many hits the counter of l has beyond the near limit, after r has allowed hits. The fallback
+// nearHits returns how many hits the counter of countedLimit has beyond the near limit, after result has allowed hits. The fallback
 // knows only the counter of this replica, so nearHits compares this counter with the share of this replica.
-func (h *hitClassifier) nearHits(l *limit.Limit, r *backend.Result) int64 {
-	if r.Source == backend.SourceFallback {
-		if r.Share == nil {
+func (h *hitClassifier) nearHits(countedLimit *limit.Limit, result *backend.Result) int64 {
+	if result.Source == backend.SourceFallback {
+		if result.Share == nil {
 			return 0
 		}
-		l = r.Share
+		countedLimit = result.Share
 	}
-	return l.Spent(r.Result) - h.nearLimit(l)
+	return countedLimit.Spent(result.Result) - h.nearLimit(countedLimit)
 }
 
 // overHits returns how many of the denied hits of d are beyond the limit, and how many of the other hits are near the
-// limit. If denied hits are charged, there can be other hits: those for which the limit still had room.
-func (h *hitClassifier) overHits(d *service.Decision) (over, near int64) {
-	l, n, r := d.Limit.Limit, d.N, &d.Result
+// limit. If denied hits are charged, the other hits are the hits for which the limit still had room.
+func (h *hitClassifier) overHits(d *service.Decision) (overHits, nearHits int64) {
+	countedLimit, n, result := d.Limit.Limit, d.N, &d.Result
 	if !d.ChargesDenied {
 		return n, 0
 	}
-	switch r.Source {
+	switch result.Source {
 	case backend.SourceDenyCache:
 		return n, 0
 	case backend.SourceFallback:
-		if r.Share == nil {
+		if result.Share == nil {
 			return n, 0
 		}
-		l = r.Share
+		countedLimit = result.Share
 	}
-	spentAfter := l.Spent(r.Result)
+	spentAfter := countedLimit.Spent(result.Result)
 	spentBefore := spentAfter - n
-	if spentBefore >= l.Capacity() {
+	if spentBefore >= countedLimit.Capacity() {
 		return n, 0
 	}
-	return spentAfter - l.Capacity(), l.Capacity() - max(h.nearLimit(l), spentBefore)
+	return spentAfter - countedLimit.Capacity(), countedLimit.Capacity() - max(h.nearLimit(countedLimit), spentBefore)
 }
 
 // nearLimit returns the count above which hits are near the limit: 8 for a limit of 10 and a ratio of 0.8. It rounds

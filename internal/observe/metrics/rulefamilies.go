@@ -25,9 +25,9 @@ var RuleMetrics = []RuleMetric{
 	{"within_limit", "Hits that passed.", func(s *HitSums) uint64 { return s.WithinLimit }, false},
 	{"near_limit", "Hits between NEAR_LIMIT_RATIO × the limit and the limit.", func(s *HitSums) uint64 { return s.NearLimit }, false},
 	{"over_limit", "Hits beyond the limit, also in shadow mode.", func(s *HitSums) uint64 { return s.OverLimit }, false},
-	{"over_limit_with_local_cache", "Hits beyond the limit that the deny cache denied without Redis.", func(s *HitSums) uint64 { return s.OverLocal }, false},
-	{"shadow_mode", "Hits beyond the limit that passed because the rule is in shadow mode.", func(s *HitSums) uint64 { return s.Shadow }, false},
-	{"total_negative_hits", "Hits that refunds have taken off.", func(s *HitSums) uint64 { return s.Refunded }, true},
+	{"over_limit_with_local_cache", "Hits beyond the limit that the deny cache denied without Redis.", func(s *HitSums) uint64 { return s.DeniedByCache }, false},
+	{"shadow_mode", "Hits beyond the limit that passed because the rule is in shadow mode.", func(s *HitSums) uint64 { return s.ShadowHits }, false},
+	{"total_negative_hits", "Hits that refunds have taken off.", func(s *HitSums) uint64 { return s.RefundedHits }, true},
 }
 
 // ruleSample has the counts of one series of the metrics of rules.
@@ -40,19 +40,19 @@ type ruleSample struct {
 func (r *rules) families(labels extraLabels, isWanted func(name string) bool) []family {
 	var families []family
 	var samples []ruleSample
-	for _, m := range RuleMetrics {
-		name := "ratelimit_service_rate_limit_" + m.Name
+	for _, metric := range RuleMetrics {
+		name := "ratelimit_service_rate_limit_" + metric.Name
 		if !isWanted(name) {
 			continue
 		}
 		if samples == nil {
 			samples = r.samples(time.Now())
 		}
-		if !slices.ContainsFunc(samples, func(s ruleSample) bool { return !m.isSparse || m.Value(&s.HitSums) > 0 }) {
+		if !slices.ContainsFunc(samples, func(s ruleSample) bool { return !metric.isSparse || metric.Value(&s.HitSums) > 0 }) {
 			continue // Prometheus expects at least one series of a metric
 		}
 		families = append(families, family{name, func(w io.Writer) error {
-			return m.write(w, name, samples, labels)
+			return metric.write(w, name, samples, labels)
 		}})
 	}
 	return families
@@ -60,7 +60,7 @@ func (r *rules) families(labels extraLabels, isWanted func(name string) bool) []
 
 // samples returns the counts of all series, sorted by labels. It adds up series with the same labels.
 func (r *rules) samples(now time.Time) []ruleSample {
-	limits := r.limits.all(now)
+	limits := r.limits.allLimits(now)
 	samples := make([]ruleSample, 0, len(limits))
 	for _, l := range limits {
 		for s := range l.series() {
@@ -86,14 +86,14 @@ func (r *rules) samples(now time.Time) []ruleSample {
 var labelEscaper = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 
 // write writes the lines of a metric itself, because the library would need several times the memory of the rules.
-func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extra extraLabels) error {
-	var ownLabels []*dto.LabelPair
+func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extraLabels extraLabels) error {
+	var ruleLabelPairs []*dto.LabelPair
 	for _, label := range ruleLabelNames {
-		ownLabels = append(ownLabels, &dto.LabelPair{Name: &label})
+		ruleLabelPairs = append(ruleLabelPairs, &dto.LabelPair{Name: &label})
 	}
-	labels := extra.addTo(ownLabels)
-	out := bufio.NewWriter(w)
-	fmt.Fprintf(out, "# HELP %s %s\n# TYPE %s counter\n", name, m.Help, name)
+	labels := extraLabels.addTo(ruleLabelPairs)
+	writer := bufio.NewWriter(w)
+	fmt.Fprintf(writer, "# HELP %s %s\n# TYPE %s counter\n", name, m.Help, name)
 	var line []byte
 	for i := range samples {
 		value := m.Value(&samples[i].HitSums)
@@ -102,12 +102,12 @@ func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extra
 		}
 		line = append(line[:0], name...)
 		separator := byte('{')
-		for _, l := range labels {
+		for _, label := range labels {
 			line = append(line, separator)
-			line = append(line, l.GetName()...)
+			line = append(line, label.GetName()...)
 			line = append(line, `="`...)
-			value := l.GetValue()
-			if index := slices.Index(ruleLabelNames[:], l.GetName()); index >= 0 { // otherwise l is an extra label
+			value := label.GetValue()
+			if index := slices.Index(ruleLabelNames[:], label.GetName()); index >= 0 { // the other labels are extra labels
 				value = samples[i].labels[index]
 			}
 			line = append(line, labelEscaper.Replace(value)...)
@@ -116,9 +116,9 @@ func (m *RuleMetric) write(w io.Writer, name string, samples []ruleSample, extra
 		}
 		line = append(line, "} "...)
 		line = strconv.AppendFloat(line, float64(value), 'g', -1, 64)
-		if _, err := out.Write(append(line, '\n')); err != nil {
+		if _, err := writer.Write(append(line, '\n')); err != nil {
 			return err
 		}
 	}
-	return out.Flush()
+	return writer.Flush()
 }

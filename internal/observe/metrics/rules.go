@@ -44,10 +44,10 @@ type RuleCounts struct {
 // rules is a service.Observer that counts the hits of all rules.
 type rules struct {
 	hitClassifier
-	options        RuleOptions
-	unknownDomains *domainCounter // counts descriptors of domains without limits
-	unmatched      *domainCounter // counts descriptors that no rule of their domain limits
-	limits         limitTable
+	options              RuleOptions
+	unknownDomains       *domainCounter // counts descriptors of domains without limits
+	unmatchedDescriptors *domainCounter // counts descriptors that no rule of their domain limits
+	limits               limitTable
 }
 
 // limitName identifies a limit. rule is the path of the rule.
@@ -70,41 +70,41 @@ type limitSeries struct {
 	next   *limitSeries // the next limit of the same rule, or nil
 	config uint32       // the number of the last configuration that had the limit
 
-	removedAt int64 // when the limit was removed, as Unix time in nanoseconds; 0 if the limit is in force
+	removedAt int64 // the time at which the limit was removed, as Unix time in nanoseconds; 0 if the limit is in force
 }
 
 // varyingSeries has the series of a limit whose metric key contains values of requests.
 type varyingSeries struct {
 	values      boundedMap[series]     // the key is the metric key
-	otherSeries atomic.Pointer[series] // counts the hits of values for which there is no room; nil before such a hit
+	otherSeries atomic.Pointer[series] // counts the hits of values that have no series of their own; nil before the first such hit
 
 	// The mutex of limitTable guards the fields below.
 
-	checkedAt   time.Time // when deleteIdleValues last ran, or zero
+	checkedAt   time.Time // the time of the last call of deleteIdleValues; zero before the first call
 	deletedSums HitSums   // the counts of the series that deleteIdleValues has deleted
 }
 
 // RuleObserver registers the metrics of rules and returns their Observer.
-func (m *Metrics) RuleObserver(o RuleOptions) service.Observer {
-	m.rules.options = o
-	m.rules.hitClassifier = hitClassifier{nearRatio: o.NearLimitRatio}
-	m.rules.unknownDomains = m.newDomainCounter("ratelimit_service_rate_limit_domain_not_found", "Descriptors of requests whose domain has no limits.", o.MaxSeries)
-	m.rules.unmatched = m.newDomainCounter("rls_unmatched_descriptors_total", "Descriptors that no rule of their domain limits.", o.MaxSeries)
+func (m *Metrics) RuleObserver(options RuleOptions) service.Observer {
+	m.rules.options = options
+	m.rules.hitClassifier = hitClassifier{nearRatio: options.NearLimitRatio}
+	m.rules.unknownDomains = m.newDomainCounter("ratelimit_service_rate_limit_domain_not_found", "Descriptors of requests whose domain has no limits.", options.MaxSeries)
+	m.rules.unmatchedDescriptors = m.newDomainCounter("rls_unmatched_descriptors_total", "Descriptors that no rule of their domain limits.", options.MaxSeries)
 	return m.rules
 }
 
 // OverHits returns how many of the hits of d are beyond the limit. d is a denied decision.
 func (m *Metrics) OverHits(d service.Decision) int64 {
-	over, _ := m.rules.overHits(&d)
-	return over
+	overHits, _ := m.rules.overHits(&d)
+	return overHits
 }
 
 // Rules returns the counts of the limits that have had a hit. The limits of a rule follow each other.
 func (m *Metrics) Rules() iter.Seq[RuleCounts] {
 	return func(yield func(RuleCounts) bool) {
-		limits := m.rules.limits.all(time.Now())
-		for rules := 1; len(limits) > 0; rules++ {
-			if rules%rulesPerStep == 0 {
+		limits := m.rules.limits.allLimits(time.Now())
+		for ruleCount := 1; len(limits) > 0; ruleCount++ {
+			if ruleCount%rulesPerStep == 0 {
 				runtime.Gosched() // lets calls run, because there can be many rules
 			}
 			end := slices.IndexFunc(limits, func(l *limitSeries) bool { return l.name.rule != limits[0].name.rule })
@@ -145,7 +145,7 @@ type KeyCounts struct {
 // KeyCounts returns the hits of all rules by metric key.
 func (m *Metrics) KeyCounts() iter.Seq[KeyCounts] {
 	return func(yield func(KeyCounts) bool) {
-		for _, l := range m.rules.limits.all(time.Now()) {
+		for _, l := range m.rules.limits.allLimits(time.Now()) {
 			for s := range l.series() {
 				c := KeyCounts{Key: s.key, ID: s.path + l.name.flags, HitSums: s.sums()}
 				if l.valueSeries != nil && s == l.valueSeries.otherSeries.Load() {
@@ -159,69 +159,69 @@ func (m *Metrics) KeyCounts() iter.Seq[KeyCounts] {
 	}
 }
 
-// PrepareRules lets the limits of c find their counts. The caller puts c in force afterwards.
-func (m *Metrics) PrepareRules(c *descriptors.Config) { m.rules.prepare(c, time.Now()) }
+// PrepareRules lets the limits of config find their counts. The caller puts config in force afterwards.
+func (m *Metrics) PrepareRules(config *descriptors.Config) { m.rules.prepare(config, time.Now()) }
 
-func (r *rules) Answered(_ context.Context, c *service.Call) {
-	if !c.HasDomain && len(c.Rules) > 0 {
-		r.unknownDomains.count(c.Request.GetDomain(), len(c.Rules))
+func (r *rules) Answered(_ context.Context, call *service.Call) {
+	if !call.HasDomain && len(call.Rules) > 0 {
+		r.unknownDomains.count(call.Request.GetDomain(), len(call.Rules))
 		return
 	}
-	for i, rule := range c.Rules {
-		if rule == nil && c.IsUnmatched(i) {
-			r.unmatched.count(c.Request.GetDomain(), 1)
+	for i, rule := range call.Rules {
+		if rule == nil && call.IsUnmatched(i) {
+			r.unmatchedDescriptors.count(call.Request.GetDomain(), 1)
 		}
 	}
-	for i := range c.DecisionCount() {
-		d := c.Decision(i)
-		if d.N == 0 { // a peek
+	for i := range call.DecisionCount() {
+		decision := call.Decision(i)
+		if decision.N == 0 { // a peek
 			continue
 		}
-		l, _ := d.Limit.Metrics.Load().(*limitSeries)
-		if l == nil {
-			l = r.addLimit(c.Request, &d)
+		limitSeries, _ := decision.Limit.Metrics.Load().(*limitSeries)
+		if limitSeries == nil {
+			limitSeries = r.addLimit(call.Request, &decision)
 		}
-		s := &l.onlySeries
-		if l.valueSeries != nil {
-			s = r.seriesOf(l, c.Request.GetDomain(), d.Rule, c.Request.GetDescriptors()[d.Descriptor].GetEntries())
+		countedSeries := &limitSeries.onlySeries
+		if limitSeries.valueSeries != nil {
+			countedSeries = r.seriesOf(limitSeries, call.Request.GetDomain(), decision.Rule, call.Request.GetDescriptors()[decision.Descriptor].GetEntries())
 		}
-		r.count(&s.hitCounts, &d)
+		r.count(&countedSeries.hitCounts, &decision)
 	}
 }
 
-// addLimit returns the series of the limit of d, which had no hit before.
-func (r *rules) addLimit(req *rlsv3.RateLimitRequest, d *service.Decision) *limitSeries {
-	name := limitNameOf(d.Rule, d.Limit)
-	l := r.limits.findOrAdd(name, func() *limitSeries {
-		l := &limitSeries{domain: strings.Clone(req.GetDomain()), name: name} // the text of the request can be freed
-		if d.Rule.MetricKeyVaries() {
-			l.valueSeries = &varyingSeries{}
-			l.valueSeries.values.maxTexts = r.options.MaxSeries
+// addLimit returns the series of the limit of decision, which had no hit before.
+func (r *rules) addLimit(req *rlsv3.RateLimitRequest, decision *service.Decision) *limitSeries {
+	name := limitNameOf(decision.Rule, decision.Limit)
+	limitSeries := r.limits.findOrAdd(name, func() *limitSeries {
+		limitSeries := &limitSeries{domain: strings.Clone(req.GetDomain()), name: name} // the text of the request can be freed
+		if decision.Rule.MetricKeyVaries() {
+			limitSeries.valueSeries = &varyingSeries{}
+			limitSeries.valueSeries.values.maxTexts = r.options.MaxSeries
 		} else {
-			l.onlySeries.setNames(l, d.Rule, req.GetDescriptors()[d.Descriptor].GetEntries())
+			limitSeries.onlySeries.setNames(limitSeries, decision.Rule, req.GetDescriptors()[decision.Descriptor].GetEntries())
 		}
-		return l
+		return limitSeries
 	})
-	d.Limit.Metrics.Store(l)
-	return l
+	decision.Limit.Metrics.Store(limitSeries)
+	return limitSeries
 }
 
-// seriesOf returns the series of l that counts a request with these entries. The entries match rule.
-func (r *rules) seriesOf(l *limitSeries, domain string, rule *descriptors.Rule, entries []*ratelimitv3.RateLimitDescriptor_Entry) *series {
+// seriesOf returns the series of a limit that counts a request with these entries. The entries match rule.
+func (r *rules) seriesOf(limitSeries *limitSeries, domain string, rule *descriptors.Rule, entries []*ratelimitv3.RateLimitDescriptor_Entry) *series {
 	var memory [maxMetricKey]byte
 	if key := rule.AppendMetricKey(memory[:0], domain, entries); len(key) <= maxMetricKey {
-		if s := l.valueSeries.values.findOrCreate(key, func() *series { return newSeries(l, rule, entries) }); s != nil {
+		if s := limitSeries.valueSeries.values.findOrCreate(key, func() *series { return newSeries(limitSeries, rule, entries) }); s != nil {
 			return s
 		}
 	}
-	if other := l.valueSeries.otherSeries.Load(); other != nil {
-		return other
+	if otherSeries := limitSeries.valueSeries.otherSeries.Load(); otherSeries != nil {
+		return otherSeries
 	}
-	if l.valueSeries.otherSeries.CompareAndSwap(nil, newSeries(l, rule, rule.ReplaceVaryingTexts(entries, otherValue))) {
-		r.options.Log.Warn("metrics limited", "rule", l.name.rule, "setting", "METRICS_MAX_SERIES", "max_series", r.options.MaxSeries,
+	if limitSeries.valueSeries.otherSeries.CompareAndSwap(nil, newSeries(limitSeries, rule, rule.ReplaceVaryingTexts(entries, otherValue))) {
+		r.options.Log.Warn("metrics limited", "rule", limitSeries.name.rule, "setting", "METRICS_MAX_SERIES", "max_series", r.options.MaxSeries,
 			"reason", "further values of requests count as "+otherValue)
 	}
-	return l.valueSeries.otherSeries.Load()
+	return limitSeries.valueSeries.otherSeries.Load()
 }
 
 // sumsOf returns the sums of all series of l, including the deleted series.
@@ -244,31 +244,31 @@ func (l *limitSeries) series() iter.Seq[*series] {
 			yield(&l.onlySeries)
 			return
 		}
-		for _, s := range l.valueSeries.values.all() {
+		for _, s := range l.valueSeries.values.allValues() {
 			if !yield(s) {
 				return
 			}
 		}
-		if other := l.valueSeries.otherSeries.Load(); other != nil {
-			yield(other)
+		if otherSeries := l.valueSeries.otherSeries.Load(); otherSeries != nil {
+			yield(otherSeries)
 		}
 	}
 }
 
-// prepare attaches the counts to the limits of c, and marks all other limits as removed. Calls go on meanwhile.
-func (r *rules) prepare(c *descriptors.Config, now time.Time) {
+// prepare attaches the counts to the limits of config, and marks all other limits as removed. Calls go on meanwhile.
+func (r *rules) prepare(config *descriptors.Config, now time.Time) {
 	r.limits.beginConfig()
 	attachSeries := func(name limitName, a *descriptors.Attachment) {
 		if l := r.limits.keep(name); l != nil {
 			a.Store(l)
 		}
 	}
-	c.EachRule(func(rule *descriptors.Rule) {
+	config.EachRule(func(rule *descriptors.Rule) {
 		for _, l := range rule.Limits {
 			attachSeries(limitNameOf(rule, l), l.Metrics)
 		}
 	})
-	for _, d := range c.Domains() {
+	for _, d := range config.Domains() {
 		attachSeries(limitName{rule: d.RequestPath()}, d.RequestMetrics())
 		untestedRule := d.UntestedRule()
 		attachSeries(limitNameOf(untestedRule, untestedRule.Limits[0]), untestedRule.Limits[0].Metrics)
@@ -289,26 +289,26 @@ func (v *varyingSeries) deleteIdleValues(now time.Time) {
 	})
 }
 
-// nameOf returns the name of limit l of rule.
-func limitNameOf(rule *descriptors.Rule, l *descriptors.RateLimit) limitName {
+// limitNameOf returns the name of a limit of rule.
+func limitNameOf(rule *descriptors.Rule, limit *descriptors.RateLimit) limitName {
 	name := limitName{rule: rule.Path, flags: rule.MetricFlags()}
 	if len(rule.Limits) == 1 {
 		return name
 	}
 	sameNameCount := 0
-	for _, other := range rule.Limits {
-		if other.Name == l.Name {
+	for _, otherLimit := range rule.Limits {
+		if otherLimit.Name == limit.Name {
 			sameNameCount++
 		}
 	}
-	if name.limit = l.Name; l.Name == "" || sameNameCount > 1 {
-		name.limit = windowText(l.Limit)
+	if name.limit = limit.Name; limit.Name == "" || sameNameCount > 1 {
+		name.limit = windowText(limit.Limit)
 	}
 	return name
 }
 
-// kindOf returns the window, algorithm and scope of l, such as "per hour, token_bucket". Two limits of a rule differ in
-// at least one of them.
+// windowText returns the window, the algorithm and the scope of l, such as "per hour, token_bucket". Two limits of a rule
+// never have the same windowText.
 func windowText(l *limit.Limit) string {
 	kind := l.PerWindow()
 	if l.Algorithm != limit.DefaultAlgorithm {

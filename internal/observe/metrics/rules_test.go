@@ -112,9 +112,9 @@ func TestHitsAreCountedLikeTheIncumbent(t *testing.T) {
 		{"hits beyond the limit", "a", []int64{7, 1, 1, 3, 2}, HitSums{Total: 14, WithinLimit: 9, NearLimit: 2, OverLimit: 4}},
 		{"many hits at once", "a", []int64{15}, HitSums{Total: 15, NearLimit: 2, OverLimit: 5}},
 		{"allowed hits across the near limit", "a", []int64{10}, HitSums{Total: 10, WithinLimit: 10, NearLimit: 2}},
-		{"peeks and refunds", "a", []int64{3, 0, -2}, HitSums{Total: 3, WithinLimit: 3, Refunded: 2}},
+		{"peeks and refunds", "a", []int64{3, 0, -2}, HitSums{Total: 3, WithinLimit: 3, RefundedHits: 2}},
 		{"denied hits that are not charged", "log", []int64{7, 1, 1, 3, 2}, HitSums{Total: 14, WithinLimit: 9, NearLimit: 1, OverLimit: 5}},
-		{"shadow mode", "shadow", []int64{1, 4, 4}, HitSums{Total: 9, WithinLimit: 1, NearLimit: 1, OverLimit: 7, Shadow: 7}},
+		{"shadow mode", "shadow", []int64{1, 4, 4}, HitSums{Total: 9, WithinLimit: 1, NearLimit: 1, OverLimit: 7, ShadowHits: 7}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
@@ -138,7 +138,7 @@ func TestHitsInShadowNeverExceedHitsOverTheLimit(t *testing.T) {
 	})
 	for sums := (HitSums{}); sums.OverLimit < hits; {
 		sums = c.sums()
-		if !assert.LessOrEqual(t, sums.Shadow, sums.OverLimit) {
+		if !assert.LessOrEqual(t, sums.ShadowHits, sums.OverLimit) {
 			break
 		}
 	}
@@ -160,7 +160,7 @@ func TestHitsDeniedWithoutTheBackendAreCounted(t *testing.T) {
 		result backend.Result
 		want   HitSums
 	}{
-		{"deny cache", backend.Result{Source: backend.SourceDenyCache}, HitSums{Total: 4, OverLimit: 4, OverLocal: 4}},
+		{"deny cache", backend.Result{Source: backend.SourceDenyCache}, HitSums{Total: 4, OverLimit: 4, DeniedByCache: 4}},
 		{"failed call", backend.Result{Err: backend.ErrUnavailable}, HitSums{Total: 4}},
 		{"fallback that allows all", fallback(limit.FailAllow, limit.Result{Allowed: true}), HitSums{Total: 4, WithinLimit: 4}},
 		{"fallback that denies all", fallback(limit.FailDeny, limit.Result{}), HitSums{Total: 4, OverLimit: 4}},
@@ -197,7 +197,7 @@ func TestDeniedHitsAreOverIfAllOrNoneAreCharged(t *testing.T) {
 	f.hit(3, "shadow", "x")
 	assert.Equal(t, []RuleCounts{
 		{"d", "d > a", "", HitSums{Total: 12, WithinLimit: 7, OverLimit: 5}},
-		{"d", "d > shadow", "", HitSums{Total: 3, NearLimit: 1, OverLimit: 1, Shadow: 1}},
+		{"d", "d > shadow", "", HitSums{Total: 3, NearLimit: 1, OverLimit: 1, ShadowHits: 1}},
 	}, f.Rules())
 }
 
@@ -262,7 +262,7 @@ func TestRemovedRulesAreDeletedWithoutScrapes(t *testing.T) {
 			f.load("domain: d\ndescriptors: [{key: " + key + ", rate_limit: {unit: year, requests_per_unit: 10}}]\n")
 			f.hit(1, key, "x")
 			time.Sleep(time.Minute)
-			assert.LessOrEqual(t, len(f.rules.limits.byRule), 11)
+			assert.LessOrEqual(t, len(f.rules.limits.limitsByRule), 11)
 		}
 	})
 }

@@ -50,13 +50,13 @@ func (s *series) setNames(l *limitSeries, rule *descriptors.Rule, entries []*rat
 
 // labels returns the labels that envoyproxy/ratelimit has for s: the domain, key1 and key2 are the first three parts of
 // the key, which dots separate.
-func (s *series) labels() (l ruleLabels) {
+func (s *series) labels() (labels ruleLabels) {
 	remainder := validText(s.key)
 	for i := range ruleLabel {
-		l[i], remainder, _ = strings.Cut(remainder, ".")
+		labels[i], remainder, _ = strings.Cut(remainder, ".")
 	}
-	l[ruleLabel] = validText(s.path)
-	return l
+	labels[ruleLabel] = validText(s.path)
+	return labels
 }
 
 // validText returns s in valid UTF-8, which Prometheus needs.

@@ -160,7 +160,7 @@ func TestIdleValuesMakeRoomForOthers(t *testing.T) {
 		assertValues := func(want ...string) {
 			t.Helper()
 			var got []string
-			for _, s := range f.rules.limits.all(time.Now())[0].valueSeries.values.all() {
+			for _, s := range f.rules.limits.allLimits(time.Now())[0].valueSeries.values.allValues() {
 				got = append(got, strings.TrimPrefix(s.labels()[1], "user_"))
 			}
 			assert.ElementsMatch(t, want, got)
@@ -203,7 +203,7 @@ func TestFloodOfRandomValuesLeavesSeriesBounded(t *testing.T) {
 	growth := heapBytes() - bytesBefore
 	t.Logf("%d bytes for %d values", growth, values)
 	assert.Less(t, growth, int64(maxBytes))
-	assert.Len(t, limit.valueSeries.values.all(), 1000)
+	assert.Len(t, limit.valueSeries.values.allValues(), 1000)
 	assert.EqualValues(t, values+1, f.Rules()[0].Total)
 	assert.Greater(t, limit.valueSeries.otherSeries.Load().withinLimit.Load(), uint64(values-1000))
 }
@@ -231,5 +231,5 @@ func TestConcurrentHitsOfOneValueHaveOneSeries(t *testing.T) {
 	require.Len(t, counts, 1)
 	assert.EqualValues(t, 8000, counts[0].Total)
 	flags := f.store.Load().Domain("d").Match(entriesOf("user", "x")).MetricFlags()
-	assert.Len(t, f.rules.limits.find(limitName{rule: "d > user", flags: flags}).valueSeries.values.all(), 50)
+	assert.Len(t, f.rules.limits.find(limitName{rule: "d > user", flags: flags}).valueSeries.values.allValues(), 50)
 }

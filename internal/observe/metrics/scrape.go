@@ -41,12 +41,12 @@ func (m *Metrics) Handler(extraTags map[string]string) http.Handler {
 // Mapper returns metrics that replace families and the metrics of rules.
 type Mapper func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error)
 
-// MappedHandler returns a Handler for the metrics that f returns.
+// MappedHandler returns a Handler for the metrics that mapFamilies returns.
 func (m *Metrics) MappedHandler(extraTags map[string]string, mapFamilies Mapper) http.Handler {
 	return m.handler(extraTags, maxScrapeTime, mapFamilies)
 }
 
-// handler returns a Handler that cuts a scrape after maxTime. f can be nil.
+// handler returns a Handler that cuts a scrape after maxTime. mapFamilies can be nil.
 func (m *Metrics) handler(extraTags map[string]string, maxTime time.Duration, mapFamilies Mapper) http.Handler {
 	labels := extraLabelsOf(extraTags)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -70,14 +70,14 @@ func (m *Metrics) beginScrape(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, maxScrapeWait)
 	defer cancel()
 	select {
-	case m.scraping <- struct{}{}:
+	case m.runningScrape <- struct{}{}:
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-func (m *Metrics) endScrape() { <-m.scraping }
+func (m *Metrics) endScrape() { <-m.runningScrape }
 
 // families returns the metrics with these names, sorted by name. If names is empty, families returns all metrics.
 func (m *Metrics) families(labels extraLabels, names []string, mapFamilies Mapper) ([]family, error) {
@@ -90,18 +90,18 @@ func (m *Metrics) families(labels extraLabels, names []string, mapFamilies Mappe
 	}
 	isWanted := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }
 	var families []family
-	for _, g := range gatheredFamilies {
-		if !isWanted(g.GetName()) {
+	for _, gatheredFamily := range gatheredFamilies {
+		if !isWanted(gatheredFamily.GetName()) {
 			continue
 		}
-		for _, metric := range g.GetMetric() {
+		for _, metric := range gatheredFamily.GetMetric() {
 			metric.Label = labels.addTo(metric.GetLabel())
-			if m.ResponseTimeMillis && mapFamilies == nil && g.GetName() == responseTimeName {
+			if m.ResponseTimeMillis && mapFamilies == nil && gatheredFamily.GetName() == responseTimeName {
 				toMillis(metric.GetHistogram())
 			}
 		}
-		families = append(families, family{g.GetName(), func(w io.Writer) error {
-			_, err := expfmt.MetricFamilyToText(w, g)
+		families = append(families, family{gatheredFamily.GetName(), func(w io.Writer) error {
+			_, err := expfmt.MetricFamilyToText(w, gatheredFamily)
 			return err
 		}})
 	}

@@ -65,7 +65,7 @@ func newLibraryRegistry(f *ruleFixture) (otherMetrics, allMetrics *prometheus.Re
 		for _, m := range RuleMetrics {
 			desc := prometheus.NewDesc("ratelimit_service_rate_limit_"+m.Name, m.Help, []string{"domain", "key1", "key2", "rule"}, nil)
 			values := map[ruleLabels]float64{}
-			for _, l := range f.rules.limits.all(time.Now()) {
+			for _, l := range f.rules.limits.allLimits(time.Now()) {
 				for s := range l.series() {
 					sums := s.sums()
 					values[s.labels()] += float64(m.Value(&sums))

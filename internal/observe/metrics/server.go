@@ -23,14 +23,14 @@ func toMillis(h *dto.Histogram) {
 // Server registers the metrics of package server and returns its server.Options.ObserveMethod.
 func (m *Metrics) Server() func(method string) (observeCall func(duration time.Duration)) {
 	requests := m.newCounters("ratelimit_service_total_requests", "Unary gRPC calls.", "grpc_method")
-	times := m.factory.NewHistogramVec(prometheus.HistogramOpts{
+	durations := m.factory.NewHistogramVec(prometheus.HistogramOpts{
 		Name: responseTimeName, Help: "Time from the arrival of a unary gRPC call until its answer.", Buckets: responseTimes,
 	}, []string{"grpc_method"})
 	return func(method string) func(time.Duration) {
-		count, times := requests.WithLabelValues(method), times.WithLabelValues(method)
+		count, durations := requests.WithLabelValues(method), durations.WithLabelValues(method)
 		return func(duration time.Duration) {
 			count.Inc()
-			times.Observe(duration.Seconds())
+			durations.Observe(duration.Seconds())
 		}
 	}
 }

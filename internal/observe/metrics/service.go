@@ -14,7 +14,7 @@ import (
 
 // callObserver is a service.Observer that counts calls, errors and decisions.
 type callObserver struct {
-	okDecisions, deniedDecisions, shadowedDecisions []prometheus.Counter // the index is the backend.Source
+	okDecisions, deniedDecisions, shadowDecisions []prometheus.Counter // the index is the backend.Source
 
 	redisErrors, serviceErrors prometheus.Counter
 	refusedCalls               prometheus.Counter
@@ -30,10 +30,10 @@ func (m *Metrics) Service() service.Observer {
 		"Decisions by result and source. One request makes a decision for each limit that it matches. Denials by limits in shadow mode have the result shadowed.",
 		"result", "source")
 	errors := m.newCounters("ratelimit_service_should_rate_limit_error",
-		"Failed calls. service_error is an invalid request, or a call before limits are loaded; given_up is a gRPC call that its caller cancelled, or whose deadline passed, before the caller got the answer; caller_limited is a call of a caller that sent too many (MAX_CALLER_CALLS_PER_SECOND); redis_error is any other failure.", "err_type")
+		"Failed calls. service_error is an invalid request, or a call before limits are loaded; given_up is a gRPC call that its caller cancelled, or whose deadline passed, before the caller got the answer; caller_limited is a call of a caller that sent too many calls (MAX_CALLER_CALLS_PER_SECOND); redis_error is any other failure.", "err_type")
 	m.givenUpCalls = errors.WithLabelValues("given_up")
 	callsByCode := m.newCounters("rls_calls_total", "Answered calls by their code: ok or over_limit. A call over a limit in shadow mode is ok.", "code")
-	d := &callObserver{
+	observer := &callObserver{
 		okCalls:       callsByCode.WithLabelValues("ok"),
 		deniedCalls:   callsByCode.WithLabelValues("over_limit"),
 		metrics:       m,
@@ -43,11 +43,11 @@ func (m *Metrics) Service() service.Observer {
 		globalShadows: m.newCounter("ratelimit_service_global_shadow_mode", "Calls over a limit that passed because of SHADOW_MODE."),
 	}
 	for _, source := range backend.Sources() {
-		d.okDecisions = append(d.okDecisions, decisions.WithLabelValues("ok", source.String()))
-		d.deniedDecisions = append(d.deniedDecisions, decisions.WithLabelValues("over_limit", source.String()))
-		d.shadowedDecisions = append(d.shadowedDecisions, decisions.WithLabelValues("shadowed", source.String()))
+		observer.okDecisions = append(observer.okDecisions, decisions.WithLabelValues("ok", source.String()))
+		observer.deniedDecisions = append(observer.deniedDecisions, decisions.WithLabelValues("over_limit", source.String()))
+		observer.shadowDecisions = append(observer.shadowDecisions, decisions.WithLabelValues("shadowed", source.String()))
 	}
-	return d
+	return observer
 }
 
 // CallGivenUp counts a gRPC call whose caller gave up before the caller got the answer, even if rls has answered.
@@ -57,10 +57,10 @@ func (m *Metrics) CallGivenUp() {
 	}
 }
 
-func (d *callObserver) Answered(_ context.Context, c *service.Call) {
-	switch status.Code(c.Err) {
+func (d *callObserver) Answered(_ context.Context, call *service.Call) {
+	switch status.Code(call.Err) {
 	case codes.OK:
-		if c.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
+		if call.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
 			d.deniedCalls.Inc()
 		} else {
 			d.okCalls.Inc()
@@ -73,24 +73,24 @@ func (d *callObserver) Answered(_ context.Context, c *service.Call) {
 	default:
 		d.redisErrors.Inc()
 	}
-	if c.GlobalShadow {
+	if call.GlobalShadow {
 		d.globalShadows.Inc()
 	}
-	for i := range c.DecisionCount() {
-		decision := c.Decision(i)
-		r := &decision.Result
+	for i := range call.DecisionCount() {
+		decision := call.Decision(i)
+		result := &decision.Result
 		switch {
-		case r.Err != nil:
+		case result.Err != nil:
 			continue
-		case r.Allowed:
-			d.okDecisions[r.Source].Inc()
+		case result.Allowed:
+			d.okDecisions[result.Source].Inc()
 		case decision.Shadow:
-			d.shadowedDecisions[r.Source].Inc()
+			d.shadowDecisions[result.Source].Inc()
 		default:
-			d.deniedDecisions[r.Source].Inc()
+			d.deniedDecisions[result.Source].Inc()
 		}
-		if r.IsDegraded() && d.metrics.fallbackDecisions != nil {
-			d.metrics.fallbackDecisions.count(r, decision.Shadow)
+		if result.IsDegraded() && d.metrics.fallbackDecisions != nil {
+			d.metrics.fallbackDecisions.count(result, decision.Shadow)
 		}
 	}
 }

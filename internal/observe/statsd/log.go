@@ -23,22 +23,22 @@ func (l *logSink) flush(ctx context.Context, readPoints func() (iter.Seq[point],
 		return nil
 	}
 	points, err := readPoints()
-	for p := range points {
-		if strings.HasPrefix(p.name, runtimePrefix) {
+	for metricPoint := range points {
+		if strings.HasPrefix(metricPoint.name, runtimePrefix) {
 			continue
 		}
-		name := plainName(p.name, p.tags, l.extraTags)
+		name := plainName(metricPoint.name, metricPoint.tags, l.extraTags)
 		lastValue, isWritten := l.lastGauges[name]
 		switch {
-		case p.kind == timer:
-			l.log.Info("metric flushed", "name", name, "type", p.kind, "value", p.duration, "calls", p.calls)
+		case metricPoint.kind == timer:
+			l.log.Info("metric flushed", "name", name, "type", metricPoint.kind, "value", metricPoint.duration, "calls", metricPoint.calls)
 			continue
-		case p.kind == gauge && isWritten && lastValue == p.value:
+		case metricPoint.kind == gauge && isWritten && lastValue == metricPoint.value:
 			continue
-		case p.kind == gauge:
-			l.lastGauges[name] = p.value
+		case metricPoint.kind == gauge:
+			l.lastGauges[name] = metricPoint.value
 		}
-		l.log.Info("metric flushed", "name", name, "type", p.kind, "value", p.value)
+		l.log.Info("metric flushed", "name", name, "type", metricPoint.kind, "value", metricPoint.value)
 	}
 	return err
 }

@@ -21,9 +21,9 @@ func LoadMapping(file string) (*mapper.MetricMapper, error) {
 	return m, m.InitFromFile(file)
 }
 
-// FamilyMapper returns a function that replaces the metrics of envoyproxy/ratelimit in families. Like statsd_exporter, m
-// makes the new metrics from the names that the old metrics have in statsd.
-func FamilyMapper(m *mapper.MetricMapper, rules func() iter.Seq[metrics.KeyCounts]) func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
+// FamilyMapper returns a function that replaces the metrics of envoyproxy/ratelimit in families. Like statsd_exporter,
+// metricMapper makes the new metrics from the names that the old metrics have in statsd.
+func FamilyMapper(metricMapper *mapper.MetricMapper, rules func() iter.Seq[metrics.KeyCounts]) func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
 	return func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
 		reader := pointReader{gatherer: prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return families, nil }), rules: rules}
 		points, err := reader.points()
@@ -33,7 +33,7 @@ func FamilyMapper(m *mapper.MetricMapper, rules func() iter.Seq[metrics.KeyCount
 		newFamilies := mappedFamilies{}
 		for p := range points {
 			if strings.HasPrefix(p.name, "ratelimit") {
-				newFamilies.add(m, &p)
+				newFamilies.add(metricMapper, &p)
 			}
 		}
 		families = slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return strings.HasPrefix(f.GetName(), "ratelimit_") })
@@ -60,10 +60,10 @@ type mappedSeries struct {
 
 var statsdTypes = map[kind]mapper.MetricType{counter: mapper.MetricTypeCounter, gauge: mapper.MetricTypeGauge, timer: mapper.MetricTypeObserver}
 
-// add adds p to the series that mappings makes from p. A family has the kind of its first point. add drops points of
-// other kinds.
-func (m mappedFamilies) add(mappings *mapper.MetricMapper, p *point) {
-	mapping, labels, isMapped := mappings.GetMapping(p.name, statsdTypes[p.kind])
+// add adds metricPoint to the series to which mappings assigns it. A family has the kind of its first point. add drops
+// points of other kinds.
+func (m mappedFamilies) add(mappings *mapper.MetricMapper, metricPoint *point) {
+	mapping, labels, isMapped := mappings.GetMapping(metricPoint.name, statsdTypes[metricPoint.kind])
 	if !isMapped {
 		mapping = &mapper.MetricMapping{}
 	}
@@ -74,13 +74,13 @@ func (m mappedFamilies) add(mappings *mapper.MetricMapper, p *point) {
 	if mapping.Scale.Set {
 		scale = mapping.Scale.Val
 	}
-	name := mapper.EscapeMetricName(cmp.Or(mapping.Name, p.name))
-	f := m[name]
-	if f == nil {
-		f = &mappedFamily{p.kind, cmp.Or(mapping.HelpText, "Metric of envoyproxy/ratelimit."), addDefaults(*mapping, mappings), map[string]*mappedSeries{}}
-		m[name] = f
+	name := mapper.EscapeMetricName(cmp.Or(mapping.Name, metricPoint.name))
+	family := m[name]
+	if family == nil {
+		family = &mappedFamily{metricPoint.kind, cmp.Or(mapping.HelpText, "Metric of envoyproxy/ratelimit."), addDefaults(*mapping, mappings), map[string]*mappedSeries{}}
+		m[name] = family
 	}
-	if f.kind != p.kind {
+	if family.kind != metricPoint.kind {
 		return
 	}
 	key := ""
@@ -90,18 +90,18 @@ func (m mappedFamilies) add(mappings *mapper.MetricMapper, p *point) {
 		key += label + separator + value + separator
 		pairs = append(pairs, &dto.LabelPair{Name: &label, Value: &value})
 	}
-	s := f.series[key]
-	if s == nil {
-		s = &mappedSeries{pairs, 0, map[float64]int{}}
-		f.series[key] = s
+	series := family.series[key]
+	if series == nil {
+		series = &mappedSeries{pairs, 0, map[float64]int{}}
+		family.series[key] = series
 	}
-	switch p.kind {
+	switch metricPoint.kind {
 	case counter:
-		s.value += p.value * scale
+		series.value += metricPoint.value * scale
 	case gauge:
-		s.value = p.value * scale
+		series.value = metricPoint.value * scale
 	case timer:
-		s.calls[p.duration.Seconds()*1000*scale] += p.calls
+		series.calls[metricPoint.duration.Seconds()*1000*scale] += metricPoint.calls
 	}
 }
 
@@ -135,36 +135,36 @@ func (f *mappedFamily) prometheusType() dto.MetricType {
 	return dto.MetricType_SUMMARY
 }
 
-func (f *mappedFamily) newMetric(s *mappedSeries) *dto.Metric {
-	m := &dto.Metric{Label: s.labels}
-	durations := slices.Sorted(maps.Keys(s.calls))
+func (f *mappedFamily) newMetric(series *mappedSeries) *dto.Metric {
+	metric := &dto.Metric{Label: series.labels}
+	durations := slices.Sorted(maps.Keys(series.calls))
 	sum, count := 0.0, uint64(0)
-	for _, d := range durations {
-		sum, count = sum+d*float64(s.calls[d]), count+uint64(s.calls[d])
+	for _, duration := range durations {
+		sum, count = sum+duration*float64(series.calls[duration]), count+uint64(series.calls[duration])
 	}
 	switch f.prometheusType() {
 	case dto.MetricType_COUNTER:
-		m.Counter = &dto.Counter{Value: &s.value}
+		metric.Counter = &dto.Counter{Value: &series.value}
 	case dto.MetricType_GAUGE:
-		m.Gauge = &dto.Gauge{Value: &s.value}
+		metric.Gauge = &dto.Gauge{Value: &series.value}
 	case dto.MetricType_HISTOGRAM:
-		m.Histogram = &dto.Histogram{SampleSum: &sum, SampleCount: &count}
+		metric.Histogram = &dto.Histogram{SampleSum: &sum, SampleCount: &count}
 		for _, bound := range f.mapping.HistogramOptions.Buckets {
-			m.Histogram.Bucket = append(m.Histogram.Bucket, &dto.Bucket{UpperBound: &bound, CumulativeCount: s.callsUpTo(bound)})
+			metric.Histogram.Bucket = append(metric.Histogram.Bucket, &dto.Bucket{UpperBound: &bound, CumulativeCount: series.callsUpTo(bound)})
 		}
 	default:
-		m.Summary = &dto.Summary{SampleSum: &sum, SampleCount: &count}
+		metric.Summary = &dto.Summary{SampleSum: &sum, SampleCount: &count}
 		for _, objective := range f.mapping.SummaryOptions.Quantiles {
 			value := math.NaN()
-			for _, d := range slices.Backward(durations) {
-				if float64(*s.callsUpTo(d)) >= objective.Quantile*float64(count) {
-					value = d
+			for _, duration := range slices.Backward(durations) {
+				if float64(*series.callsUpTo(duration)) >= objective.Quantile*float64(count) {
+					value = duration
 				}
 			}
-			m.Summary.Quantile = append(m.Summary.Quantile, &dto.Quantile{Quantile: &objective.Quantile, Value: &value})
+			metric.Summary.Quantile = append(metric.Summary.Quantile, &dto.Quantile{Quantile: &objective.Quantile, Value: &value})
 		}
 	}
-	return m
+	return metric
 }
 
 // callsUpTo returns the number of calls that took at most this duration.

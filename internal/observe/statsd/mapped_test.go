@@ -42,7 +42,7 @@ func newMappedProcess() *process {
 	p := newProcess()
 	p.rules = []metrics.KeyCounts{
 		{Key: "d.k.l.m", HitSums: metrics.HitSums{Total: 5}},
-		{Key: "d.k.l.n", HitSums: metrics.HitSums{Total: 3, Refunded: 2}},
+		{Key: "d.k.l.n", HitSums: metrics.HitSums{Total: 3, RefundedHits: 2}},
 		{Key: "d.k", HitSums: metrics.HitSums{Total: 1}},
 	}
 	p.counter("ratelimit_service_config_load_success").Add(2)

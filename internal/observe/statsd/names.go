@@ -10,11 +10,11 @@ import (
 // Tag is a name with a value.
 type Tag struct{ Name, Value string }
 
-// tagSeparators replaces the characters that a value of EXTRA_TAGS can't contain.
-var tagSeparators = strings.NewReplacer(".", "_", ":", "_", "|", "_")
+// tagReplacer replaces the characters that a value of EXTRA_TAGS can't contain.
+var tagReplacer = strings.NewReplacer(".", "_", ":", "_", "|", "_")
 
-// oneLine replaces control characters in text by _. A value of a request can contain a line break, for example.
-func oneLine(text string) string {
+// replaceControls replaces control characters in text by _. A value of a request can contain a line break, for example.
+func replaceControls(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return '_'
@@ -23,23 +23,23 @@ func oneLine(text string) string {
 	}, text)
 }
 
-// dogSeparators replaces the characters that end a tag in a line of DogStatsD.
-var dogSeparators = strings.NewReplacer(",", "_", "|", "_")
+// dogStatsdReplacer replaces the characters that end a tag in a line of DogStatsD.
+var dogStatsdReplacer = strings.NewReplacer(",", "_", "|", "_")
 
 // sortedTags returns tags sorted by name, with the values that envoyproxy/ratelimit sends.
 func sortedTags(tags map[string]string) []Tag {
 	var list []Tag
 	for name, value := range tags {
-		list = append(list, Tag{name, tagSeparators.Replace(value)})
+		list = append(list, Tag{name, tagReplacer.Replace(value)})
 	}
 	slices.SortFunc(list, func(a, b Tag) int { return cmp.Compare(a.Name, b.Name) })
 	return list
 }
 
 // plainName returns a name for servers without tags. An extra tag becomes a segment .__name=value of the name.
-func plainName(name string, ownTags, extraTags []Tag) string {
-	for _, t := range ownTags {
-		name += "." + tagSeparators.Replace(t.Value)
+func plainName(name string, metricTags, extraTags []Tag) string {
+	for _, t := range metricTags {
+		name += "." + tagReplacer.Replace(t.Value)
 	}
 	for _, t := range extraTags {
 		name += ".__" + t.Name + "=" + t.Value

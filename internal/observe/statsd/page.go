@@ -23,7 +23,7 @@ func Handler(gatherer prometheus.Gatherer, rules func() iter.Seq[metrics.KeyCoun
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		for p := range points {
 			if p.kind != timer {
-				fmt.Fprintf(w, "%s: %s\n", oneLine(plainName(p.name, p.tags, tags)), formatValue(p.value))
+				fmt.Fprintf(w, "%s: %s\n", replaceControls(plainName(p.name, p.tags, tags)), formatValue(p.value))
 			}
 		}
 	})

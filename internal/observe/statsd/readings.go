@@ -39,12 +39,12 @@ type pointReader struct {
 	rules    func() iter.Seq[metrics.KeyCounts]
 
 	counts    map[string]float64 // the counts of the last flush; the key is the name and the labels of a metric
-	ruleSums  map[ruleKey]readSums
+	ruleSums  map[ruleKey]lastReadSums
 	readCount uint64 // the number of calls of readRules
 }
 
-// readSums has the counts of a rule at the last read that found the rule, and the number of this read.
-type readSums struct {
+// lastReadSums has the counts of a rule at the last read that found the rule, and the number of this read.
+type lastReadSums struct {
 	metrics.HitSums
 	readNumber uint64
 }
@@ -52,7 +52,7 @@ type readSums struct {
 // ruleKey identifies the counts of a rule. Rules with the same key have the same name in statsd.
 type ruleKey struct{ key, id string }
 
-// points returns the points since the last call. It makes them one by one, because there can be many rules. If the loop
+// points returns the points since the last call. It makes the points one by one, because there can be many rules. If the loop
 // over the points ends early, the remaining points are lost.
 func (r *pointReader) points() (iter.Seq[point], error) {
 	families, err := r.gatherer.Gather()
@@ -67,34 +67,34 @@ func (r *pointReader) points() (iter.Seq[point], error) {
 
 func (r *pointReader) readFamilies(families []*dto.MetricFamily, add func(point)) {
 	counts := map[string]float64{}
-	for _, f := range families {
-		translation, isTranslated := translations[f.GetName()]
-		if !isTranslated && !keepsName(f.GetName()) {
+	for _, family := range families {
+		translation, isTranslated := translations[family.GetName()]
+		if !isTranslated && !keepsName(family.GetName()) {
 			continue
 		}
-		for _, m := range f.GetMetric() {
-			p, key := point{name: cmp.Or(translation.name, f.GetName())}, f.GetName()
-			for _, l := range m.GetLabel() {
-				key += separator + l.GetValue()
+		for _, metric := range family.GetMetric() {
+			newPoint, key := point{name: cmp.Or(translation.name, family.GetName())}, family.GetName()
+			for _, label := range metric.GetLabel() {
+				key += separator + label.GetValue()
 				switch {
 				case !isTranslated:
-					p.tags = append(p.tags, Tag{l.GetName(), l.GetValue()})
-				case l.GetName() == translation.label:
-					p.name = strings.Replace(p.name, "*", metrics.PlainKey(l.GetValue()), 1)
+					newPoint.tags = append(newPoint.tags, Tag{label.GetName(), label.GetValue()})
+				case label.GetName() == translation.label:
+					newPoint.name = strings.Replace(newPoint.name, "*", metrics.PlainKey(label.GetValue()), 1)
 				}
 			}
-			switch f.GetType() {
+			switch family.GetType() {
 			case dto.MetricType_COUNTER:
-				p.kind = counter
-				if p.value = r.growth(counts, key, m.GetCounter().GetValue()); p.value > 0 {
-					add(p)
+				newPoint.kind = counter
+				if newPoint.value = r.growth(counts, key, metric.GetCounter().GetValue()); newPoint.value > 0 {
+					add(newPoint)
 				}
 			case dto.MetricType_GAUGE:
-				p.kind, p.value = gauge, m.GetGauge().GetValue()
-				add(p)
+				newPoint.kind, newPoint.value = gauge, metric.GetGauge().GetValue()
+				add(newPoint)
 			case dto.MetricType_HISTOGRAM:
 				if isTranslated {
-					r.readTimer(counts, p, key, m.GetHistogram(), add)
+					r.readTimer(counts, newPoint, key, metric.GetHistogram(), add)
 				}
 			}
 		}
@@ -143,29 +143,29 @@ func (r *pointReader) growth(counts map[string]float64, key string, value float6
 }
 
 // readTimer calls add with a point for each bucket with new calls. The duration of the point is the middle of the bucket.
-func (r *pointReader) readTimer(counts map[string]float64, p point, key string, h *dto.Histogram, add func(point)) {
-	p.kind = timer
+func (r *pointReader) readTimer(counts map[string]float64, newPoint point, key string, histogram *dto.Histogram, add func(point)) {
+	newPoint.kind = timer
 	previousCount, lowerBound := 0.0, 0.0
 	addBucket := func(bucket string, cumulativeCount, seconds float64) {
-		p.calls = int(r.growth(counts, key+separator+bucket, cumulativeCount-previousCount))
-		p.duration = time.Duration(seconds * float64(time.Second))
+		newPoint.calls = int(r.growth(counts, key+separator+bucket, cumulativeCount-previousCount))
+		newPoint.duration = time.Duration(seconds * float64(time.Second))
 		previousCount = cumulativeCount
-		if p.calls > 0 {
-			add(p)
+		if newPoint.calls > 0 {
+			add(newPoint)
 		}
 	}
-	for _, b := range h.GetBucket() {
+	for _, b := range histogram.GetBucket() {
 		if upperBound := b.GetUpperBound(); !math.IsInf(upperBound, 1) {
 			addBucket(formatValue(upperBound), float64(b.GetCumulativeCount()), (lowerBound+upperBound)/2)
 			lowerBound = upperBound
 		}
 	}
-	addBucket("", float64(h.GetSampleCount()), lowerBound)
+	addBucket("", float64(histogram.GetSampleCount()), lowerBound)
 }
 
 func (r *pointReader) readRules(add func(point)) {
 	if r.ruleSums == nil {
-		r.ruleSums = map[ruleKey]readSums{}
+		r.ruleSums = map[ruleKey]lastReadSums{}
 	}
 	r.readCount++
 	for currentCounts := range r.rules() {
@@ -180,7 +180,7 @@ func (r *pointReader) readRules(add func(point)) {
 				add(point{name: "ratelimit.service.rate_limit." + currentCounts.Key + "." + m.Name, kind: counter, value: float64(hits - lastHits)})
 			}
 		}
-		r.ruleSums[key] = readSums{currentCounts.HitSums, r.readCount}
+		r.ruleSums[key] = lastReadSums{currentCounts.HitSums, r.readCount}
 	}
-	maps.DeleteFunc(r.ruleSums, func(_ ruleKey, s readSums) bool { return s.readNumber != r.readCount })
+	maps.DeleteFunc(r.ruleSums, func(_ ruleKey, s lastReadSums) bool { return s.readNumber != r.readCount })
 }

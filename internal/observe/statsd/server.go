@@ -87,12 +87,12 @@ func tagsText(tags []Tag) string {
 // rename returns the name and the tags of p in a line for the server.
 func (s *serverSink) rename(p point) (string, []Tag) {
 	if !s.DogStatsD {
-		return oneLine(plainName(p.name, p.tags, s.extraTags)), nil
+		return replaceControls(plainName(p.name, p.tags, s.extraTags)), nil
 	}
 	name, tags := applyMogrifiers(s.Mogrifiers, p.name)
 	tags = slices.Concat(s.extraTags, p.tags, tags)
 	for i := range tags {
-		tags[i].Value = oneLine(dogSeparators.Replace(tags[i].Value))
+		tags[i].Value = replaceControls(dogStatsdReplacer.Replace(tags[i].Value))
 	}
-	return oneLine(name), tags
+	return replaceControls(name), tags
 }

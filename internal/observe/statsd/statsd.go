@@ -63,8 +63,8 @@ type Exporter struct {
 }
 
 // New returns an Exporter that sends the metrics until Close.
-func New(o Options) *Exporter {
-	e := newExporter(o)
+func New(options Options) *Exporter {
+	e := newExporter(options)
 	ctx, cancel := context.WithCancel(context.Background())
 	e.cancel = cancel
 	e.goroutine.Go(func() { e.run(ctx) })
@@ -72,16 +72,16 @@ func New(o Options) *Exporter {
 }
 
 // newExporter returns an Exporter that does not run.
-func newExporter(o Options) *Exporter {
-	e := &Exporter{reader: pointReader{gatherer: o.Gatherer, rules: o.Rules}, interval: o.Interval, log: o.Log}
-	tags := sortedTags(o.ExtraTags)
-	if o.Server == nil {
-		e.sink = &logSink{log: o.Log, extraTags: tags, lastGauges: map[string]float64{}}
-		return e
+func newExporter(options Options) *Exporter {
+	exporter := &Exporter{reader: pointReader{gatherer: options.Gatherer, rules: options.Rules}, interval: options.Interval, log: options.Log}
+	tags := sortedTags(options.ExtraTags)
+	if options.Server == nil {
+		exporter.sink = &logSink{log: options.Log, extraTags: tags, lastGauges: map[string]float64{}}
+		return exporter
 	}
-	e.log = o.Log.With("statsd", o.Server.address())
-	e.sink = &serverSink{o.Server, tags}
-	return e
+	exporter.log = options.Log.With("statsd", options.Server.address())
+	exporter.sink = &serverSink{options.Server, tags}
+	return exporter
 }
 
 // Close sends the changes since the last flush, and stops e.

@@ -25,7 +25,7 @@ func TestRulesHaveTheNamesOfTheIncumbent(t *testing.T) {
 	p.rules = []metrics.KeyCounts{
 		{Key: "shop.plain", HitSums: metrics.HitSums{Total: 4, WithinLimit: 3, NearLimit: 1, OverLimit: 1}},
 		{Key: "shop.ip_10_0_0_1", HitSums: metrics.HitSums{Total: 4, WithinLimit: 2, NearLimit: 1, OverLimit: 2}},
-		{Key: "shop.a_b_c_10_0_0_2_80", HitSums: metrics.HitSums{Total: 4, WithinLimit: 2, NearLimit: 1, OverLimit: 2, OverLocal: 1, Shadow: 2}},
+		{Key: "shop.a_b_c_10_0_0_2_80", HitSums: metrics.HitSums{Total: 4, WithinLimit: 2, NearLimit: 1, OverLimit: 2, DeniedByCache: 1, ShadowHits: 2}},
 	}
 	p.exporter(&server.Server, map[string]string{"dc": "eu.1", "app": "x"}).flush(t.Context())
 	assert.Equal(t, []string{

@@ -34,12 +34,12 @@ type Event struct {
 	Failed bool      `json:"failed,omitempty"` // the event is a problem, such as an outage
 	Attrs  []Attr    `json:"attrs,omitempty"`  // details; viewers show them in this order
 
-	// Repeats says that the event can come often, such as an outage. It replaces the event with the same text if that is
-	// younger than foldTime. Such events never take the place of other events.
+	// Repeats says that the event can come often, such as an outage. If the Timeline has an event with the same text that
+	// is younger than foldTime, the new event replaces it. Events that repeat never displace other events.
 	Repeats bool `json:"-"`
 
-	count int       // the number of events that e stands for
-	first time.Time // the time of the first of these events
+	foldedEvents int       // the number of events that this event stands for
+	firstTime    time.Time // the time of the first of these events
 }
 
 // Attr is a detail of an Event. Value can have several lines.
@@ -69,47 +69,47 @@ func New(size int) *Timeline { return &Timeline{size: size} }
 
 // Add appends an event. If the Timeline is full, Add removes the oldest event. Events that repeat get at most a quarter
 // of the size. Add cuts long texts.
-func (t *Timeline) Add(e Event) {
-	if e.Time.IsZero() {
-		e.Time = time.Now()
+func (t *Timeline) Add(event Event) {
+	if event.Time.IsZero() {
+		event.Time = time.Now()
 	}
-	e.Text, e.count, e.first = cut(e.Text), 1, e.Time
+	event.Text, event.foldedEvents, event.firstTime = cut(event.Text), 1, event.Time
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e.Repeats {
-		t.makeSpaceForRepeated(&e)
+	if event.Repeats {
+		t.makeSpaceForRepeated(&event)
 	}
-	e.Attrs = slices.Clone(e.Attrs[:min(len(e.Attrs), maxAttrs)])
-	for i := range e.Attrs {
-		e.Attrs[i].Value = cut(e.Attrs[i].Value)
+	event.Attrs = slices.Clone(event.Attrs[:min(len(event.Attrs), maxAttrs)])
+	for i := range event.Attrs {
+		event.Attrs[i].Value = cut(event.Attrs[i].Value)
 	}
 	t.lastID++
-	e.ID = t.lastID
+	event.ID = t.lastID
 	if len(t.events) == t.size {
 		t.events = slices.Delete(t.events, 0, 1)
 	}
-	t.events = append(t.events, e)
+	t.events = append(t.events, event)
 }
 
-// makeSpaceForRepeated removes the event that e replaces, and adds its count to e. If too many events repeat, it removes
-// the oldest of them.
-func (t *Timeline) makeSpaceForRepeated(e *Event) {
-	repeated, oldest := 0, 0
+// makeSpaceForRepeated removes the old event that event replaces, and adds the foldedEvents of the old event to event. If too
+// many events repeat, makeSpaceForRepeated removes the oldest of these events.
+func (t *Timeline) makeSpaceForRepeated(event *Event) {
+	repeatedCount, oldestIndex := 0, 0
 	for i := len(t.events) - 1; i >= 0; i-- {
-		old := &t.events[i]
-		if !old.Repeats {
+		oldEvent := &t.events[i]
+		if !oldEvent.Repeats {
 			continue
 		}
-		if old.Text == e.Text && e.Time.Sub(old.Time) < foldTime {
-			e.count, e.first = old.count+1, old.first
-			e.Attrs = slices.Concat([]Attr{{"times", strconv.Itoa(e.count)}, {"first", e.first.UTC().Format(time.RFC3339)}}, e.Attrs)
+		if oldEvent.Text == event.Text && event.Time.Sub(oldEvent.Time) < foldTime {
+			event.foldedEvents, event.firstTime = oldEvent.foldedEvents+1, oldEvent.firstTime
+			event.Attrs = slices.Concat([]Attr{{"times", strconv.Itoa(event.foldedEvents)}, {"first", event.firstTime.UTC().Format(time.RFC3339)}}, event.Attrs)
 			t.events = slices.Delete(t.events, i, i+1)
 			return
 		}
-		repeated, oldest = repeated+1, i
+		repeatedCount, oldestIndex = repeatedCount+1, i
 	}
-	if repeated > 0 && repeated >= t.size/4 {
-		t.events = slices.Delete(t.events, oldest, oldest+1)
+	if repeatedCount > 0 && repeatedCount >= t.size/4 {
+		t.events = slices.Delete(t.events, oldestIndex, oldestIndex+1)
 	}
 }
 

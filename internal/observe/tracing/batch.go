@@ -15,42 +15,42 @@ const batchSpan = "redis batch"
 
 // BatchAnswered implements redis.Tracer. The span of a batch is a child of the span of the first recorded call. The span
 // of the batch and the spans of the other recorded calls link to each other. Without recorded calls, there is no span.
-func (t *Tracer) BatchAnswered(b redis.Batch, start time.Time, calls []context.Context) {
-	var parent context.Context
+func (t *Tracer) BatchAnswered(batch redis.Batch, start time.Time, calls []context.Context) {
+	var parentCall context.Context
 	var otherSpans []trace.Span
 	var links []trace.Link
-	for _, ctx := range calls {
-		span := trace.SpanFromContext(ctx)
+	for _, call := range calls {
+		span := trace.SpanFromContext(call)
 		switch {
 		case !span.SpanContext().IsSampled():
-		case parent == nil:
-			parent = ctx
-		case trace.SpanContextFromContext(parent).Equal(span.SpanContext()): // the same request has several calls in the batch
+		case parentCall == nil:
+			parentCall = call
+		case trace.SpanContextFromContext(parentCall).Equal(span.SpanContext()): // the same request has several calls in the batch
 		default:
 			otherSpans = append(otherSpans, span)
 			links = append(links, trace.Link{SpanContext: span.SpanContext()})
 		}
 	}
-	if parent == nil {
+	if parentCall == nil {
 		return
 	}
-	_, span := t.tracer.Start(parent, batchSpan,
+	_, span := t.tracer.Start(parentCall, batchSpan,
 		trace.WithTimestamp(start),
 		trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithLinks(links...),
 		trace.WithAttributes(
 			attribute.String("db.system.name", "redis"),
-			attribute.String("rls.redis.server", b.Role.String()),
+			attribute.String("rls.redis.server", batch.Role.String()),
 			attribute.Int("rls.batch.calls", len(calls)),
-			attribute.Int("rls.batch.hits", b.Hits),
-			attribute.Int("rls.batch.queued_hits", b.QueuedHits),
-			attribute.Int64("rls.batch.wait_us", b.Wait.Microseconds()),
+			attribute.Int("rls.batch.hits", batch.Hits),
+			attribute.Int("rls.batch.queued_hits", batch.QueuedHits),
+			attribute.Int64("rls.batch.wait_us", batch.Wait.Microseconds()),
 		))
-	for _, other := range otherSpans {
-		other.AddLink(trace.Link{SpanContext: span.SpanContext()})
+	for _, otherSpan := range otherSpans {
+		otherSpan.AddLink(trace.Link{SpanContext: span.SpanContext()})
 	}
-	if b.Err != nil {
-		span.SetStatus(codes.Error, b.Err.Error())
+	if batch.Err != nil {
+		span.SetStatus(codes.Error, batch.Err.Error())
 	}
-	span.End(trace.WithTimestamp(start.Add(b.Duration)))
+	span.End(trace.WithTimestamp(start.Add(batch.Duration)))
 }

@@ -64,7 +64,7 @@ func (t *Tracer) HTTPContext(ctx context.Context, header http.Header) context.Co
 }
 
 // Answered implements service.Observer. It describes the call in the span of the call.
-func (t *Tracer) Answered(ctx context.Context, c *service.Call) {
+func (t *Tracer) Answered(ctx context.Context, call *service.Call) {
 	span := trace.SpanFromContext(ctx)
 	if !span.IsRecording() {
 		return
@@ -75,26 +75,26 @@ func (t *Tracer) Answered(ctx context.Context, c *service.Call) {
 			*list = append(*list, text)
 		}
 	}
-	for _, rule := range c.Rules {
+	for _, rule := range call.Rules {
 		if rule != nil {
 			addText(&rules, rule.Path)
 		}
 	}
-	for i := range c.DecisionCount() {
-		if d := c.Decision(i); d.Result.Err == nil {
+	for i := range call.DecisionCount() {
+		if d := call.Decision(i); d.Result.Err == nil {
 			addText(&sources, d.Result.Source.String())
 			addText(&reasons, d.Result.Reason.String())
 		}
 	}
-	code := c.Response.GetOverallCode().String()
-	if c.Err != nil {
+	code := call.Response.GetOverallCode().String()
+	if call.Err != nil {
 		code = "ERROR"
-		span.SetStatus(codes.Error, c.Err.Error())
-		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(status.Code(c.Err))))
+		span.SetStatus(codes.Error, call.Err.Error())
+		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(status.Code(call.Err))))
 	}
 	span.SetAttributes(
-		attribute.String("rls.domain", c.Request.GetDomain()),
-		attribute.Int("rls.descriptors", len(c.Request.GetDescriptors())),
+		attribute.String("rls.domain", call.Request.GetDomain()),
+		attribute.Int("rls.descriptors", len(call.Request.GetDescriptors())),
 		attribute.StringSlice("rls.rules", rules),
 		attribute.String("rls.code", code),
 		attribute.StringSlice("rls.sources", sources),

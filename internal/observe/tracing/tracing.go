@@ -53,23 +53,23 @@ type Tracer struct {
 
 // Start returns a Tracer that exports spans in the background until Close. If the collector is down, the SDK tries to
 // export the spans again later. If the queue of the SDK is full, the SDK drops spans.
-func Start(ctx context.Context, o Options) (*Tracer, error) {
-	otel.SetErrorHandler(errorLog{o.Log, rate.NewLimiter(rate.Every(time.Minute), 1)})
-	otel.SetLogger(logr.FromSlogHandler(o.Log.Handler()))
+func Start(ctx context.Context, options Options) (*Tracer, error) {
+	otel.SetErrorHandler(errorLog{options.Log, rate.NewLimiter(rate.Every(time.Minute), 1)})
+	otel.SetLogger(logr.FromSlogHandler(options.Log.Handler()))
 	var exporter sdktrace.SpanExporter
 	var err error
-	switch o.Protocol {
+	switch options.Protocol {
 	case HTTP:
 		exporter, err = otlptrace.New(ctx, otlptracehttp.NewClient())
 	case GRPC:
 		exporter, err = otlptrace.New(ctx, otlptracegrpc.NewClient())
 	default:
-		err = fmt.Errorf("protocol: got %q, want %s or %s", o.Protocol, HTTP, GRPC)
+		err = fmt.Errorf("protocol: got %q, want %s or %s", options.Protocol, HTTP, GRPC)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}
-	return newTracer(o, sdktrace.WithBatcher(exporter)), nil
+	return newTracer(options, sdktrace.WithBatcher(exporter)), nil
 }
 
 // newTracer returns a Tracer that sends its spans to processor.
@@ -82,25 +82,25 @@ func newTracer(o Options, processor sdktrace.TracerProviderOption) *Tracer {
 	return &Tracer{
 		provider: provider,
 		tracer:   provider.Tracer("github.com/seed-81f232ab/rls", trace.WithInstrumentationVersion(o.Version)),
-		// If a request has both headers, the last propagator wins.
+		// If a request has the headers of both propagators, the last propagator wins.
 		propagator: autoprop.NewTextMapPropagator(b3.New(), propagation.TraceContext{}),
 	}
 }
 
-func newResource(o Options) *resource.Resource {
-	attributes := []attribute.KeyValue{attribute.String("service.instance.id", cmp.Or(o.InstanceID, uuid.NewString()))}
+func newResource(options Options) *resource.Resource {
+	attributes := []attribute.KeyValue{attribute.String("service.instance.id", cmp.Or(options.InstanceID, uuid.NewString()))}
 	for name, value := range map[string]string{
-		"service.name": o.ServiceName, "service.namespace": o.Namespace, "service.version": o.Version,
+		"service.name": options.ServiceName, "service.namespace": options.Namespace, "service.version": options.Version,
 	} {
 		if value != "" {
 			attributes = append(attributes, attribute.String(name, value))
 		}
 	}
-	r, err := resource.Merge(resource.Default(), resource.NewSchemaless(attributes...))
+	merged, err := resource.Merge(resource.Default(), resource.NewSchemaless(attributes...))
 	if err != nil {
 		return resource.Default() // can't fail, because the attributes have no schema
 	}
-	return r
+	return merged
 }
 
 // Close exports the spans that are in the queue. It returns an error if ctx is done before all spans are exported.

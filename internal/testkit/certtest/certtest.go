@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Authority is a certificate authority. Programs that are given File trust its
-// certificates.
+// Authority is a certificate authority. Programs that read File trust the certificates of
+// this authority.
 type Authority struct {
 	File string // the authority's own certificate
 
@@ -46,7 +46,7 @@ func New(tb testing.TB) *Authority {
 	return a
 }
 
-// Issue returns a pair for DNS names, which can be none. Servers and clients can use it.
+// Issue returns a pair for any number of DNS names. Servers and clients can use the pair.
 func (a *Authority) Issue(names ...string) Pair {
 	a.tb.Helper()
 	return a.issue(&x509.Certificate{DNSNames: names})
@@ -68,11 +68,11 @@ func (a *Authority) IssueNamed(commonName string, names ...string) Pair {
 	})
 }
 
-func (a *Authority) issue(c *x509.Certificate) Pair {
+func (a *Authority) issue(template *x509.Certificate) Pair {
 	a.tb.Helper()
-	c.KeyUsage = x509.KeyUsageDigitalSignature
-	c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	cert, key := a.sign(c)
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	cert, key := a.sign(template)
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	require.NoError(a.tb, err)
 	dir := a.tb.TempDir()
@@ -89,19 +89,19 @@ func (a *Authority) Pool() *x509.CertPool {
 	return pool
 }
 
-// sign completes and signs c. A new authority signs its own certificate.
-func (a *Authority) sign(c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+// sign completes and signs template. A new authority signs its own certificate.
+func (a *Authority) sign(template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	a.tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(a.tb, err)
-	c.SerialNumber, err = rand.Int(rand.Reader, big.NewInt(1<<62))
+	template.SerialNumber, err = rand.Int(rand.Reader, big.NewInt(1<<62))
 	require.NoError(a.tb, err)
-	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 	parent, signer := a.cert, a.key
 	if parent == nil {
-		parent, signer = c, key
+		parent, signer = template, key
 	}
-	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
 	require.NoError(a.tb, err)
 	cert, err := x509.ParseCertificate(der)
 	require.NoError(a.tb, err)

@@ -19,7 +19,7 @@ import (
 // Domain is the domain of the drawn limits files.
 const Domain = "d"
 
-// The fields that a drawn descriptor or limit can have. Each draws one of its texts, or none.
+// The fields that a drawn descriptor or limit can have. A draw takes one text of a field, or no text.
 var (
 	matchFields = []string{
 		"", "", "value: x", `value: ""`, "value: y", "value: 10.0.0.1", "value: x*", `value: "*y"`, `value: "*"`,
@@ -91,8 +91,8 @@ func drawDescriptors(t *rapid.T, head string, depth int) string {
 		if depth > 1 && rapid.Bool().Draw(t, "children") {
 			fields = append(fields, "descriptors: "+drawDescriptors(t, head, depth-1))
 		}
-		if more := append(slices.Clip(items), "{"+strings.Join(fields, ", ")+"}"); isValid(head + listOf(more)) {
-			items = more
+		if longerList := append(slices.Clip(items), "{"+strings.Join(fields, ", ")+"}"); isValid(head + listOf(longerList)) {
+			items = longerList
 		}
 	}
 	return listOf(items)
@@ -102,14 +102,14 @@ func listOf(items []string) string { return "[" + strings.Join(items, ", ") + "]
 
 // drawFields draws about a sixth of the fields, each with one of its texts.
 func drawFields(t *rapid.T, fields [][]string) []string {
-	var drawn []string
+	var drawnFields []string
 	for _, texts := range fields {
 		texts = append(make([]string, 5*len(texts)), texts...)
 		if text := rapid.SampledFrom(texts).Draw(t, "field"); text != "" {
-			drawn = append(drawn, text)
+			drawnFields = append(drawnFields, text)
 		}
 	}
-	return drawn
+	return drawnFields
 }
 
 // drawLimits draws no limit, an unlimited limit, or up to three limits.
@@ -130,8 +130,8 @@ func drawLimits(t *rapid.T) string {
 				text += ", " + field
 			}
 		}
-		if more := append(slices.Clip(limits), "{"+text+"}"); isValid("domain: d\ndescriptors: [{key: a, rate_limits: " + listOf(more) + "}]") {
-			limits = more
+		if longerList := append(slices.Clip(limits), "{"+text+"}"); isValid("domain: d\ndescriptors: [{key: a, rate_limits: " + listOf(longerList) + "}]") {
+			limits = longerList
 		}
 	}
 	if len(limits) == 0 {
@@ -162,16 +162,16 @@ func Request(t *rapid.T) *rlsv3.RateLimitRequest {
 	req := &rlsv3.RateLimitRequest{Domain: rapid.SampledFrom([]string{Domain, Domain, Domain, Domain, "other"}).Draw(t, "domain")}
 	for range rapid.IntRange(1, 3).Draw(t, "descriptors of the request") {
 		hits := Hits(t)
-		d := &ratelimitv3.RateLimitDescriptor{Entries: Entries(t), IsNegativeHits: hits < 0}
+		descriptor := &ratelimitv3.RateLimitDescriptor{Entries: Entries(t), IsNegativeHits: hits < 0}
 		if hits != 1 {
-			d.HitsAddend = wrapperspb.UInt64(uint64(max(hits, -hits)))
+			descriptor.HitsAddend = wrapperspb.UInt64(uint64(max(hits, -hits)))
 		}
 		if rapid.IntRange(0, 9).Draw(t, "own limit") == 0 {
-			d.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{
+			descriptor.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{
 				RequestsPerUnit: 2, Unit: typev3.RateLimitUnit(rapid.IntRange(-1, 8).Draw(t, "unit")),
 			}
 		}
-		req.Descriptors = append(req.Descriptors, d)
+		req.Descriptors = append(req.Descriptors, descriptor)
 	}
 	return req
 }

@@ -29,15 +29,15 @@ type Server struct {
 
 	port     string
 	settings []string
-	tls      *tls.Config // of clients; nil for plain connections
+	tls      *tls.Config // the configuration of clients; nil for plain connections
 
 	mu     sync.Mutex // guards the fields below
 	cmd    *exec.Cmd  // nil if the server has been killed
 	exited chan struct{}
 }
 
-// startWithin is a timeout for the start of a server, even on a busy machine.
-const startWithin = 20 * time.Second
+// startTimeout is a timeout for the start of a server, even on a busy machine.
+const startTimeout = 20 * time.Second
 
 // Start runs a memcached and stops it when the test ends.
 func Start(tb testing.TB) *Server {
@@ -66,10 +66,10 @@ func (s *Server) spawn(tb testing.TB) {
 	tb.Helper()
 	path, err := exec.LookPath("memcached")
 	require.NoError(tb, err, "install memcached (apt-get install memcached)")
-	current, err := user.Current()
+	currentUser, err := user.Current()
 	require.NoError(tb, err)
 	s.mu.Lock()
-	s.cmd = exec.Command(path, append([]string{"-l", "127.0.0.1", "-p", s.port, "-U", "0", "-u", current.Username, "-t", "1", "-m", "64"}, s.settings...)...)
+	s.cmd = exec.Command(path, append([]string{"-l", "127.0.0.1", "-p", s.port, "-U", "0", "-u", currentUser.Username, "-t", "1", "-m", "64"}, s.settings...)...)
 	s.exited = make(chan struct{})
 	cmd, exited := s.cmd, s.exited
 	err = proctest.Start(cmd)
@@ -79,7 +79,7 @@ func (s *Server) spawn(tb testing.TB) {
 		_ = cmd.Wait()
 		close(exited)
 	}()
-	polltest.Until(tb, startWithin, func() bool {
+	polltest.Until(tb, startTimeout, func() bool {
 		answer, err := s.ask("stats", "END")
 		return err == nil && strings.Contains(answer, fmt.Sprintf("STAT pid %d\n", cmd.Process.Pid))
 	})
@@ -142,11 +142,11 @@ func (s *Server) Set(tb testing.TB, key, value string) {
 func (s *Server) Keys(tb testing.TB) map[string]int64 {
 	tb.Helper()
 	var answer string
-	polltest.Until(tb, startWithin, func() bool { // the server's own crawler may be at work
+	polltest.Until(tb, startTimeout, func() bool { // the server's own crawler may be at work
 		var err error
 		answer, err = s.ask("lru_crawler metadump all", "END")
 		require.NoError(tb, err)
-		return !strings.HasPrefix(answer, busy)
+		return !strings.HasPrefix(answer, busyPrefix)
 	})
 	keys := map[string]int64{}
 	for line := range strings.Lines(answer) {
@@ -164,12 +164,12 @@ func (s *Server) Keys(tb testing.TB) map[string]int64 {
 	return keys
 }
 
-// busy begins the answer of a server that another command keeps from crawling.
-const busy = "BUSY "
+// busyPrefix is the start of the answer if another command already crawls the keys.
+const busyPrefix = "BUSY "
 
-// ask sends a command over a new connection. It returns the lines before the line end, or the line
+// ask sends a command over a new connection. It returns the lines before lastLine, or the line
 // that says that the server is busy.
-func (s *Server) ask(command, end string) (string, error) {
+func (s *Server) ask(command, lastLine string) (string, error) {
 	conn, err := net.Dial("tcp", s.Addr)
 	if err != nil {
 		return "", err
@@ -178,22 +178,22 @@ func (s *Server) ask(command, end string) (string, error) {
 		conn = tls.Client(conn, s.tls)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(startWithin)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(startTimeout)); err != nil {
 		return "", err
 	}
 	if _, err := fmt.Fprintf(conn, "%s\r\n", command); err != nil {
 		return "", err
 	}
 	var text strings.Builder
-	lines := bufio.NewScanner(conn)
-	for lines.Scan() {
-		if lines.Text() == end {
+	scanner := bufio.NewScanner(conn)
+	for scanner.Scan() {
+		if scanner.Text() == lastLine {
 			return text.String(), nil
 		}
-		text.WriteString(lines.Text() + "\n")
-		if strings.HasPrefix(lines.Text(), busy) {
+		text.WriteString(scanner.Text() + "\n")
+		if strings.HasPrefix(scanner.Text(), busyPrefix) {
 			return text.String(), nil
 		}
 	}
-	return "", fmt.Errorf("%s: no line %s in the answer %q: %w", command, end, text.String(), lines.Err())
+	return "", fmt.Errorf("%s: no line %s in the answer %q: %w", command, lastLine, text.String(), scanner.Err())
 }

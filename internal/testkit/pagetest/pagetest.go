@@ -21,18 +21,18 @@ const points = 60
 
 // Quiet returns a process with limits and without traffic.
 func Quiet() *live.Snapshot {
-	loaded := Now.Add(-20 * time.Minute)
+	loadTime := Now.Add(-20 * time.Minute)
 	return &live.Snapshot{
 		Time: Now, Started: Now.Add(-3 * time.Hour), Version: "v0.9.0", Instance: "rls-7d9f-x2k4p",
 		Process: live.Process{Cores: 2, MemoryBytes: 84_300_000, Connections: 12},
 		State: live.State{
 			Level: live.Well, Headline: "Counting in Redis · 3 replicas seen · limits of 13:42 UTC in force", Details: []string{},
 			Backend: "redis", Replicas: 3, Redis: &live.Redis{Up: true, Mode: "local", Ratio: 0.5},
-			Limits: live.Limits{Loaded: true, Since: &loaded, Hash: "9f4e11aa02", Source: "file", Domains: []string{"shop", "partner"}, Rules: 16, Problems: []string{}},
+			Limits: live.Limits{Loaded: true, Since: &loadTime, Hash: "9f4e11aa02", Source: "file", Domains: []string{"shop", "partner"}, Rules: 16, Problems: []string{}},
 		},
 		Figures: live.Figures{
-			StepSeconds: 5, Calls: none(), DeniedShare: none(), Errors: none(), GivenUp: none(), P50: none(), P99: none(),
-			RedisP50: none(), RedisP99: none(), RedisMax: none(), RedisStalls: none(), WithoutRedis: none(), Unmatched: none(), CPU: none(),
+			StepSeconds: 5, Calls: unknownSeries(), DeniedShare: unknownSeries(), Errors: unknownSeries(), GivenUp: unknownSeries(), P50: unknownSeries(), P99: unknownSeries(),
+			RedisP50: unknownSeries(), RedisP99: unknownSeries(), RedisMax: unknownSeries(), RedisStalls: unknownSeries(), WithoutRedis: unknownSeries(), Unmatched: unknownSeries(), CPU: unknownSeries(),
 		},
 		Rules: live.RuleList{Total: 16, Shown: []live.Rule{}, Quiet: 16},
 		Keys:  live.TopKeys{Mode: live.KeysOn, Hottest: []live.Key{}, Denied: []live.Key{}, Unmatched: []live.Key{}, Callers: []live.Key{}, SampledShare: 1},
@@ -60,64 +60,64 @@ func replica(name string, seenSeconds float64) live.Replica {
 
 // Unmatched returns a process with calls that no rule limits.
 func Unmatched() *live.Snapshot {
-	s := Quiet()
-	s.Figures.Calls, s.Figures.DeniedShare, s.Figures.Errors = wave(18.4, 0.2), wave(0, 0), wave(0, 0)
-	s.Figures.P50, s.Figures.P99 = wave(0.000021, 0.1), wave(0.00009, 0.4)
-	s.Figures.GivenUp, s.Figures.Unmatched = wave(0, 0), wave(19.1, 0.2)
-	s.Keys.Unmatched = []live.Key{
+	snapshot := Quiet()
+	snapshot.Figures.Calls, snapshot.Figures.DeniedShare, snapshot.Figures.Errors = wave(18.4, 0.2), wave(0, 0), wave(0, 0)
+	snapshot.Figures.P50, snapshot.Figures.P99 = wave(0.000021, 0.1), wave(0.00009, 0.4)
+	snapshot.Figures.GivenUp, snapshot.Figures.Unmatched = wave(0, 0), wave(19.1, 0.2)
+	snapshot.Keys.Unmatched = []live.Key{
 		{Key: "shop|remote_addr=10.0.0.1", Rule: "shop > remote_addr", Limit: "no rule", Rate: 12.6, Share: 0.66},
 		{Key: "shop|path=/login|method=POST", Rule: "shop > path > method", Limit: "no rule", Rate: 5.5, Share: 0.29},
 		{Key: "edge|path=/", Rule: "edge > path", Limit: "unknown domain", Rate: 0.97, Share: 0.05},
 	}
-	return s
+	return snapshot
 }
 
 // Busy returns a process with mixed traffic, a shadowed rule, an override and a past outage.
 func Busy() *live.Snapshot {
-	s := Quiet()
-	s.State.Details = []string{"Last outage of Redis ended at 13:21 UTC and lasted 41.2s: 1,204 calls decided without Redis, at most 310 hits too many"}
-	s.Figures.Calls = wave(1240, 0.2)
-	s.Figures.DeniedShare = wave(0.032, 0.6)
-	s.Figures.Errors, s.Figures.GivenUp = wave(0, 0), wave(0, 0)
-	s.Figures.P50, s.Figures.P99 = wave(0.000048, 0.1), wave(0.00021, 0.4)
-	s.Figures.RedisP50, s.Figures.RedisP99 = wave(0.00041, 0.1), wave(0.0012, 0.4)
-	s.Figures.RedisMax, s.Figures.RedisStalls = wave(0.0031, 0.4), wave(0, 0)
-	s.Figures.WithoutRedis, s.Figures.Unmatched = wave(0, 0), wave(0, 0)
-	s.Figures.CPU = wave(0.42, 0.2)
-	s.Fleet = fleet(replica("rls-7d9f-x2k4p/1", 0), replica("rls-7d9f-8rq2m/1", 3), replica("rls-7d9f-v6c9d/1", 34))
-	s.Fleet.Replicas[2].Figures = nil
+	snapshot := Quiet()
+	snapshot.State.Details = []string{"Last outage of Redis ended at 13:21 UTC and lasted 41.2s: 1,204 calls decided without Redis, at most 310 hits too many"}
+	snapshot.Figures.Calls = wave(1240, 0.2)
+	snapshot.Figures.DeniedShare = wave(0.032, 0.6)
+	snapshot.Figures.Errors, snapshot.Figures.GivenUp = wave(0, 0), wave(0, 0)
+	snapshot.Figures.P50, snapshot.Figures.P99 = wave(0.000048, 0.1), wave(0.00021, 0.4)
+	snapshot.Figures.RedisP50, snapshot.Figures.RedisP99 = wave(0.00041, 0.1), wave(0.0012, 0.4)
+	snapshot.Figures.RedisMax, snapshot.Figures.RedisStalls = wave(0.0031, 0.4), wave(0, 0)
+	snapshot.Figures.WithoutRedis, snapshot.Figures.Unmatched = wave(0, 0), wave(0, 0)
+	snapshot.Figures.CPU = wave(0.42, 0.2)
+	snapshot.Fleet = fleet(replica("rls-7d9f-x2k4p/1", 0), replica("rls-7d9f-8rq2m/1", 3), replica("rls-7d9f-v6c9d/1", 34))
+	snapshot.Fleet.Replicas[2].Figures = nil
 	for i, name := range []string{"10.4.0.17 envoy.edge.shop.example", "10.4.1.9 envoy.edge.shop.example", "10.4.2.30"} {
 		rate := live.Value(700 / (i + 1))
-		s.Keys.Callers = append(s.Keys.Callers, live.Key{Key: name, Rate: rate, DeniedRate: rate / 31, Share: rate / 1240})
+		snapshot.Keys.Callers = append(snapshot.Keys.Callers, live.Key{Key: name, Rate: rate, DeniedRate: rate / 31, Share: rate / 1240})
 	}
-	until := Now.Add(68 * time.Minute)
-	set := Now.Add(-12 * time.Minute)
-	acme := Rule("shop > tenant=acme", "6,000 per minute", "fixed_window", 96, 0, 0.71)
-	acme.Marks = []string{"override"}
-	acme.Override = &live.RuleOverride{Target: "shop|tenant=acme", Author: "dana", ExpiresAt: &until}
-	closed := Rule("shop > service=search", "40 per second", "token_bucket", 3.7, 0, 0.6)
-	closed.Marks, closed.Override = []string{"off"}, &live.RuleOverride{Target: "shop|service=search", Author: "dana", ExpiresAt: &until}
-	trial := Rule("shop > tenant=trial", "10 per minute", "fixed_window", 0, 0, 1.4)
-	trial.Shadow, trial.Marks = 2.31, []string{"shadow"}
-	address := Rule("shop > remote_address", "5 per second", "fixed_window", 812, 31.2, 1)
-	address.Limits = append(address.Limits, live.Limit{Text: "1,000 per hour", Name: "ip-hour", Algorithm: "sliding_window"})
-	s.Rules.Shown = []live.Rule{
-		address,
+	expiry := Now.Add(68 * time.Minute)
+	setTime := Now.Add(-12 * time.Minute)
+	acmeRule := Rule("shop > tenant=acme", "6,000 per minute", "fixed_window", 96, 0, 0.71)
+	acmeRule.Marks = []string{"override"}
+	acmeRule.Override = &live.RuleOverride{Target: "shop|tenant=acme", Author: "dana", ExpiresAt: &expiry}
+	searchRule := Rule("shop > service=search", "40 per second", "token_bucket", 3.7, 0, 0.6)
+	searchRule.Marks, searchRule.Override = []string{"off"}, &live.RuleOverride{Target: "shop|service=search", Author: "dana", ExpiresAt: &expiry}
+	trialRule := Rule("shop > tenant=trial", "10 per minute", "fixed_window", 0, 0, 1.4)
+	trialRule.Shadow, trialRule.Marks = 2.31, []string{"shadow"}
+	addressRule := Rule("shop > remote_address", "5 per second", "fixed_window", 812, 31.2, 1)
+	addressRule.Limits = append(addressRule.Limits, live.Limit{Text: "1,000 per hour", Name: "ip-hour", Algorithm: "sliding_window"})
+	snapshot.Rules.Shown = []live.Rule{
+		addressRule,
 		Rule("shop > remote_address > path=/login", "3 per 15 minutes", "sliding_log", 1.2, 8.4, 1),
 		Rule("shop > service=checkout > path", "100 per minute", "fixed_window", 61.5, 0.2, 0.98),
 		Rule("shop > service=checkout", "600 per minute", "fixed_window", 9.42, 0, 0.94),
 		Rule("partner > api_key", "30 per minute", "sliding_log", 44, 0, 0.52),
-		acme,
-		trial,
-		closed,
+		acmeRule,
+		trialRule,
+		searchRule,
 		Rule("shop > path=/api/*", "50 per second, burst 100", "token_bucket", 38.1, 0, 0.21),
 		Rule("shop > destination_cluster=echo", "200 per second", "token_bucket", 0.003, 0, 0.01),
 	}
-	s.Rules.Quiet = 6
-	s.Keys.Hottest, s.Keys.Denied = nil, nil
+	snapshot.Rules.Quiet = 6
+	snapshot.Keys.Hottest, snapshot.Keys.Denied = nil, nil
 	for i := range 20 {
 		n := int64(20 - i)
-		s.Keys.Hottest = append(s.Keys.Hottest, Key(fmt.Sprintf("shop|remote_address=10.0.%d.%d", i/3, i*7%250), "shop > remote_address", float64(n)*1.7, float64(n)/40))
+		snapshot.Keys.Hottest = append(snapshot.Keys.Hottest, Key(fmt.Sprintf("shop|remote_address=10.0.%d.%d", i/3, i*7%250), "shop > remote_address", float64(n)*1.7, float64(n)/40))
 	}
 	for i := range 9 {
 		n := int64(9 - i)
@@ -125,37 +125,37 @@ func Busy() *live.Snapshot {
 		if n > 3 {
 			Limited(&k, time.Duration(n*n)*time.Minute, time.Duration(n-5)*time.Second)
 		}
-		s.Keys.Denied = append(s.Keys.Denied, k)
+		snapshot.Keys.Denied = append(snapshot.Keys.Denied, k)
 	}
-	end := Now.Add(-41 * time.Minute)
-	s.State.Redis.Since = &end
-	s.Events = append([]timeline.Event{
+	outageEnd := Now.Add(-41 * time.Minute)
+	snapshot.State.Redis.Since = &outageEnd
+	snapshot.Events = append([]timeline.Event{
 		{ID: 5, Time: Now.Add(-12 * time.Minute), Kind: timeline.Override, Text: "override set", Attrs: []timeline.Attr{{Name: "target", Value: "shop|tenant=acme"}, {Name: "by", Value: "dana"}, {Name: "until", Value: "2026-03-14T15:10:31Z"}}},
 		{ID: 4, Time: Now.Add(-20 * time.Minute), Kind: timeline.Reload, Text: "limits in force", Attrs: []timeline.Attr{{Name: "changed", Value: "shop > remote_address: 4 per second → 5 per second"}, {Name: "counters", Value: "kept"}}},
-		{ID: 3, Time: end, Kind: timeline.Breaker, Text: "Redis is back", Attrs: []timeline.Attr{{Name: "lasted", Value: "41.2s"}, {Name: "calls", Value: "1,204"}, {Name: "at most too many", Value: "310"}}},
-		{ID: 2, Time: end.Add(-41 * time.Second), Kind: timeline.Breaker, Failed: true, Text: "Redis went away", Attrs: []timeline.Attr{{Name: "error", Value: "dial tcp 10.2.0.7:6379: connect: connection refused"}}},
-	}, s.Events...)
-	s.Overrides.Shown = []live.Override{{
+		{ID: 3, Time: outageEnd, Kind: timeline.Breaker, Text: "Redis is back", Attrs: []timeline.Attr{{Name: "lasted", Value: "41.2s"}, {Name: "calls", Value: "1,204"}, {Name: "at most too many", Value: "310"}}},
+		{ID: 2, Time: outageEnd.Add(-41 * time.Second), Kind: timeline.Breaker, Failed: true, Text: "Redis went away", Attrs: []timeline.Attr{{Name: "error", Value: "dial tcp 10.2.0.7:6379: connect: connection refused"}}},
+	}, snapshot.Events...)
+	snapshot.Overrides.Shown = []live.Override{{
 		Target: "shop|tenant=acme", Path: "shop > tenant=acme", State: "in force", Limits: "6000 per minute", Base: "60 per minute",
-		Author: "dana", SetAt: &set, ExpiresAt: &until,
+		Author: "dana", SetAt: &setTime, ExpiresAt: &expiry,
 	}}
-	return s
+	return snapshot
 }
 
 // RedisAway returns Busy during an outage of Redis.
 func RedisAway() *live.Snapshot {
-	s := Busy()
-	since := Now.Add(-41 * time.Second)
-	s.State.Level = live.Trouble
-	s.State.Headline = "Redis away for 00:41 · deciding here at half of each limit · 1,204 calls decided without Redis, at most 310 hits too many · 3 replicas seen · limits of 13:42 UTC in force"
-	s.State.Details = []string{}
-	s.State.Redis = &live.Redis{Up: false, Since: &since, Error: "dial tcp 10.2.0.7:6379: connect: connection refused", Mode: "local", Ratio: 0.5, Breakers: live.Breakers{Open: 1}}
-	s.Figures.RedisP50.Now, s.Figures.RedisP99.Now = live.Unknown, live.Unknown
-	s.Fleet = fleet(replica("rls-7d9f-x2k4p/1", 0))
-	s.Fleet.UnknownSince = &since
-	s.Figures.WithoutRedis = wave(1240, 0.2)
-	s.Events = append([]timeline.Event{{ID: 6, Time: since, Kind: timeline.Breaker, Failed: true, Text: "Redis went away", Attrs: []timeline.Attr{{Name: "error", Value: "dial tcp 10.2.0.7:6379: connect: connection refused"}}}}, s.Events...)
-	return s
+	snapshot := Busy()
+	outageStart := Now.Add(-41 * time.Second)
+	snapshot.State.Level = live.Trouble
+	snapshot.State.Headline = "Redis away for 00:41 · deciding here at half of each limit · 1,204 calls decided without Redis, at most 310 hits too many · 3 replicas seen · limits of 13:42 UTC in force"
+	snapshot.State.Details = []string{}
+	snapshot.State.Redis = &live.Redis{Up: false, Since: &outageStart, Error: "dial tcp 10.2.0.7:6379: connect: connection refused", Mode: "local", Ratio: 0.5, Breakers: live.Breakers{Open: 1}}
+	snapshot.Figures.RedisP50.Now, snapshot.Figures.RedisP99.Now = live.Unknown, live.Unknown
+	snapshot.Fleet = fleet(replica("rls-7d9f-x2k4p/1", 0))
+	snapshot.Fleet.UnknownSince = &outageStart
+	snapshot.Figures.WithoutRedis = wave(1240, 0.2)
+	snapshot.Events = append([]timeline.Event{{ID: 6, Time: outageStart, Kind: timeline.Breaker, Failed: true, Text: "Redis went away", Attrs: []timeline.Attr{{Name: "error", Value: "dial tcp 10.2.0.7:6379: connect: connection refused"}}}}, snapshot.Events...)
+	return snapshot
 }
 
 // Refused returns Busy with newer limits that are not in force.
@@ -183,22 +183,22 @@ func NoLimits() *live.Snapshot {
 
 // Many returns Busy with n rules that have traffic.
 func Many(n int) *live.Snapshot {
-	s := Busy()
-	s.Rules.Shown = nil
+	snapshot := Busy()
+	snapshot.Rules.Shown = nil
 	for i := range n {
 		path := fmt.Sprintf("shop > service=svc-%04d > path=/v1/items/%d", i/5, i%5)
-		s.Rules.Shown = append(s.Rules.Shown, Rule(path, "100 per minute", "fixed_window", float64(n-i), float64(n-i)/9, float64(i%100)/80))
+		snapshot.Rules.Shown = append(snapshot.Rules.Shown, Rule(path, "100 per minute", "fixed_window", float64(n-i), float64(n-i)/9, float64(i%100)/80))
 	}
-	s.Rules.Total, s.Rules.Quiet = n+40, 40
-	s.State.Limits.Rules = n + 40
-	return s
+	snapshot.Rules.Total, snapshot.Rules.Quiet = n+40, 40
+	snapshot.State.Limits.Rules = n + 40
+	return snapshot
 }
 
 // Hostile returns Busy with keys, rules and texts that try to break the page.
 func Hostile() *live.Snapshot {
-	s := Busy()
+	snapshot := Busy()
 	script := "<script>alert(1)</script><img src=x onerror=alert(2)>"
-	s.Keys.Hottest = []live.Key{
+	snapshot.Keys.Hottest = []live.Key{
 		Key("shop|path=<script>alert(1)</script><img%20src%3Dx%20onerror%3Dalert(2)>", "shop > path="+script, 12, 0.4),
 		Key("shop|tenant=%D8%B4%D8%B1%D9%83%D8%A9%20%D8%A7%D9%84%D8%B3%D9%84%D8%A7%D9%85", "shop > tenant=شركة السلام", 8, 0.3),
 		Key("shop|tenant=%F0%9F%9B%92%F0%9F%91%A9%E2%80%8D%F0%9F%92%BB", "shop > tenant=🛒👩‍💻", 4, 0.1),
@@ -206,21 +206,21 @@ func Hostile() *live.Snapshot {
 		Key("shop|tenant=%1B[31mred%1B[0m%0Anext", `shop > "tenant=\x1b[31mred"`, 2, 0.1),
 		Key("shop|tenant=evil%E2%80%AEgpj.exe", "shop > tenant", 1, 0.1),
 	}
-	s.Figures.Unmatched = wave(3, 0.1)
-	for _, k := range s.Keys.Hottest {
+	snapshot.Figures.Unmatched = wave(3, 0.1)
+	for _, k := range snapshot.Keys.Hottest {
 		k.Rule, k.Limit = strings.ReplaceAll(k.Key, "|", " > "), "no rule"
-		s.Keys.Unmatched = append(s.Keys.Unmatched, k)
+		snapshot.Keys.Unmatched = append(snapshot.Keys.Unmatched, k)
 	}
-	s.Rules.Shown = []live.Rule{
+	snapshot.Rules.Shown = []live.Rule{
 		Rule("shop > path="+script, "5 per second", "fixed_window", 4, 2, 1),
 		Rule("shop > tenant=شركة السلام", "5 per second", "fixed_window", 4, 1, 0.5),
 		Rule("shop > tenant=🛒👩‍💻", "5 per second", "fixed_window", 4, 1, 0.5),
 		Rule("shop > path="+strings.Repeat("long-path/", 30), "5 per second", "fixed_window", 4, 1, 0.5),
 	}
-	s.State.Details = []string{"1 problem, so the newest limits are not in force: " + script}
-	s.Fleet.Replicas[1].Name, s.Fleet.Replicas[1].Version, s.Fleet.Replicas[1].Limits = strings.Repeat(script, 3), script, script
-	s.Events = append([]timeline.Event{{ID: 9, Time: Now, Kind: timeline.Refusal, Failed: true, Text: script, Attrs: []timeline.Attr{{Name: script, Value: script}}}}, s.Events...)
-	return s
+	snapshot.State.Details = []string{"1 problem, so the newest limits are not in force: " + script}
+	snapshot.Fleet.Replicas[1].Name, snapshot.Fleet.Replicas[1].Version, snapshot.Fleet.Replicas[1].Limits = strings.Repeat(script, 3), script, script
+	snapshot.Events = append([]timeline.Event{{ID: 9, Time: Now, Kind: timeline.Refusal, Failed: true, Text: script, Attrs: []timeline.Attr{{Name: script, Value: script}}}}, snapshot.Events...)
+	return snapshot
 }
 
 // Rule returns a rule with one limit.
@@ -241,13 +241,13 @@ func Key(name, rule string, rate, share float64) live.Key {
 	return live.Key{Key: name, Rule: rule, Limit: "60 per minute", Rate: live.Value(rate), DeniedRate: live.Value(rate / 3), Share: live.Value(share), Spent: &spent, Capacity: &capacity}
 }
 
-// Limited makes k a key that is limited since some time and that passes after the wait.
-func Limited(k *live.Key, since, wait time.Duration) {
-	start, end := Now.Add(-since), Now.Add(wait)
+// Limited makes k a key that has been limited for limitedTime, and that passes after the wait.
+func Limited(k *live.Key, limitedTime, wait time.Duration) {
+	start, end := Now.Add(-limitedTime), Now.Add(wait)
 	k.LimitedSince, k.PassesAt = &start, &end
 }
 
-func none() live.Series {
+func unknownSeries() live.Series {
 	s := live.Series{Now: live.Unknown}
 	for range points {
 		s.Points = append(s.Points, live.Unknown)
@@ -255,12 +255,12 @@ func none() live.Series {
 	return s
 }
 
-// wave returns a series that ends near now and swings by a share of it.
-func wave(now, swing float64) live.Series {
-	s := live.Series{Now: live.Value(now)}
+// wave returns a series that ends near lastValue. Its values differ from lastValue by at most the share swing.
+func wave(lastValue, swing float64) live.Series {
+	s := live.Series{Now: live.Value(lastValue)}
 	for i := range points {
 		x := float64(i - points + 1)
-		s.Points = append(s.Points, live.Value(now*(1+swing*math.Sin(x/4)*math.Cos(x/11))))
+		s.Points = append(s.Points, live.Value(lastValue*(1+swing*math.Sin(x/4)*math.Cos(x/11))))
 	}
 	return s
 }

@@ -8,19 +8,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Until calls cond every few milliseconds until it returns true. The test fails at once if
-// cond is false after the time within. Until calls cond once more after that time, even on
-// a slow machine. Unlike require.Eventually, Until calls cond in the goroutine of the
+// Until calls cond every few milliseconds until cond returns true. If cond is still false after the
+// timeout, the test fails at once. Until calls cond once more after the timeout, even on a slow
+// machine. Unlike require.Eventually, Until calls cond in the goroutine of the
 // test, so that cond can use require.
-func Until(tb testing.TB, within time.Duration, cond func() bool, msgAndArgs ...any) {
+func Until(tb testing.TB, timeout time.Duration, cond func() bool, msgAndArgs ...any) {
 	tb.Helper()
 	for start := time.Now(); ; time.Sleep(pause) {
-		late := time.Since(start) >= within
+		isLate := time.Since(start) >= timeout
 		if cond() {
 			return
 		}
-		if late {
-			require.FailNow(tb, "not within "+within.String(), msgAndArgs...)
+		if isLate {
+			require.FailNow(tb, "not within "+timeout.String(), msgAndArgs...)
 		}
 	}
 }

@@ -37,59 +37,59 @@ func StartClusterTLS(tb testing.TB, masters int, certs Certs) *RedisCluster {
 
 func startCluster(tb testing.TB, masters int, replicas bool, certs *Certs) *RedisCluster {
 	tb.Helper()
-	c := &RedisCluster{}
+	cluster := &RedisCluster{}
 	for range masters {
-		c.Masters = append(c.Masters, startNode(tb, certs))
+		cluster.Masters = append(cluster.Masters, startNode(tb, certs))
 	}
 	if replicas {
 		for range masters {
-			c.Replicas = append(c.Replicas, startNode(tb, certs))
+			cluster.Replicas = append(cluster.Replicas, startNode(tb, certs))
 		}
 	}
 	ctx := context.Background()
-	must := func(s *Server, args ...any) string {
+	mustCommand := func(node *Server, args ...any) string {
 		tb.Helper()
-		reply, err := s.command(ctx, args...)
+		reply, err := node.command(ctx, args...)
 		if err != nil {
 			tb.Fatalf("%v: %v", args, err)
 		}
 		return reply
 	}
-	all := c.nodes()
-	for i, s := range c.Masters {
+	allNodes := cluster.nodes()
+	for i, node := range cluster.Masters {
 		addSlots := []any{"CLUSTER", "ADDSLOTS"} // Redis 6 has no ADDSLOTSRANGE
 		for slot := i * slots / masters; slot < (i+1)*slots/masters; slot++ {
 			addSlots = append(addSlots, slot)
 		}
-		must(s, addSlots...)
-		must(s, "CLUSTER", "SET-CONFIG-EPOCH", i+1)
+		mustCommand(node, addSlots...)
+		mustCommand(node, "CLUSTER", "SET-CONFIG-EPOCH", i+1)
 	}
-	for _, s := range all[1:] {
-		host, port, _ := strings.Cut(s.Addr, ":")
-		must(all[0], "CLUSTER", "MEET", host, port, s.busPort)
+	for _, node := range allNodes[1:] {
+		host, port, _ := strings.Cut(node.Addr, ":")
+		mustCommand(allNodes[0], "CLUSTER", "MEET", host, port, node.busPort)
 	}
-	c.await(tb, "cluster_known_nodes:"+strconv.Itoa(len(all)))
-	for i, s := range c.Replicas {
-		must(s, "CLUSTER", "REPLICATE", must(c.Masters[i], "CLUSTER", "MYID"))
+	cluster.await(tb, "cluster_known_nodes:"+strconv.Itoa(len(allNodes)))
+	for i, node := range cluster.Replicas {
+		mustCommand(node, "CLUSTER", "REPLICATE", mustCommand(cluster.Masters[i], "CLUSTER", "MYID"))
 	}
-	c.await(tb, "cluster_state:ok", "cluster_slots_ok:"+strconv.Itoa(slots), "cluster_size:"+strconv.Itoa(masters))
+	cluster.await(tb, "cluster_state:ok", "cluster_slots_ok:"+strconv.Itoa(slots), "cluster_size:"+strconv.Itoa(masters))
 	err := eventually(20*time.Second, func(ctx context.Context) error {
-		for _, s := range all {
-			text, err := s.command(ctx, "CLUSTER", "NODES")
+		for _, node := range allNodes {
+			text, err := node.command(ctx, "CLUSTER", "NODES")
 			if err != nil {
 				return err
 			}
-			if n := strings.Count(text, "slave "); n != len(c.Replicas) {
-				return fmt.Errorf("%s knows %d of %d replicas", s.Addr, n, len(c.Replicas))
+			if n := strings.Count(text, "slave "); n != len(cluster.Replicas) {
+				return fmt.Errorf("%s knows %d of %d replicas", node.Addr, n, len(cluster.Replicas))
 			}
 		}
-		for _, s := range c.Replicas {
-			text, err := s.command(ctx, "INFO", "replication")
+		for _, node := range cluster.Replicas {
+			text, err := node.command(ctx, "INFO", "replication")
 			if err != nil {
 				return err
 			}
 			if !strings.Contains(text, "master_link_status:up") {
-				return fmt.Errorf("%s is not linked with its master", s.Addr)
+				return fmt.Errorf("%s is not linked with its master", node.Addr)
 			}
 		}
 		return nil
@@ -98,11 +98,11 @@ func startCluster(tb testing.TB, masters int, replicas bool, certs *Certs) *Redi
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { // before the first node ends, because the others then call the Cluster down
-		for _, s := range c.nodes() {
-			checkCounters(tb, s, "")
+		for _, node := range cluster.nodes() {
+			checkCounters(tb, node, "")
 		}
 	})
-	return c
+	return cluster
 }
 
 // startNode runs a node without slots. If certs is not nil, the node uses TLS.
@@ -112,8 +112,8 @@ func startNode(tb testing.TB, certs *Certs) *Server {
 	if certs != nil {
 		conf = certs.client(tb)
 	}
-	s, err := onFreePort(func(port int) (*Server, error) {
-		bus, err := proctest.FreePort()
+	node, err := onFreePort(func(port int) (*Server, error) {
+		busPort, err := proctest.FreePort()
 		if err != nil {
 			return nil, err
 		}
@@ -122,26 +122,26 @@ func startNode(tb testing.TB, certs *Certs) *Server {
 			"--cluster-replica-validity-factor", "0", "--dir", tb.TempDir(),
 		}
 		if certs == nil && isRedis6() {
-			bus = port + 10_000
+			busPort = port + 10_000
 		} else {
-			settings = append(settings, "--cluster-port", strconv.Itoa(bus))
+			settings = append(settings, "--cluster-port", strconv.Itoa(busPort))
 		}
 		if certs != nil {
 			settings = append(settings, certs.settings(port)...)
 			settings = append(settings, "--tls-cluster", "yes",
 				"--cluster-announce-hostname", "localhost", "--cluster-preferred-endpoint-type", "hostname")
 		}
-		s, err := run(port, conf, settings...)
-		if s != nil {
-			s.busPort = bus
+		node, err := run(port, conf, settings...)
+		if node != nil {
+			node.busPort = busPort
 		}
-		return s, err
+		return node, err
 	})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(s.Kill)
-	return s
+	tb.Cleanup(node.Kill)
+	return node
 }
 
 func (c *RedisCluster) nodes() []*Server {
@@ -186,35 +186,35 @@ func (c *RedisCluster) Client(tb testing.TB) *goredis.ClusterClient {
 	return client
 }
 
-// Migrate moves a slot from one master to another, key by key, as redis-cli does. It calls each
+// Migrate moves a slot from one master to another, key by key, as redis-cli does. It calls afterKey
 // after every key.
-func (c *RedisCluster) Migrate(tb testing.TB, slot int, from, to *Server, each func()) {
+func (c *RedisCluster) Migrate(tb testing.TB, slot int, sourceServer, targetServer *Server, afterKey func()) {
 	tb.Helper()
 	ctx := context.Background()
-	source, target := from.Client(tb), to.Client(tb)
-	fromID, toID := source.Do(ctx, "CLUSTER", "MYID").Val(), target.Do(ctx, "CLUSTER", "MYID").Val()
-	must := func(client *goredis.Client, args ...any) {
+	source, target := sourceServer.Client(tb), targetServer.Client(tb)
+	sourceID, targetID := source.Do(ctx, "CLUSTER", "MYID").Val(), target.Do(ctx, "CLUSTER", "MYID").Val()
+	mustCommand := func(client *goredis.Client, args ...any) {
 		tb.Helper()
 		if err := client.Do(ctx, args...).Err(); err != nil {
 			tb.Fatalf("%v: %v", args, err)
 		}
 	}
-	must(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", fromID)
-	must(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", toID)
-	host, port, _ := strings.Cut(to.Addr, ":")
+	mustCommand(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", sourceID)
+	mustCommand(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", targetID)
+	host, port, _ := strings.Cut(targetServer.Addr, ":")
 	for {
 		keys := source.ClusterGetKeysInSlot(ctx, slot, 1).Val()
 		if len(keys) == 0 {
 			break
 		}
-		must(source, "MIGRATE", host, port, keys[0], 0, 5000)
-		each()
+		mustCommand(source, "MIGRATE", host, port, keys[0], 0, 5000)
+		afterKey()
 	}
-	must(target, "CLUSTER", "SETSLOT", slot, "NODE", toID)
-	must(source, "CLUSTER", "SETSLOT", slot, "NODE", toID)
+	mustCommand(target, "CLUSTER", "SETSLOT", slot, "NODE", targetID)
+	mustCommand(source, "CLUSTER", "SETSLOT", slot, "NODE", targetID)
 	for _, s := range c.Masters {
-		if s != from && s != to {
-			must(s.Client(tb), "CLUSTER", "SETSLOT", slot, "NODE", toID)
+		if s != sourceServer && s != targetServer {
+			mustCommand(s.Client(tb), "CLUSTER", "SETSLOT", slot, "NODE", targetID)
 		}
 	}
 }

@@ -19,15 +19,15 @@ func isOverrideKey(key string) bool {
 	return strings.Contains(key, "rls:") && !counterKey.MatchString(key)
 }
 
-// keyLives has the keys of a server by whether they have a time to live.
-type keyLives struct{ expiring, lasting []string }
+// keysByExpiry has the keys of a server: expiringKeys have a time to live, and lastingKeys have none.
+type keysByExpiry struct{ expiringKeys, lastingKeys []string }
 
-// readKeyLives returns the keys that start with prefix, without those of overrides.
-func readKeyLives(ctx context.Context, c *goredis.Client, prefix string) (lives keyLives, err error) {
+// readKeysByExpiry returns the keys that start with prefix, except for the keys of overrides.
+func readKeysByExpiry(ctx context.Context, c *goredis.Client, prefix string) (result keysByExpiry, err error) {
 	for cursor := uint64(0); ; {
 		var keys []string
 		if keys, cursor, err = c.Scan(ctx, cursor, prefix+"*", 1000).Result(); err != nil {
-			return lives, fmt.Errorf("scan keys: %w", err)
+			return result, fmt.Errorf("scan keys: %w", err)
 		}
 		times, err := c.Pipelined(ctx, func(p goredis.Pipeliner) error {
 			for _, key := range keys {
@@ -36,29 +36,29 @@ func readKeyLives(ctx context.Context, c *goredis.Client, prefix string) (lives 
 			return nil
 		})
 		if err != nil {
-			return lives, fmt.Errorf("read times to live: %w", err)
+			return result, fmt.Errorf("read times to live: %w", err)
 		}
 		for i, key := range keys {
-			switch left := times[i].(*goredis.DurationCmd).Val(); {
-			case left == -2 || isOverrideKey(key): // -2: the key has expired since the scan
-			case left < 0:
-				lives.lasting = append(lives.lasting, key)
+			switch timeLeft := times[i].(*goredis.DurationCmd).Val(); {
+			case timeLeft == -2 || isOverrideKey(key): // -2: the key has expired since the scan
+			case timeLeft < 0:
+				result.lastingKeys = append(result.lastingKeys, key)
 			default:
-				lives.expiring = append(lives.expiring, key)
+				result.expiringKeys = append(result.expiringKeys, key)
 			}
 		}
 		if cursor == 0 {
-			return lives, nil
+			return result, nil
 		}
 	}
 }
 
-// Keys returns the keys of the servers with and without a time to live, but not those of overrides.
+// Keys returns the keys of the servers with and without a time to live, except for the keys of overrides.
 func Keys(tb testing.TB, servers ...*Server) (expiring, lasting []string) {
 	tb.Helper()
 	for _, s := range servers {
-		lives := keyLivesOf(tb, s, "")
-		expiring, lasting = append(expiring, lives.expiring...), append(lasting, lives.lasting...)
+		keys := keysByExpiryOf(tb, s, "")
+		expiring, lasting = append(expiring, keys.expiringKeys...), append(lasting, keys.lastingKeys...)
 	}
 	return expiring, lasting
 }
@@ -68,7 +68,7 @@ func Keys(tb testing.TB, servers ...*Server) (expiring, lasting []string) {
 func RequireAllExpire(tb testing.TB, servers ...*Server) (keys int) {
 	tb.Helper()
 	for _, s := range servers {
-		keys += keyLivesOf(tb, s, "").require(tb, s)
+		keys += keysByExpiryOf(tb, s, "").require(tb, s)
 	}
 	return keys
 }
@@ -76,28 +76,28 @@ func RequireAllExpire(tb testing.TB, servers ...*Server) (keys int) {
 // RequireAllExpire is the function RequireAllExpire for the keys of this test.
 func (db DB) RequireAllExpire(tb testing.TB) (keys int) {
 	tb.Helper()
-	return keyLivesOf(tb, db.Server, db.Prefix).require(tb, db.Server)
+	return keysByExpiryOf(tb, db.Server, db.Prefix).require(tb, db.Server)
 }
 
-// keyLivesOf is readKeyLives for a server that answers.
-func keyLivesOf(tb testing.TB, s *Server, prefix string) keyLives {
+// keysByExpiryOf is readKeysByExpiry for a server that answers.
+func keysByExpiryOf(tb testing.TB, s *Server, prefix string) keysByExpiry {
 	tb.Helper()
 	c := s.newClient()
 	defer c.Close()
-	lives, err := readKeyLives(context.Background(), c, prefix)
+	keys, err := readKeysByExpiry(context.Background(), c, prefix)
 	if err != nil {
 		tb.Fatalf("%s: %v", s.Addr, err)
 	}
-	return lives
+	return keys
 }
 
 // require fails the test if a key of s has no time to live. It returns the number of keys.
-func (l keyLives) require(tb testing.TB, s *Server) (keys int) {
+func (l keysByExpiry) require(tb testing.TB, s *Server) (keys int) {
 	tb.Helper()
-	if len(l.lasting) > 0 {
-		tb.Fatalf("%s: %d keys have no time to live, %d have one: %q", s.Addr, len(l.lasting), len(l.expiring), firstKeys(l.lasting))
+	if len(l.lastingKeys) > 0 {
+		tb.Fatalf("%s: %d keys have no time to live, %d have one: %q", s.Addr, len(l.lastingKeys), len(l.expiringKeys), firstKeys(l.lastingKeys))
 	}
-	return len(l.expiring)
+	return len(l.expiringKeys)
 }
 
 // firstKeys returns up to ten keys.
@@ -109,34 +109,34 @@ const checkTime = 10 * time.Second
 // checkCounters reports each counter without a time to live at the end of a test. It skips keys that are
 // no counters. It also skips servers that the test has killed or frozen, and replicas of a Cluster, which
 // send clients to their masters.
-func checkCounters(tb testing.TB, s *Server, prefix string) {
+func checkCounters(tb testing.TB, server *Server, prefix string) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if s.PID() == 0 {
+	if server.PID() == 0 {
 		return
 	}
-	if _, err := s.command(ctx, "PING"); err != nil {
+	if _, err := server.command(ctx, "PING"); err != nil {
 		return
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), checkTime)
 	defer cancel()
-	c := s.newClient()
+	c := server.newClient()
 	defer c.Close()
-	lives, err := readKeyLives(ctx, c, prefix)
+	keys, err := readKeysByExpiry(ctx, c, prefix)
 	switch {
 	case err != nil && strings.Contains(err.Error(), "MOVED "):
 		return
 	case err != nil:
-		tb.Errorf("%s: %v", s.Addr, err)
+		tb.Errorf("%s: %v", server.Addr, err)
 	}
 	var counters []string
-	for _, key := range lives.lasting {
+	for _, key := range keys.lastingKeys {
 		if counterKey.MatchString(key) {
 			counters = append(counters, key)
 		}
 	}
 	if len(counters) > 0 {
-		tb.Errorf("%s: %d counters have no time to live at the end of the test: %q", s.Addr, len(counters), firstKeys(counters))
+		tb.Errorf("%s: %d counters have no time to live at the end of the test: %q", server.Addr, len(counters), firstKeys(counters))
 	}
 }

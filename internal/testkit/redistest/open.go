@@ -25,7 +25,7 @@ type DB struct {
 // with the process. A test that kills, fills or reconfigures a server must use Start.
 func Open(tb testing.TB) DB {
 	tb.Helper()
-	s, err := shared()
+	s, err := sharedServer()
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -35,8 +35,8 @@ func Open(tb testing.TB) DB {
 }
 
 var (
-	prefixes atomic.Int64
-	shared   = sync.OnceValues(func() (*Server, error) { return startAnywhere() })
+	prefixes     atomic.Int64
+	sharedServer = sync.OnceValues(func() (*Server, error) { return startAnywhere() })
 )
 
 // Keys returns the existing keys of this test.

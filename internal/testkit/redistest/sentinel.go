@@ -20,14 +20,14 @@ type Sentinels struct {
 // StartSentinels runs all servers and returns when they know each other.
 func StartSentinels(tb testing.TB) *Sentinels {
 	tb.Helper()
-	s := &Sentinels{Name: "counters", Master: Start(tb)}
-	host, port, _ := strings.Cut(s.Master.Addr, ":")
-	s.Replica = s.Master.StartReplica(tb)
+	sentinels := &Sentinels{Name: "counters", Master: Start(tb)}
+	host, port, _ := strings.Cut(sentinels.Master.Addr, ":")
+	sentinels.Replica = sentinels.Master.StartReplica(tb)
 	for range 3 {
-		s.Sentinels = append(s.Sentinels, s.startSentinel(tb, host, port))
+		sentinels.Sentinels = append(sentinels.Sentinels, sentinels.startSentinel(tb, host, port))
 	}
 	err := eventually(20*time.Second, func(ctx context.Context) error {
-		for _, sentinel := range s.Sentinels {
+		for _, sentinel := range sentinels.Sentinels {
 			info, err := sentinel.command(ctx, "INFO", "sentinel")
 			if err != nil {
 				return err
@@ -41,20 +41,20 @@ func StartSentinels(tb testing.TB) *Sentinels {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return s
+	return sentinels
 }
 
 func (s *Sentinels) startSentinel(tb testing.TB, host, port string) *Server {
 	tb.Helper()
-	sentinel, err := onFreePort(func(own int) (*Server, error) {
+	sentinel, err := onFreePort(func(sentinelPort int) (*Server, error) {
 		dir := tb.TempDir()
 		file := filepath.Join(dir, "sentinel.conf") // the sentinel writes to this file
 		text := fmt.Sprintf("bind 127.0.0.1\nport %d\ndir %s\nsentinel monitor %[3]s %s %s 2\n"+
-			"sentinel down-after-milliseconds %[3]s 500\nsentinel failover-timeout %[3]s 2000\n", own, dir, s.Name, host, port)
+			"sentinel down-after-milliseconds %[3]s 500\nsentinel failover-timeout %[3]s 2000\n", sentinelPort, dir, s.Name, host, port)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			return nil, err
 		}
-		return run(own, nil, file, "--sentinel")
+		return run(sentinelPort, nil, file, "--sentinel")
 	})
 	if err != nil {
 		tb.Fatal(err)

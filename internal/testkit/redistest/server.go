@@ -35,13 +35,13 @@ type Server struct {
 	// Addr is host:port on the loopback.
 	Addr string
 
-	busPort int // of a node of a Cluster
+	busPort int // the port for other nodes of a Cluster
 
 	binary string
 	args   []string
-	tls    *tls.Config // of clients; nil for plain connections
+	tls    *tls.Config // the configuration of clients; nil for plain connections
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	process *os.Process
 	exited  chan struct{}
 	output  *safeBuffer
@@ -81,8 +81,8 @@ func startAnywhere(settings ...string) (*Server, error) {
 	})
 }
 
-// onFreePort starts a server on a free port. It tries several ports, as another process can take
-// one first.
+// onFreePort starts a server on a free port. It tries several ports, because another process can
+// take a free port first.
 func onFreePort(start func(port int) (*Server, error)) (s *Server, err error) {
 	for range 5 {
 		var port int
@@ -118,25 +118,25 @@ func run(port int, conf *tls.Config, settings ...string) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s is needed for this test; install Redis (apt-get install redis-server): %w", binary, err)
 	}
-	s := &Server{
+	newServer := &Server{
 		Addr:   net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
 		binary: path,
 		tls:    conf,
 	}
 	if !slices.Contains(settings, "--sentinel") {
-		s.args = []string{
+		newServer.args = []string{
 			"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
 			"--dir", os.TempDir(), "--dbfilename", "rls-test.rdb", "--repl-diskless-sync-delay", "0",
 		}
 		if conf != nil || !isRedis6() {
-			s.args = append(s.args, "--enable-debug-command", "yes")
+			newServer.args = append(newServer.args, "--enable-debug-command", "yes")
 		}
 	}
-	s.args = append(s.args, settings...)
-	if err := s.spawn(); err != nil {
+	newServer.args = append(newServer.args, settings...)
+	if err := newServer.spawn(); err != nil {
 		return nil, err
 	}
-	return s, nil
+	return newServer, nil
 }
 
 // Kill ends the server as a crash would. It does nothing if the server has ended.
@@ -156,13 +156,13 @@ func (s *Server) Kill() {
 func (s *Server) Restart(tb testing.TB) {
 	tb.Helper()
 	s.Kill()
-	if err := eventually(startWithin, func(context.Context) error { return s.spawn() }); err != nil {
+	if err := eventually(startTimeout, func(context.Context) error { return s.spawn() }); err != nil {
 		tb.Fatal(err)
 	}
 }
 
-// startWithin is a timeout for the start of a server, even on a busy machine.
-const startWithin = 20 * time.Second
+// startTimeout is a timeout for the start of a server, even on a busy machine.
+const startTimeout = 20 * time.Second
 
 // Pause freezes the server. Connections stay open, and the server answers nothing.
 func (s *Server) Pause() {
@@ -202,17 +202,17 @@ func (s *Server) Client(tb testing.TB) *goredis.Client {
 // AwaitReplica waits until a replica has everything that was written to the server so far.
 func (s *Server) AwaitReplica(tb testing.TB) {
 	tb.Helper()
-	written := -1
+	writtenOffset := -1
 	err := eventually(20*time.Second, func(ctx context.Context) error {
 		info, err := s.command(ctx, "INFO", "replication")
 		if err != nil {
 			return err
 		}
-		if written < 0 {
-			written = number(info, "master_repl_offset:")
+		if writtenOffset < 0 {
+			writtenOffset = number(info, "master_repl_offset:")
 		}
-		if number(info, "state=online,offset=") < written {
-			return fmt.Errorf("no replica has what was written until %d:\n%s", written, info)
+		if number(info, "state=online,offset=") < writtenOffset {
+			return fmt.Errorf("no replica has what was written until %d:\n%s", writtenOffset, info)
 		}
 		return nil
 	})
@@ -223,9 +223,9 @@ func (s *Server) AwaitReplica(tb testing.TB) {
 
 // number returns the number after the first name in text, or -1.
 func number(text, name string) int {
-	_, rest, _ := strings.Cut(text, name)
-	digits := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
-	n, err := strconv.Atoi(rest[:max(digits, 0)])
+	_, textAfterName, _ := strings.Cut(text, name)
+	digits := strings.IndexFunc(textAfterName, func(r rune) bool { return r < '0' || r > '9' })
+	n, err := strconv.Atoi(textAfterName[:max(digits, 0)])
 	if err != nil {
 		return -1
 	}
@@ -244,8 +244,8 @@ func (s *Server) command(ctx context.Context, args ...any) (string, error) {
 	return c.Do(ctx, args...).Text()
 }
 
-// answers returns nil if the server with that process ID answers. Another server may have the
-// port.
+// answers returns nil if the server with this process ID answers, and not another server on the
+// same port.
 func (s *Server) answers(ctx context.Context, pid int) error {
 	if _, err := s.command(ctx, "PING"); err != nil {
 		return err
@@ -273,7 +273,7 @@ func (s *Server) spawn() error {
 		cmd.Wait()
 		close(exited)
 	}()
-	err := eventually(startWithin, func(ctx context.Context) error {
+	err := eventually(startTimeout, func(ctx context.Context) error {
 		select {
 		case <-exited:
 			return errExited
@@ -292,9 +292,9 @@ func (s *Server) spawn() error {
 
 var errExited = fmt.Errorf("it exited")
 
-// eventually calls f until f returns nil or limit is over.
-func eventually(limit time.Duration, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+// eventually calls f until f returns nil or the timeout is over.
+func eventually(timeout time.Duration, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	for {
 		err := f(ctx)

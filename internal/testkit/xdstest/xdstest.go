@@ -45,7 +45,7 @@ type ControlPlane struct {
 // if the port is in use.
 func Serve(t *testing.T, addr string, options ...grpc.ServerOption) *ControlPlane {
 	t.Helper()
-	p := &ControlPlane{
+	controlPlane := &ControlPlane{
 		Headers:  make(chan metadata.MD, 1000),
 		t:        t,
 		cache:    cache.NewSnapshotCache(false, cache.IDHash{}, nil),
@@ -53,41 +53,41 @@ func Serve(t *testing.T, addr string, options ...grpc.ServerOption) *ControlPlan
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	p.Addr, p.server = Listen(t, addr, serverv3.NewServer(ctx, p.cache, serverv3.CallbackFuncs{
+	controlPlane.Addr, controlPlane.server = Listen(t, addr, serverv3.NewServer(ctx, controlPlane.cache, serverv3.CallbackFuncs{
 		StreamOpenFunc: func(ctx context.Context, _ int64, _ string) error {
 			md, _ := metadata.FromIncomingContext(ctx)
-			p.Headers <- md
+			controlPlane.Headers <- md
 			return nil
 		},
 		StreamRequestFunc: func(_ int64, r *discoveryv3.DiscoveryRequest) error {
-			p.requests <- proto.Clone(r).(*discoveryv3.DiscoveryRequest)
+			controlPlane.requests <- proto.Clone(r).(*discoveryv3.DiscoveryRequest)
 			return nil
 		},
 	}), options...)
-	return p
+	return controlPlane
 }
 
 // Listen serves ads at addr until the test ends. It waits if the port is in use.
 func Listen(t *testing.T, addr string, ads discoveryv3.AggregatedDiscoveryServiceServer, options ...grpc.ServerOption) (string, *grpc.Server) {
 	t.Helper()
-	var l net.Listener
+	var listener net.Listener
 	require.Eventually(t, func() (ok bool) {
 		var err error
-		l, err = net.Listen("tcp", addr)
+		listener, err = net.Listen("tcp", addr)
 		return err == nil
 	}, Patience, time.Millisecond)
 	server := grpc.NewServer(append(options, grpc.WaitForHandlers(true))...) // Stop leaves no goroutine behind
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, ads)
-	served := make(chan struct{})
+	serveEnded := make(chan struct{})
 	go func() {
-		defer close(served)
-		_ = server.Serve(l)
+		defer close(serveEnded)
+		_ = server.Serve(listener)
 	}()
 	t.Cleanup(func() {
 		server.Stop()
-		<-served
+		<-serveEnded
 	})
-	return l.Addr().String(), server
+	return listener.Addr().String(), server
 }
 
 // Stop ends the server and all its streams.
@@ -96,11 +96,11 @@ func (p *ControlPlane) Stop() { p.server.Stop() }
 // Set replaces all resources. Each has another name.
 func (p *ControlPlane) Set(version string, resources ...*confv3.RateLimitConfig) {
 	p.t.Helper()
-	var all []types.Resource
+	var allResources []types.Resource
 	for _, r := range resources {
-		all = append(all, r)
+		allResources = append(allResources, r)
 	}
-	s, err := cache.NewSnapshot(version, map[resource.Type][]types.Resource{resource.RateLimitConfigType: all})
+	s, err := cache.NewSnapshot(version, map[resource.Type][]types.Resource{resource.RateLimitConfigType: allResources})
 	require.NoError(p.t, err)
 	require.NoError(p.t, p.cache.SetSnapshot(context.Background(), Node, s))
 }

@@ -52,42 +52,42 @@ type Explainer struct {
 }
 
 // New returns an Explainer.
-func New(o Options) *Explainer {
-	if o.Now == nil {
-		o.Now = time.Now
+func New(options Options) *Explainer {
+	if options.Now == nil {
+		options.Now = time.Now
 	}
-	return &Explainer{options: o}
+	return &Explainer{options: options}
 }
 
 // Explain returns the report about a request.
 func (x *Explainer) Explain(ctx context.Context, req *rlsv3.RateLimitRequest) *Report {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	o := x.options
-	now := o.Now()
-	r := &Report{
+	options := x.options
+	now := options.Now()
+	report := &Report{
 		Domain: req.Domain, Time: now.UTC(), Descriptors: []Descriptor{},
-		Offline: o.Layer == nil,
+		Offline: options.Layer == nil,
 	}
-	if r.Offline {
-		o.Layer = backend.Counters{Limiter: local.New(local.Options{})} // empty counters
+	if report.Offline {
+		options.Layer = backend.Counters{Limiter: local.New(local.Options{})} // empty counters
 	}
-	config := o.Limits.Load()
+	config := options.Limits.Load()
 	var fixedStore descriptors.Store // a reload does not change fixedStore between the answer and its explanation
 	if config != nil {
 		fixedStore.Set(config)
 	}
-	p := &peeker{options: &o}
-	w := &reporter{options: &o, now: now, report: r, peeker: p, config: config}
-	s := service.New(service.Options{
-		Limits: &fixedStore, Limiter: p, Observers: []service.Observer{w}, Now: func() time.Time { return now },
-		ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: o.AllOrNone,
+	peeker := &peeker{options: &options}
+	reporter := &reporter{options: &options, now: now, report: report, peeker: peeker, config: config}
+	explainedService := service.New(service.Options{
+		Limits: &fixedStore, Limiter: peeker, Observers: []service.Observer{reporter}, Now: func() time.Time { return now },
+		ShadowMode: options.ShadowMode, QuotaMode: options.QuotaMode, AllOrNone: options.AllOrNone,
 	})
-	_, _ = s.ShouldRateLimit(ctx, req) // the reporter gets the response
-	if c := o.Candidate; c != nil && c.options.Limits.Load() != nil {
-		r.Candidate = c.Explain(ctx, req)
+	_, _ = explainedService.ShouldRateLimit(ctx, req) // the reporter gets the response
+	if candidate := options.Candidate; candidate != nil && candidate.options.Limits.Load() != nil {
+		report.Candidate = candidate.Explain(ctx, req)
 	}
-	return r
+	return report
 }
 
 // reporter is a service.Observer that fills the report.
@@ -101,109 +101,109 @@ type reporter struct {
 	budget  descriptors.Budget  // the budget of the traces; it starts with the same value as the budget of the call
 }
 
-func (w *reporter) Answered(_ context.Context, c *service.Call) {
-	r := w.report
-	if c.Err != nil {
-		r.Error = status.Convert(c.Err).Message()
+func (w *reporter) Answered(_ context.Context, call *service.Call) {
+	report := w.report
+	if call.Err != nil {
+		report.Error = status.Convert(call.Err).Message()
 	} else {
-		r.Code, r.GlobalShadowMode = c.Response.OverallCode.String(), c.GlobalShadow
+		report.Code, report.GlobalShadowMode = call.Response.OverallCode.String(), call.GlobalShadow
 	}
 	if w.config == nil {
 		return
 	}
-	if w.domain = w.config.Domain(c.Request.Domain); w.domain == nil {
-		r.UnknownDomain = w.unknownDomain(c.Request)
+	if w.domain = w.config.Domain(call.Request.Domain); w.domain == nil {
+		report.UnknownDomain = w.unknownDomain(call.Request)
 	} else {
-		r.Place = placeText(w.domain.Source().File, w.domain.Source().Line)
+		report.Place = placeText(w.domain.Source().File, w.domain.Source().Line)
 		if s := w.domain.Source().OffSwitch; s != nil {
-			r.Switches = append(r.Switches, "all limits of "+cmp.Or(fields.Printable(s.Target), "all domains")+" are switched off"+s.String())
+			report.Switches = append(report.Switches, "all limits of "+cmp.Or(fields.Printable(s.Target), "all domains")+" are switched off"+s.String())
 		}
 	}
 	if s := w.config.ShadowMode(); s != nil {
-		r.Switches = append(r.Switches, fmt.Sprintf("SHADOW_MODE is switched to %t%s", s.IsOn, s.Notes))
+		report.Switches = append(report.Switches, fmt.Sprintf("SHADOW_MODE is switched to %t%s", s.IsOn, s.Notes))
 	}
-	for i := range c.Request.Descriptors {
-		r.Descriptors = append(r.Descriptors, w.explainDescriptor(c, i))
+	for i := range call.Request.Descriptors {
+		report.Descriptors = append(report.Descriptors, w.explainDescriptor(call, i))
 	}
 }
 
 func (w *reporter) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
 	const maxNames = 20
 	names := []string{}
-	unknown := &UnknownDomain{}
+	unknownDomain := &UnknownDomain{}
 	var budget descriptors.Budget
 	for _, d := range w.config.Domains() {
 		names = append(names, d.Name)
 		hasRules := !slices.ContainsFunc(req.Descriptors, func(r *ratelimitv3.RateLimitDescriptor) bool {
 			return r.GetLimit() != nil || d.MatchWithBudget(&budget, r.GetEntries()) == nil
 		})
-		if hasRules && len(unknown.WithRule) < maxNames {
-			unknown.WithRule = append(unknown.WithRule, d.Name)
+		if hasRules && len(unknownDomain.WithRule) < maxNames {
+			unknownDomain.WithRule = append(unknownDomain.WithRule, d.Name)
 		}
 	}
-	unknown.Nearest, unknown.Count, unknown.Domains = fields.Nearest(req.Domain, names), len(names), names[:min(len(names), maxNames)]
-	return unknown
+	unknownDomain.Nearest, unknownDomain.Count, unknownDomain.Domains = fields.Nearest(req.Domain, names), len(names), names[:min(len(names), maxNames)]
+	return unknownDomain
 }
 
-func (w *reporter) explainDescriptor(c *service.Call, i int) Descriptor {
-	request := c.Request.Descriptors[i]
-	d := Descriptor{Descriptor: entrytext.Format(request.GetEntries()), Hits: c.RequestedHits(i), Levels: []Level{}, Limits: []Limit{}}
+func (w *reporter) explainDescriptor(call *service.Call, i int) Descriptor {
+	request := call.Request.Descriptors[i]
+	descriptor := Descriptor{Descriptor: entrytext.Format(request.GetEntries()), Hits: call.RequestedHits(i), Levels: []Level{}, Limits: []Limit{}}
 	var rule *descriptors.Rule
-	if i < len(c.Rules) {
-		rule = c.Rules[i]
+	if i < len(call.Rules) {
+		rule = call.Rules[i]
 	}
 	var fileDescriptor *limitsfile.Descriptor
 	var trace descriptors.Trace
 	if w.domain != nil && request.GetLimit() == nil {
 		trace = w.domain.TraceWithBudget(&w.budget, request.GetEntries())
 		for j := range trace.Steps {
-			d.Levels = append(d.Levels, explainLevel(&trace.Steps[j]))
+			descriptor.Levels = append(descriptor.Levels, explainLevel(&trace.Steps[j]))
 		}
 		if n := len(trace.Trail); n > 0 && n == len(request.GetEntries()) {
 			fileDescriptor = trace.Trail[n-1]
 		}
 	}
 	if rule != nil {
-		d.Rule, d.ShadowMode, d.QuotaMode, d.MaxHits = rule.Path, rule.ShadowMode, rule.QuotaMode || w.options.QuotaMode, rule.MaxHits
+		descriptor.Rule, descriptor.ShadowMode, descriptor.QuotaMode, descriptor.MaxHits = rule.Path, rule.ShadowMode, rule.QuotaMode || w.options.QuotaMode, rule.MaxHits
 	}
-	d.Enforcement = newEnforcement(c, i, rule)
+	descriptor.Enforcement = newEnforcement(call, i, rule)
 	if fileDescriptor != nil {
-		d.Place = placeText(fileDescriptor.File, fileDescriptor.Line)
+		descriptor.Place = placeText(fileDescriptor.File, fileDescriptor.Line)
 		if denial := fileDescriptor.Denial; denial != nil {
-			d.Denial = &Denial{Body: string(denial.Body)}
+			descriptor.Denial = &Denial{Body: string(denial.Body)}
 			for _, h := range denial.Headers {
-				d.Denial.Headers = append(d.Denial.Headers, h.GetKey()+": "+h.GetValue())
+				descriptor.Denial.Headers = append(descriptor.Denial.Headers, h.GetKey()+": "+h.GetValue())
 			}
 		}
 		if fileDescriptor.CreationNotes != nil {
-			d.Created = new(newOverride(limitsfile.AppliedOverride{Notes: *fileDescriptor.CreationNotes}))
+			descriptor.Created = new(newOverride(limitsfile.AppliedOverride{Notes: *fileDescriptor.CreationNotes}))
 		}
 		for _, applied := range fileDescriptor.Overrides {
-			d.Overrides = append(d.Overrides, newOverride(applied))
+			descriptor.Overrides = append(descriptor.Overrides, newOverride(applied))
 		}
 	}
-	d.Limits = append(d.Limits, w.explainLimits(c, i, rule, fileDescriptor)...)
-	if c.Response != nil {
-		answer := c.Response.Statuses[i]
-		d.Code, d.Remaining = answer.Code.String(), answer.LimitRemaining
-		d.DecidingLimit = w.decidingLimit(c, i, rule)
+	descriptor.Limits = append(descriptor.Limits, w.explainLimits(call, i, rule, fileDescriptor)...)
+	if call.Response != nil {
+		answer := call.Response.Statuses[i]
+		descriptor.Code, descriptor.Remaining = answer.Code.String(), answer.LimitRemaining
+		descriptor.DecidingLimit = w.decidingLimit(call, i, rule)
 	}
-	d.Summary = w.summary(c, request, &d, rule, fileDescriptor, &trace)
-	return d
+	descriptor.Summary = w.summary(call, request, &descriptor, rule, fileDescriptor, &trace)
+	return descriptor
 }
 
 // newEnforcement describes the field enforce of rule for descriptor i. It returns nil if the rule can deny all keys.
-func newEnforcement(c *service.Call, i int, rule *descriptors.Rule) *Enforcement {
+func newEnforcement(call *service.Call, i int, rule *descriptors.Rule) *Enforcement {
 	if rule == nil || rule.EnforcedPercent() == 100 {
 		return nil
 	}
-	e := &Enforcement{Percent: rule.EnforcedPercent(), IncludesKey: true}
-	for j := range c.DecisionCount() {
-		if decision := c.Decision(j); decision.Descriptor == i {
-			e.IncludesKey = !decision.Shadow
+	enforcement := &Enforcement{Percent: rule.EnforcedPercent(), IncludesKey: true}
+	for j := range call.DecisionCount() {
+		if decision := call.Decision(j); decision.Descriptor == i {
+			enforcement.IncludesKey = !decision.Shadow
 		}
 	}
-	return e
+	return enforcement
 }
 
 func newOverride(applied limitsfile.AppliedOverride) Override {
@@ -222,7 +222,7 @@ func utcOrNil(t time.Time) *time.Time {
 
 // explainLimits explains the limits of descriptor i. fileDescriptor is the descriptor in the limits files that matches
 // the last entry. It is nil if no descriptor matches, or if the request has its own limit.
-func (w *reporter) explainLimits(c *service.Call, i int, rule *descriptors.Rule, fileDescriptor *limitsfile.Descriptor) []Limit {
+func (w *reporter) explainLimits(call *service.Call, i int, rule *descriptors.Rule, fileDescriptor *limitsfile.Descriptor) []Limit {
 	var limitsInForce []*descriptors.RateLimit // the limits of rule that are not explained yet
 	if rule != nil {
 		limitsInForce = rule.Limits
@@ -230,76 +230,76 @@ func (w *reporter) explainLimits(c *service.Call, i int, rule *descriptors.Rule,
 	var limits []Limit
 	if fileDescriptor == nil {
 		for _, requestLimit := range limitsInForce {
-			l := w.explainLimit(c, i, requestLimit)
+			limitReport := w.explainLimit(call, i, requestLimit)
 			if rule != w.domain.UntestedRule() {
-				l.FromRequest = true
+				limitReport.FromRequest = true
 				if file, line := w.domain.Source().DefaultsPlace(); file != "" {
-					l.DefaultsPlace, l.FromDefaults = placeText(file, line), w.domain.Source().RequestLimitDefaults()
+					limitReport.DefaultsPlace, limitReport.FromDefaults = placeText(file, line), w.domain.Source().RequestLimitDefaults()
 				}
 			}
-			limits = append(limits, l)
+			limits = append(limits, limitReport)
 		}
 		return limits
 	}
 	for _, fileLimit := range fileDescriptor.Limits {
-		var l Limit
+		var limitReport Limit
 		if fileLimit.Enabled && len(limitsInForce) > 0 {
-			l = w.explainLimit(c, i, limitsInForce[0])
+			limitReport = w.explainLimit(call, i, limitsInForce[0])
 			limitsInForce = limitsInForce[1:]
 		} else {
-			l = effectiveValues(fileLimit.Limit)
-			l.Name, l.State = fileLimit.Name, Off
-			if fileLimit.Enabled && isRejected(c) {
-				l.State = Rejected
+			limitReport = effectiveValues(fileLimit.Limit)
+			limitReport.Name, limitReport.State = fileLimit.Name, Off
+			if fileLimit.Enabled && isRejected(call) {
+				limitReport.State = Rejected
 			}
 		}
 		if fileLimit.Line > 0 {
-			l.Place = placeText(fileDescriptor.File, fileLimit.Line)
+			limitReport.Place = placeText(fileDescriptor.File, fileLimit.Line)
 		}
-		l.FromOverride, l.FromDefaults = fileLimit.OverrideFields(), fileLimit.DefaultFields()
-		if len(l.FromDefaults) > 0 {
-			l.DefaultsPlace = placeText(w.domain.Source().DefaultsPlace())
+		limitReport.FromOverride, limitReport.FromDefaults = fileLimit.OverrideFields(), fileLimit.DefaultFields()
+		if len(limitReport.FromDefaults) > 0 {
+			limitReport.DefaultsPlace = placeText(w.domain.Source().DefaultsPlace())
 		}
-		limits = append(limits, l)
+		limits = append(limits, limitReport)
 	}
 	return limits
 }
 
-// effectiveValues returns a Limit with the values of l. If l is nil, the limit is unlimited.
-func effectiveValues(l *limit.Limit) Limit {
-	if l == nil {
+// effectiveValues returns a Limit with the values of countedLimit. If countedLimit is nil, the limit is unlimited.
+func effectiveValues(countedLimit *limit.Limit) Limit {
+	if countedLimit == nil {
 		return Limit{Limit: "unlimited"}
 	}
 	values := Limit{
-		Limit: l.String(), RequestsPerUnit: l.Requests, Unit: l.Unit.String(), UnitMultiplier: l.Multiplier, Timezone: l.Timezone,
-		Algorithm: l.Algorithm.String(), Burst: l.Burst, Scope: l.Scope.String(), ChargeDenied: l.ChargeDenied,
-		OnBackendFailure: l.OnBackendFailure.String(), FallbackRatio: l.FallbackRatio,
-		Lease: l.Lease, LeaseWaste: l.LeaseWaste,
+		Limit: countedLimit.String(), RequestsPerUnit: countedLimit.Requests, Unit: countedLimit.Unit.String(), UnitMultiplier: countedLimit.Multiplier, Timezone: countedLimit.Timezone,
+		Algorithm: countedLimit.Algorithm.String(), Burst: countedLimit.Burst, Scope: countedLimit.Scope.String(), ChargeDenied: countedLimit.ChargeDenied,
+		OnBackendFailure: countedLimit.OnBackendFailure.String(), FallbackRatio: countedLimit.FallbackRatio,
+		Lease: countedLimit.Lease, LeaseWaste: countedLimit.LeaseWaste,
 	}
-	if l.Hold != 0 {
-		values.Hold = limit.DurationText(l.Hold)
+	if countedLimit.Hold != 0 {
+		values.Hold = limit.DurationText(countedLimit.Hold)
 	}
 	return values
 }
 
-// explainLimit explains l, a limit in force that descriptor i meets.
-func (w *reporter) explainLimit(c *service.Call, i int, l *descriptors.RateLimit) Limit {
-	limitReport := effectiveValues(l.Limit)
-	limitReport.Name = l.Name
-	for j := range c.DecisionCount() {
-		if d := c.Decision(j); d.Descriptor == i && d.Limit == l {
+// explainLimit explains explainedLimit, a limit in force that descriptor i meets.
+func (w *reporter) explainLimit(call *service.Call, i int, explainedLimit *descriptors.RateLimit) Limit {
+	limitReport := effectiveValues(explainedLimit.Limit)
+	limitReport.Name = explainedLimit.Name
+	for j := range call.DecisionCount() {
+		if d := call.Decision(j); d.Descriptor == i && d.Limit == explainedLimit {
 			limitReport.State = Counted
 			w.setCounter(&limitReport, &d, &w.peeker.peeks[j])
 			return limitReport
 		}
 	}
 	switch {
-	case l.Unlimited:
+	case explainedLimit.Unlimited:
 		limitReport.State = Unlimited
-	case isRejected(c):
+	case isRejected(call):
 		limitReport.State = Rejected
 	default:
-		limitReport.State, limitReport.ReplacedBy = Replaced, replacingLimit(c, l.Name)
+		limitReport.State, limitReport.ReplacedBy = Replaced, replacingLimit(call, explainedLimit.Name)
 	}
 	return limitReport
 }
@@ -326,47 +326,47 @@ func replacingLimit(c *service.Call, name string) string {
 	return ""
 }
 
-func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
-	countedLimit := d.Limit.Limit
-	l.Counter = &Counter{Name: string(d.Key), Tag: countedLimit.Tag()}
+func (w *reporter) setCounter(limitReport *Limit, decision *service.Decision, peek *peek) {
+	countedLimit := decision.Limit.Limit
+	limitReport.Counter = &Counter{Name: string(decision.Key), Tag: countedLimit.Tag()}
 	if w.options.RedisKey != nil && countedLimit.Scope == limit.Global {
-		l.Counter.Server, l.Counter.Key = w.options.RedisKey(d.Hit)
+		limitReport.Counter.Server, limitReport.Counter.Key = w.options.RedisKey(decision.Hit)
 	}
 	if w.options.HeldPermits != nil {
-		l.Counter.Permits = w.options.HeldPermits(w.now, d.Hit)
+		limitReport.Counter.Permits = w.options.HeldPermits(w.now, decision.Hit)
 	}
-	switch r := p.Result; {
-	case r.Err != nil, r.IsDegraded() && r.Share == nil:
-		l.Counter.Unknown, l.Counter.Degraded = true, r.IsDegraded()
+	switch result := peek.Result; {
+	case result.Err != nil, result.IsDegraded() && result.Share == nil:
+		limitReport.Counter.Unknown, limitReport.Counter.Degraded = true, result.IsDegraded()
 	default:
-		l.Counter.Degraded = r.IsDegraded()
-		shareOrLimit := cmp.Or(r.Share, countedLimit)
-		l.Counter.Capacity, l.Counter.Remaining = shareOrLimit.Capacity(), r.Remaining
-		l.Counter.Spent = shareOrLimit.Spent(r.Result)
+		limitReport.Counter.Degraded = result.IsDegraded()
+		shareOrLimit := cmp.Or(result.Share, countedLimit)
+		limitReport.Counter.Capacity, limitReport.Counter.Remaining = shareOrLimit.Capacity(), result.Remaining
+		limitReport.Counter.Spent = shareOrLimit.Spent(result.Result)
 		if countedLimit.Algorithm.HasHolds() {
-			l.Counter.FirstExpiryAt = w.timeAfter(r.ResetAfter)
+			limitReport.Counter.FirstExpiryAt = w.timeAfter(result.ResetAfter)
 			break
 		}
-		l.Counter.ResetAt = w.timeAfter(r.ResetAfter)
-		if countedLimit.Algorithm.ResetsAtWindowEnd() && r.ResetAfter > 0 {
-			l.Counter.WindowStart = new(w.timeAt(countedLimit.WindowStart(w.now.UnixMicro()+r.ResetAfter) - w.now.UnixMicro()))
+		limitReport.Counter.ResetAt = w.timeAfter(result.ResetAfter)
+		if countedLimit.Algorithm.ResetsAtWindowEnd() && result.ResetAfter > 0 {
+			limitReport.Counter.WindowStart = new(w.timeAt(countedLimit.WindowStart(w.now.UnixMicro()+result.ResetAfter) - w.now.UnixMicro()))
 		}
 	}
 	if w.options.Shares != nil {
-		l.Shares = w.options.Shares(l.Counter.Name)
+		limitReport.Shares = w.options.Shares(limitReport.Counter.Name)
 	}
-	r := d.Result
-	answer := &Answer{Allowed: r.Allowed, Remaining: max(r.Remaining, 0), Source: r.Source.String(), Reason: r.Reason.String(), Mode: r.Mode.String()}
-	l.NextHit = answer
-	if r.Err != nil {
-		*answer = Answer{Error: r.Err.Error()}
+	result := decision.Result
+	answer := &Answer{Allowed: result.Allowed, Remaining: max(result.Remaining, 0), Source: result.Source.String(), Reason: result.Reason.String(), Mode: result.Mode.String()}
+	limitReport.NextHit = answer
+	if result.Err != nil {
+		*answer = Answer{Error: result.Err.Error()}
 		return
 	}
-	answer.Never = !r.Allowed && r.RetryAfter == limit.Never
-	if !r.Allowed && r.RetryAfter > 0 && p.isRetryExact {
-		answer.RetryAt = w.timeAfter(r.RetryAfter)
+	answer.Never = !result.Allowed && result.RetryAfter == limit.Never
+	if !result.Allowed && result.RetryAfter > 0 && peek.isRetryExact {
+		answer.RetryAt = w.timeAfter(result.RetryAfter)
 	}
-	switch r.Source {
+	switch result.Source {
 	case backend.SourceLocal:
 		answer.By = "this replica"
 	case backend.SourceRedis:
@@ -374,13 +374,13 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 	case backend.SourceFallback:
 		answer.By = "the fallback in this replica"
 		if w.options.FailingSince != nil {
-			answer.Since = utcOrNil(w.options.FailingSince(d.Hit))
+			answer.Since = utcOrNil(w.options.FailingSince(decision.Hit))
 		}
 	case backend.SourceDenyCache:
-		answer.By, answer.Since, answer.Until = "the deny cache of this replica", utcOrNil(p.Denial.Since), answer.RetryAt
+		answer.By, answer.Since, answer.Until = "the deny cache of this replica", utcOrNil(peek.Denial.Since), answer.RetryAt
 	default:
-		if r.Source.IsBackend() {
-			answer.By = r.Source.String()
+		if result.Source.IsBackend() {
+			answer.By = result.Source.String()
 		}
 	}
 }
@@ -413,19 +413,19 @@ func (w *reporter) decidingLimit(c *service.Call, i int, rule *descriptors.Rule)
 // placeText returns file:line, or only the file if the line is 0.
 func placeText(file string, line int) string { return fields.FileLine(fields.Printable(file), line) }
 
-func explainLevel(s *descriptors.Step) Level {
-	l := Level{Entry: descriptors.EntryLabel(s.Entry), Compared: s.SiblingCount, OtherValues: s.OtherValueCount}
-	for i := range s.Candidates {
-		c := &s.Candidates[i]
+func explainLevel(step *descriptors.Step) Level {
+	level := Level{Entry: descriptors.EntryLabel(step.Entry), Compared: step.SiblingCount, OtherValues: step.OtherValueCount}
+	for i := range step.Candidates {
+		compared := &step.Candidates[i]
 		candidate := Candidate{
-			Descriptor: c.Label(), Place: placeText(c.File, c.Line), Match: c.Kind.String(), Difference: c.Difference.String(),
-			Reason: candidateReason(s, c),
+			Descriptor: compared.Label(), Place: placeText(compared.File, compared.Line), Match: compared.Kind.String(), Difference: compared.Difference.String(),
+			Reason: candidateReason(step, compared),
 		}
-		if c == s.Winner {
-			l.Winner = &candidate
+		if compared == step.Winner {
+			level.Winner = &candidate
 		} else {
-			l.Others = append(l.Others, candidate)
+			level.Others = append(level.Others, candidate)
 		}
 	}
-	return l
+	return level
 }

@@ -37,19 +37,19 @@ func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 	isGroupDeniedByCache := isGroupDenied
 	chargedHits := map[string]int64{} // the charged hits of this request; the key is the name of the counter
 	for i := range hits {
-		h := &hits[i]
+		hit := &hits[i]
 		if layerPeeks[i].Denial != nil {
 			continue
 		}
-		isSkipped := isGroupDeniedByCache && h.IsInGroup()
-		results[i], p.peeks[i].isRetryExact = nextResult(h, layerPeeks[i].Result, chargedHits[counterName(h)], isSkipped)
-		if results[i].Err == nil && !isSkipped && (results[i].Allowed || chargesDenied(h)) {
-			chargedHits[counterName(h)] += h.N
-			if h.N < 0 { // a refund returns at most the spent hits
-				chargedHits[counterName(h)] = max(chargedHits[counterName(h)], layerPeeks[i].Remaining-h.Limit.Capacity())
+		isSkipped := isGroupDeniedByCache && hit.IsInGroup()
+		results[i], p.peeks[i].isRetryExact = nextResult(hit, layerPeeks[i].Result, chargedHits[counterName(hit)], isSkipped)
+		if results[i].Err == nil && !isSkipped && (results[i].Allowed || chargesDenied(hit)) {
+			chargedHits[counterName(hit)] += hit.N
+			if hit.N < 0 { // a refund returns at most the spent hits
+				chargedHits[counterName(hit)] = max(chargedHits[counterName(hit)], layerPeeks[i].Remaining-hit.Limit.Capacity())
 			}
 		}
-		isGroupDenied = isGroupDenied || h.DeniesGroup(&results[i])
+		isGroupDenied = isGroupDenied || hit.DeniesGroup(&results[i])
 	}
 	if isGroupDenied && !isGroupDeniedByCache {
 		p.undoCharges(hits, results, chargedHits)
@@ -75,31 +75,31 @@ func counterName(h *backend.Hit) string { return h.Limit.Tag() + ":" + string(h.
 // chargesDenied reports whether h is charged even if it is denied.
 func chargesDenied(h *backend.Hit) bool { return h.Limit.ChargeDenied && !h.IsInGroup() }
 
-// nextResult returns the answer to h after earlierHits hits of the same request on the same counter. peek is the answer
-// to a peek. If isSkipped is true, h is not charged. If isRetryExact is false, RetryAfter is positive but has no meaning.
-func nextResult(h *backend.Hit, peek backend.Result, earlierHits int64, isSkipped bool) (r backend.Result, isRetryExact bool) {
+// nextResult returns the answer to hit after earlierHits hits of the same request on the same counter. peek is the answer
+// to a peek. If isSkipped is true, hit is not charged. If isRetryExact is false, RetryAfter is positive but has no meaning.
+func nextResult(hit *backend.Hit, peek backend.Result, earlierHits int64, isSkipped bool) (result backend.Result, isRetryExact bool) {
 	isNotCounted := peek.Err != nil || peek.Source == backend.SourceFallback && peek.Share == nil
-	if isNotCounted || h.N == 0 && earlierHits == 0 {
+	if isNotCounted || hit.N == 0 && earlierHits == 0 {
 		return peek, true
 	}
-	r = peek
-	r.Remaining -= earlierHits
-	r.Result = h.Limit.ResultFromPeek(r.Result, h.N)
-	if !isSkipped && (r.Allowed || chargesDenied(h)) {
-		r.Remaining -= h.N
-		if h.N < 0 { // a refund returns at most the spent hits
-			r.Remaining = min(r.Remaining, h.Limit.Capacity())
+	result = peek
+	result.Remaining -= earlierHits
+	result.Result = hit.Limit.ResultFromPeek(result.Result, hit.N)
+	if !isSkipped && (result.Allowed || chargesDenied(hit)) {
+		result.Remaining -= hit.N
+		if hit.N < 0 { // a refund returns at most the spent hits
+			result.Remaining = min(result.Remaining, hit.Limit.Capacity())
 		}
 	}
-	resetsAtOnce := h.Limit.Algorithm.ResetsAtWindowEnd()
+	resetsAtOnce := hit.Limit.Algorithm.ResetsAtWindowEnd()
 	switch {
-	case r.Allowed || r.RetryAfter == limit.Never:
-		return r, true
-	case !resetsAtOnce && !peek.Allowed && earlierHits == 0 && h.N == 1:
-		r.RetryAfter = peek.RetryAfter
-		return r, true
-	case r.RetryAfter == 0:
-		r.RetryAfter = h.Limit.Period() // the hits of this request start a window
+	case result.Allowed || result.RetryAfter == limit.Never:
+		return result, true
+	case !resetsAtOnce && !peek.Allowed && earlierHits == 0 && hit.N == 1:
+		result.RetryAfter = peek.RetryAfter
+		return result, true
+	case result.RetryAfter == 0:
+		result.RetryAfter = hit.Limit.Period() // the hits of this request start a window
 	}
-	return r, resetsAtOnce
+	return result, resetsAtOnce
 }

@@ -16,39 +16,39 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// candidateReason returns the reason why c wins or loses in s.
-func candidateReason(s *descriptors.Step, c *descriptors.Candidate) string {
-	if c.Kind == descriptors.NoMatch {
-		if errors.Is(c.Failure, descriptors.ErrNotTested) {
-			return c.Failure.Error()
+// candidateReason returns the reason why candidate wins or loses in step.
+func candidateReason(step *descriptors.Step, candidate *descriptors.Candidate) string {
+	if candidate.Kind == descriptors.NoMatch {
+		if errors.Is(candidate.Failure, descriptors.ErrNotTested) {
+			return candidate.Failure.Error()
 		}
-		if c.Failure != nil {
-			return fmt.Sprintf("the expression failed, so it does not match: %v", c.Failure)
+		if candidate.Failure != nil {
+			return fmt.Sprintf("the expression failed, so the descriptor does not match: %v", candidate.Failure)
 		}
-		return differenceText(s.Entry, c.Descriptor, c.Difference)
+		return differenceText(step.Entry, candidate.Descriptor, candidate.Difference)
 	}
 	text := [...]string{
 		descriptors.ExactMatch:     "same key and value",
 		descriptors.ConditionMatch: "the value meets the condition",
 		descriptors.PatternMatch:   "the pattern matches",
 		descriptors.AnyValueMatch:  "same key, any value",
-	}[c.Kind]
-	if c == s.Winner {
-		if c.Original != nil {
+	}[candidate.Kind]
+	if candidate == step.Winner {
+		if candidate.Original != nil {
 			text += "; an override made this descriptor for the single value"
 		}
 		return text
 	}
-	if s.Winner == nil {
+	if step.Winner == nil {
 		return text + ", but a condition was not tested, so the request is denied"
 	}
-	switch s.Winner.Kind {
+	switch step.Winner.Kind {
 	case descriptors.ExactMatch:
 		return text + ", but the same key and value win"
-	case c.Kind:
-		return text + ", but an earlier " + kindNoun(c.Kind) + " wins"
+	case candidate.Kind:
+		return text + ", but an earlier " + kindNoun(candidate.Kind) + " wins"
 	}
-	return text + ", but a " + kindNoun(s.Winner.Kind) + " wins"
+	return text + ", but a " + kindNoun(step.Winner.Kind) + " wins"
 }
 
 func kindNoun(k descriptors.MatchKind) string {
@@ -58,36 +58,36 @@ func kindNoun(k descriptors.MatchKind) string {
 	return "pattern"
 }
 
-func differenceText(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Descriptor, difference descriptors.Difference) string {
+func differenceText(entry *ratelimitv3.RateLimitDescriptor_Entry, descriptor *limitsfile.Descriptor, difference descriptors.Difference) string {
 	switch difference {
 	case descriptors.OtherCase:
 		return "upper and lower case differ"
 	case descriptors.ExtraSpace:
-		return fmt.Sprintf("a space at the start or end differs: got %q, want %q", entryText(e), descriptorText(d))
+		return fmt.Sprintf("a space at the start or end differs: got %q, want %q", entryText(entry), descriptorText(descriptor))
 	case descriptors.JoinedText:
 		return "key_value is the same text, but the key ends elsewhere; envoyproxy/ratelimit matches this descriptor"
 	case descriptors.PartOfPattern:
-		p := limitsfile.NewPattern(d.Value)
-		switch value := e.GetValue(); {
-		case len(value) < len(p.Prefix) && strings.HasPrefix(p.Prefix, value):
-			return fmt.Sprintf("the value ends before the * of the pattern: %s is missing", strconv.Quote(p.Prefix[len(value):]))
-		case strings.HasPrefix(value, p.Prefix):
+		pattern := limitsfile.NewPattern(descriptor.Value)
+		switch value := entry.GetValue(); {
+		case len(value) < len(pattern.Prefix) && strings.HasPrefix(pattern.Prefix, value):
+			return fmt.Sprintf("the value ends before the * of the pattern: %s is missing", strconv.Quote(pattern.Prefix[len(value):]))
+		case strings.HasPrefix(value, pattern.Prefix):
 			return "the value starts like the pattern, but the rest differs"
 		}
 		return "the value ends like the pattern, but the start differs"
 	case descriptors.UnmetCondition:
 		return "the value does not meet the condition"
 	case descriptors.SimilarValue:
-		return fmt.Sprintf("similar value: got %s, want %s", fields.Printable(e.GetValue()), fields.Printable(d.Value))
+		return fmt.Sprintf("similar value: got %s, want %s", fields.Printable(entry.GetValue()), fields.Printable(descriptor.Value))
 	case descriptors.SimilarKey:
-		return fmt.Sprintf("similar key: got %s, want %s", fields.Printable(e.GetKey()), fields.Printable(d.Key))
+		return fmt.Sprintf("similar key: got %s, want %s", fields.Printable(entry.GetKey()), fields.Printable(descriptor.Key))
 	case descriptors.OtherValue:
 		return "another value"
 	}
 	return ""
 }
 
-func (w *reporter) summary(c *service.Call, request *ratelimitv3.RateLimitDescriptor, d *Descriptor, rule *descriptors.Rule, fileDescriptor *limitsfile.Descriptor, trace *descriptors.Trace) string {
+func (w *reporter) summary(call *service.Call, request *ratelimitv3.RateLimitDescriptor, descriptor *Descriptor, rule *descriptors.Rule, fileDescriptor *limitsfile.Descriptor, trace *descriptors.Trace) string {
 	switch {
 	case w.domain == nil:
 		return "no limit: the domain is unknown"
@@ -97,7 +97,7 @@ func (w *reporter) summary(c *service.Call, request *ratelimitv3.RateLimitDescri
 		return w.report.Error
 	case request.GetLimit() != nil && len(rule.Limits) == 0:
 		return "no limit: the defaults of the domain turn the request's own limit off (enabled: false)"
-	case isRejected(c):
+	case isRejected(call):
 		return "not counted: the service rejects the request"
 	case len(request.GetEntries()) == 0:
 		return "no limit: the descriptor has no entries"
@@ -112,7 +112,7 @@ func (w *reporter) summary(c *service.Call, request *ratelimitv3.RateLimitDescri
 	case rule == nil:
 		return fmt.Sprintf("no limit: %s has no limit", w.rulePath(trace.Trail))
 	}
-	return limitedSummary(d)
+	return limitedSummary(descriptor)
 }
 
 func (w *reporter) rulePath(trail []*limitsfile.Descriptor) string {
@@ -131,9 +131,9 @@ func (w *reporter) noMatchSummary(entries []*ratelimitv3.RateLimitDescriptor_Ent
 	return fmt.Sprintf("no limit: no descriptor below %s matches %s", w.rulePath(trace.Trail), entry)
 }
 
-func limitedSummary(d *Descriptor) string {
+func limitedSummary(descriptor *Descriptor) string {
 	countedLimits, replacedLimits := 0, 0
-	for _, l := range d.Limits {
+	for _, l := range descriptor.Limits {
 		switch l.State {
 		case Counted:
 			countedLimits++
@@ -143,25 +143,25 @@ func limitedSummary(d *Descriptor) string {
 	}
 	switch {
 	case countedLimits == 0 && replacedLimits > 0:
-		return "not counted: other limits of the request replace all limits of " + d.Rule
+		return "not counted: other limits of the request replace all limits of " + descriptor.Rule
 	case countedLimits == 0:
-		return "unlimited by " + d.Rule
+		return "unlimited by " + descriptor.Rule
 	}
-	text := fmt.Sprintf("%s by %s", cmp.Or(d.Code, "limited"), d.Rule)
-	if d.DecidingLimit != nil && len(d.Limits) > 1 {
-		text += ", limit " + d.Limits[*d.DecidingLimit].Limit
+	text := fmt.Sprintf("%s by %s", cmp.Or(descriptor.Code, "limited"), descriptor.Rule)
+	if descriptor.DecidingLimit != nil && len(descriptor.Limits) > 1 {
+		text += ", limit " + descriptor.Limits[*descriptor.DecidingLimit].Limit
 	}
-	isLimitExceeded := slices.ContainsFunc(d.Limits, func(l Limit) bool { return l.NextHit != nil && l.NextHit.Error == "" && !l.NextHit.Allowed })
+	isLimitExceeded := slices.ContainsFunc(descriptor.Limits, func(l Limit) bool { return l.NextHit != nil && l.NextHit.Error == "" && !l.NextHit.Allowed })
 	switch {
-	case d.ShadowMode && isLimitExceeded:
+	case descriptor.ShadowMode && isLimitExceeded:
 		text += "; the limit is exceeded, but shadow mode never denies"
-	case d.Enforcement != nil && !d.Enforcement.IncludesKey && isLimitExceeded:
+	case descriptor.Enforcement != nil && !descriptor.Enforcement.IncludesKey && isLimitExceeded:
 		text += "; the limit is exceeded, but enforce leaves this key out"
-	case d.QuotaMode && isLimitExceeded:
+	case descriptor.QuotaMode && isLimitExceeded:
 		text += ", in quota mode"
 	}
-	if d.MaxHits > 0 && d.Hits > int64(d.MaxHits) {
-		text += fmt.Sprintf("; the call has %d hits, and max_hits of the rule is %d, so nothing is charged", d.Hits, d.MaxHits)
+	if descriptor.MaxHits > 0 && descriptor.Hits > int64(descriptor.MaxHits) {
+		text += fmt.Sprintf("; the call has %d hits, and max_hits of the rule is %d, so nothing is charged", descriptor.Hits, descriptor.MaxHits)
 	}
 	return text
 }

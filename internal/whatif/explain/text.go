@@ -61,8 +61,8 @@ func (u *UnknownDomain) names() string {
 	for _, name := range u.Domains {
 		names = append(names, fields.Printable(name))
 	}
-	if unlisted := u.Count - len(names); unlisted > 0 {
-		names = append(names, fmt.Sprintf("and %d more", unlisted))
+	if unlistedCount := u.Count - len(names); unlistedCount > 0 {
+		names = append(names, fmt.Sprintf("and %d more", unlistedCount))
 	}
 	if len(names) == 0 {
 		return "none"

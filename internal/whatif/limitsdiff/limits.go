@@ -26,10 +26,10 @@ func (d *differences) add(kind Kind, format string, args ...any) {
 
 // compareDescriptors compares the limits and flags of two descriptors. A nil descriptor limits nothing.
 func compareDescriptors(oldDescriptor, newDescriptor *limitsfile.Descriptor) (Kind, []string) {
-	d := &differences{kind: Same, reasons: []string{}}
+	result := &differences{kind: Same, reasons: []string{}}
 	oldLimits, newLimits := countedLimits(oldDescriptor), countedLimits(newDescriptor)
 	oldDescriptor, newDescriptor = cmp.Or(oldDescriptor, &limitsfile.Descriptor{}), cmp.Or(newDescriptor, &limitsfile.Descriptor{})
-	d.compareLimits(oldLimits, newLimits)
+	result.compareLimits(oldLimits, newLimits)
 	for _, flag := range []struct {
 		name                     string
 		isOldSet, isNewSet       bool
@@ -45,33 +45,33 @@ func compareDescriptors(oldDescriptor, newDescriptor *limitsfile.Descriptor) (Ki
 		switch {
 		case len(oldLimits) == 0 || len(newLimits) == 0 || flag.isOldSet == flag.isNewSet: // a flag has no effect without a limit
 		case flag.isNewSet:
-			d.add(flag.kindIfSet, "%s is set: %s", flag.name, flag.textIfSet)
+			result.add(flag.kindIfSet, "%s is set: %s", flag.name, flag.textIfSet)
 		default:
-			d.add(flag.kindIfRemoved, "%s is gone: %s", flag.name, flag.textIfRemoved)
+			result.add(flag.kindIfRemoved, "%s is gone: %s", flag.name, flag.textIfRemoved)
 		}
 	}
 	switch wasQuotaOnly, isQuotaOnly := oldDescriptor.QuotaMode && len(oldLimits) == 0, newDescriptor.QuotaMode && len(newLimits) == 0; {
 	case isQuotaOnly && !wasQuotaOnly:
-		d.add(Looser, "quota_mode without a limit: other rules in quota mode no longer deny these requests")
+		result.add(Looser, "quota_mode without a limit: other rules in quota mode no longer deny these requests")
 	case wasQuotaOnly && !isQuotaOnly:
-		d.add(Tighter, "quota_mode without a limit is gone: other rules in quota mode can deny these requests")
+		result.add(Tighter, "quota_mode without a limit is gone: other rules in quota mode can deny these requests")
 	}
 	oldPercent, newPercent := cmp.Or(oldDescriptor.EnforcedPercent, 100), cmp.Or(newDescriptor.EnforcedPercent, 100)
 	if oldPercent != newPercent && len(oldLimits) > 0 && len(newLimits) > 0 {
-		d.add(kindOf(cmp.Compare(oldPercent, newPercent)), "enforce: %v %% of the keys become %v %%", oldPercent, newPercent)
+		result.add(kindOf(cmp.Compare(oldPercent, newPercent)), "enforce: %v %% of the keys become %v %%", oldPercent, newPercent)
 	}
 	if len(oldLimits) > 0 && len(newLimits) > 0 && oldDescriptor.MaxHits != newDescriptor.MaxHits {
-		d.compareMaxHits(oldDescriptor.MaxHits, newDescriptor.MaxHits)
+		result.compareMaxHits(oldDescriptor.MaxHits, newDescriptor.MaxHits)
 	}
 	if !proto.Equal(oldDescriptor.Metadata, newDescriptor.Metadata) {
-		d.add(Same, "metadata differs")
+		result.add(Same, "metadata differs")
 	} else if !oldDescriptor.HasSameAnswers(newDescriptor) {
-		d.add(Same, "the body or the headers of denials differ")
+		result.add(Same, "the body or the headers of denials differ")
 	}
 	if oldDescriptor.DetailedMetric != newDescriptor.DetailedMetric || oldDescriptor.ValueToMetric != newDescriptor.ValueToMetric {
-		d.add(Same, "the names of metrics differ")
+		result.add(Same, "the names of metrics differ")
 	}
-	return d.kind, d.reasons
+	return result.kind, result.reasons
 }
 
 func (d *differences) compareMaxHits(oldMaxHits, newMaxHits uint32) {

@@ -1,7 +1,7 @@
 // Package limitsdiff compares two sets of limits and reports which requests change.
 //
 // The package walks both trees of descriptors at once. For each descriptor of a tree, it makes a
-// request that the descriptor matches. It then finds the descriptor that wins in each tree, so
+// request that the descriptor matches. The package then finds the descriptor that wins in each tree, so
 // it also finds requests that meet another rule than before.
 package limitsdiff
 
@@ -70,22 +70,22 @@ const maxRequests = 1_000_000 // bounds the requests that Compare compares
 
 // Compare returns the changes from oldConfig to newConfig.
 func Compare(oldConfig, newConfig *descriptors.Config) *Report {
-	c := &comparison{report: &Report{Changes: []Change{}}, reported: map[[3]string]bool{}, indexes: map[*limitsfile.Descriptor]*descriptors.Index{}}
+	newComparison := &comparison{report: &Report{Changes: []Change{}}, reportedChanges: map[[3]string]bool{}, indexes: map[*limitsfile.Descriptor]*descriptors.Index{}}
 	comparedDomains := map[string]bool{}
 	for _, d := range slices.Concat(newConfig.Domains(), oldConfig.Domains()) {
 		if comparedDomains[d.Name] {
 			continue
 		}
 		comparedDomains[d.Name] = true
-		c.domain = d.Name
+		newComparison.domain = d.Name
 		oldDomain, newDomain := sourceDomain(oldConfig, d.Name), sourceDomain(newConfig, d.Name)
-		c.compareRequestLimits(oldDomain, newDomain)
-		c.walk(treePosition{list: oldDomain.Descriptors}, treePosition{list: newDomain.Descriptors}, nil, nil)
+		newComparison.compareRequestLimits(oldDomain, newDomain)
+		newComparison.walk(treePosition{list: oldDomain.Descriptors}, treePosition{list: newDomain.Descriptors}, nil, nil)
 	}
-	for _, change := range c.report.Changes {
-		c.report.Kind = joinKinds(c.report.Kind, change.Kind)
+	for _, change := range newComparison.report.Changes {
+		newComparison.report.Kind = joinKinds(newComparison.report.Kind, change.Kind)
 	}
-	return c.report
+	return newComparison.report
 }
 
 // sourceDomain returns the domain with this name as the files state it, or an empty domain.
@@ -108,11 +108,11 @@ func joinKinds(a, b Kind) Kind {
 }
 
 type comparison struct {
-	report   *Report
-	domain   string
-	requests int                                           // the number of requests that walk has compared
-	reported map[[3]string]bool                            // the reported changes; the key is the old path, the new path, and the requests or ""
-	indexes  map[*limitsfile.Descriptor]*descriptors.Index // the indexes of lists; the key is the first descriptor of the list
+	report          *Report
+	domain          string
+	requestCount    int                                           // the number of requests that walk has compared
+	reportedChanges map[[3]string]bool                            // the reported changes; the key is the old path, the new path, and the requests or ""
+	indexes         map[*limitsfile.Descriptor]*descriptors.Index // the indexes of lists; the key is the first descriptor of the list
 }
 
 // treePosition is a place in a tree of descriptors.
@@ -122,47 +122,47 @@ type treePosition struct {
 }
 
 // advance returns the position after the last entry, or an empty position if no descriptor matches.
-func (c *comparison) advance(p treePosition, entries []*ratelimitv3.RateLimitDescriptor_Entry) treePosition {
-	if len(p.list) == 0 {
+func (c *comparison) advance(position treePosition, entries []*ratelimitv3.RateLimitDescriptor_Entry) treePosition {
+	if len(position.list) == 0 {
 		return treePosition{}
 	}
-	index := c.indexes[p.list[0]]
+	index := c.indexes[position.list[0]]
 	if index == nil {
-		index = descriptors.NewIndex(p.list)
-		c.indexes[p.list[0]] = index
+		index = descriptors.NewIndex(position.list)
+		c.indexes[position.list[0]] = index
 	}
 	d, _ := index.Find(entries)
 	if d == nil {
 		return treePosition{}
 	}
-	return treePosition{d.Descriptors, append(slices.Clip(p.trail), d)}
+	return treePosition{d.Descriptors, append(slices.Clip(position.trail), d)}
 }
 
 // walk compares all requests that begin with entries. The descriptors in path match these entries. oldPosition and
 // newPosition are the positions after entries.
 func (c *comparison) walk(oldPosition, newPosition treePosition, path []*limitsfile.Descriptor, entries []*ratelimitv3.RateLimitDescriptor_Entry) {
 	list := slices.Concat(newPosition.list, oldPosition.list)
-	overlapping, examples := overlapDescriptors(list), conditionExamples(list)
+	overlaps, examples := overlapDescriptors(list), conditionExamples(list)
 	comparedLabels := map[[2]string]bool{}
-	for i, d := range slices.Concat(list, overlapping, examples) {
-		isExample := i >= len(list)+len(overlapping)
-		label := [2]string{d.Key, d.Value}
+	for i, descriptor := range slices.Concat(list, overlaps, examples) {
+		isExample := i >= len(list)+len(overlaps)
+		label := [2]string{descriptor.Key, descriptor.Value}
 		if !isExample && comparedLabels[label] {
 			continue
 		}
 		comparedLabels[label] = true
-		if c.requests++; c.requests > maxRequests {
+		if c.requestCount++; c.requestCount > maxRequests {
 			c.report.Incomplete = true
 			return
 		}
-		e := &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: d.Value}
+		nextEntry := &ratelimitv3.RateLimitDescriptor_Entry{Key: descriptor.Key, Value: descriptor.Value}
 		if !isExample {
-			e = exampleEntry(d, entries)
+			nextEntry = exampleEntry(descriptor, entries)
 		}
-		nextEntries, nextPath := append(slices.Clip(entries), e), append(slices.Clip(path), d)
-		oldNext, newNext := c.advance(oldPosition, nextEntries), c.advance(newPosition, nextEntries)
-		c.compareRules(oldNext.trail, newNext.trail, nextPath, i >= len(list))
-		c.walk(oldNext, newNext, nextPath, nextEntries)
+		nextEntries, nextPath := append(slices.Clip(entries), nextEntry), append(slices.Clip(path), descriptor)
+		nextOldPosition, nextNewPosition := c.advance(oldPosition, nextEntries), c.advance(newPosition, nextEntries)
+		c.compareRules(nextOldPosition.trail, nextNewPosition.trail, nextPath, i >= len(list))
+		c.walk(nextOldPosition, nextNewPosition, nextPath, nextEntries)
 	}
 }
 
@@ -170,46 +170,47 @@ func (c *comparison) walk(oldPosition, newPosition treePosition, path []*limitsf
 func conditionExamples(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 	var valueDescriptors []*limitsfile.Descriptor
 	conditions := map[[2]string]*condition.Condition{} // the conditions of the descriptors with this key and this value
-	for _, d := range list {
-		if d.Condition == nil {
+	for _, descriptor := range list {
+		if descriptor.Condition == nil {
 			continue
 		}
-		examples := d.Condition.Examples()
-		label := [2]string{d.Key, d.Value}
-		if other := conditions[label]; other != nil { // the other tree has this condition too
-			examples = condition.Differences(other, d.Condition)
+		examples := descriptor.Condition.Examples()
+		label := [2]string{descriptor.Key, descriptor.Value}
+		if otherCondition := conditions[label]; otherCondition != nil { // the other tree has this condition too
+			examples = condition.Differences(otherCondition, descriptor.Condition)
 		}
-		conditions[label] = d.Condition
+		conditions[label] = descriptor.Condition
 		for _, value := range examples {
-			valueDescriptors = append(valueDescriptors, &limitsfile.Descriptor{Key: d.Key, Value: value})
+			valueDescriptors = append(valueDescriptors, &limitsfile.Descriptor{Key: descriptor.Key, Value: value})
 		}
 	}
 	return valueDescriptors
 }
 
-// exampleEntry returns an entry that d matches after earlierEntries. If d has a condition, the value is an example that
-// meets the condition. If no example meets the condition, the value is the text of the condition.
-func exampleEntry(d *limitsfile.Descriptor, earlierEntries []*ratelimitv3.RateLimitDescriptor_Entry) *ratelimitv3.RateLimitDescriptor_Entry {
-	if d.Condition != nil {
-		for _, value := range d.Condition.Examples() {
-			e := &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: value}
-			v := condition.NewValue(append(slices.Clip(earlierEntries), e))
-			if isMet, err := d.Condition.Match(&v, new(condition.Budget)); isMet && err == nil {
-				return e
+// exampleEntry returns an entry that descriptor matches after earlierEntries. If descriptor has a condition, the value is
+// an example that meets the condition. If no example meets the condition, the value is the text of the condition.
+func exampleEntry(descriptor *limitsfile.Descriptor, earlierEntries []*ratelimitv3.RateLimitDescriptor_Entry) *ratelimitv3.RateLimitDescriptor_Entry {
+	if descriptor.Condition != nil {
+		for _, value := range descriptor.Condition.Examples() {
+			entry := &ratelimitv3.RateLimitDescriptor_Entry{Key: descriptor.Key, Value: value}
+			conditionValue := condition.NewValue(append(slices.Clip(earlierEntries), entry))
+			if isMet, err := descriptor.Condition.Match(&conditionValue, new(condition.Budget)); isMet && err == nil {
+				return entry
 			}
 		}
-		return &ratelimitv3.RateLimitDescriptor_Entry{Key: d.Key, Value: d.Value}
+		return &ratelimitv3.RateLimitDescriptor_Entry{Key: descriptor.Key, Value: descriptor.Value}
 	}
 	const anyText = "~" // stands for any text
 	return &ratelimitv3.RateLimitDescriptor_Entry{
-		Key:   strings.ReplaceAll(d.Key, "*", anyText),
-		Value: strings.ReplaceAll(cmp.Or(d.Value, "*"), "*", anyText),
+		Key:   strings.ReplaceAll(descriptor.Key, "*", anyText),
+		Value: strings.ReplaceAll(cmp.Or(descriptor.Value, "*"), "*", anyText),
 	}
 }
 
 const maxPatterns = 30 // bounds the patterns of one level that overlapDescriptors compares in pairs
 
-// overlapDescriptors returns descriptors for texts that two patterns in list match. The order of the patterns decides which wins.
+// overlapDescriptors returns descriptors for texts that two patterns in list match. The order of the patterns decides
+// which pattern wins.
 func overlapDescriptors(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 	var patterns, textDescriptors []*limitsfile.Descriptor
 	for _, d := range list {
@@ -217,10 +218,10 @@ func overlapDescriptors(list []*limitsfile.Descriptor) []*limitsfile.Descriptor 
 			patterns = append(patterns, d)
 		}
 	}
-	for _, p := range patterns {
-		for _, q := range patterns {
-			if p.Key == q.Key && p.Value != q.Value {
-				textDescriptors = append(textDescriptors, &limitsfile.Descriptor{Key: p.Key, Value: strings.Replace(p.Value, "*", q.Value, 1), HasWildcardValue: true})
+	for _, pattern := range patterns {
+		for _, otherPattern := range patterns {
+			if pattern.Key == otherPattern.Key && pattern.Value != otherPattern.Value {
+				textDescriptors = append(textDescriptors, &limitsfile.Descriptor{Key: pattern.Key, Value: strings.Replace(pattern.Value, "*", otherPattern.Value, 1), HasWildcardValue: true})
 			}
 		}
 	}
@@ -254,10 +255,10 @@ func (c *comparison) compareRules(oldTrail, newTrail, path []*limitsfile.Descrip
 		}
 		change.Event, key = Changed, rulePaths
 	}
-	if c.reported[key] || isGenerated && c.reported[rulePaths] {
+	if c.reportedChanges[key] || isGenerated && c.reportedChanges[rulePaths] {
 		return
 	}
-	c.reported[key], c.reported[rulePaths] = true, true
+	c.reportedChanges[key], c.reportedChanges[rulePaths] = true, true
 	change.Kind, change.Reasons = compareDescriptors(oldRule, newRule)
 	if len(countedLimits(oldRule)) > 0 && len(countedLimits(newRule)) > 0 {
 		change.Counters = "new"

@@ -27,10 +27,10 @@ type accessReader struct {
 	firstLineNames []string        // the names of the fields in the first line
 }
 
-func newAccessReader(lines *lineReader, m *Mapping) *accessReader {
-	a := &accessReader{lines: lines, mapping: m, foundFields: map[string]bool{}}
-	a.calls = sorter[*Call]{read: a.readCall, timeOf: func(c *Call) time.Time { return c.Time }}
-	return a
+func newAccessReader(lines *lineReader, mapping *Mapping) *accessReader {
+	reader := &accessReader{lines: lines, mapping: mapping, foundFields: map[string]bool{}}
+	reader.calls = sorter[*Call]{read: reader.readCall, timeOf: func(c *Call) time.Time { return c.Time }}
+	return reader
 }
 
 func (a *accessReader) Notes() []string {
@@ -67,57 +67,57 @@ func (a *accessReader) readCall() (*Call, error) {
 			a.firstLineNames = fieldNames(line, "", nil)
 			slices.Sort(a.firstLineNames)
 		}
-		c, err := a.newCall(line)
+		call, err := a.newCall(line)
 		if err != nil {
 			return nil, err
 		}
-		if len(c.Request.Descriptors) > 0 {
-			return c, nil
+		if len(call.Request.Descriptors) > 0 {
+			return call, nil
 		}
 		a.unusedCount++
 	}
 }
 
 func (a *accessReader) newCall(line map[string]any) (*Call, error) {
-	m := a.mapping
-	c := &Call{Request: &rlsv3.RateLimitRequest{Domain: m.Domain}}
-	start, hasStart := a.fieldText(line, m.Time)
+	mapping := a.mapping
+	call := &Call{Request: &rlsv3.RateLimitRequest{Domain: mapping.Domain}}
+	start, hasStart := a.fieldText(line, mapping.Time)
 	var ok bool
-	switch c.Time, ok = parseTime(start); {
+	switch call.Time, ok = parseTime(start); {
 	case !hasStart && line["overall_code"] != nil:
 		return nil, a.lines.errorf("got a record of a decision log; leave --access-log out")
 	case !hasStart:
 		suggestion := ""
-		if similar := fields.Nearest(m.Time, a.firstLineNames); similar != "" {
+		if similar := fields.Nearest(mapping.Time, a.firstLineNames); similar != "" {
 			suggestion = fmt.Sprintf("; did you mean %s?", fields.Printable(similar))
 		}
-		return nil, a.lines.errorf("the line has no field %s with the time%s", fields.Printable(m.Time), suggestion)
+		return nil, a.lines.errorf("the line has no field %s with the time%s", fields.Printable(mapping.Time), suggestion)
 	case !ok:
-		return nil, a.lines.errorf("field %s: got %q, want a time in RFC 3339, or seconds or milliseconds since 1970", m.Time, start)
+		return nil, a.lines.errorf("field %s: got %q, want a time in RFC 3339, or seconds or milliseconds since 1970", mapping.Time, start)
 	}
-	if err := a.lines.checkTime(m.Time, c.Time); err != nil {
+	if err := a.lines.checkTime(mapping.Time, call.Time); err != nil {
 		return nil, err
 	}
-	if m.Denied != nil {
-		value, _ := a.fieldText(line, m.Denied.Field)
-		c.Denied = value == m.Denied.Equals
+	if mapping.Denied != nil {
+		value, _ := a.fieldText(line, mapping.Denied.Field)
+		call.Denied = value == mapping.Denied.Equals
 	}
 	hits := int64(1)
-	if m.Hits != "" {
-		if text, ok := a.fieldText(line, m.Hits); ok {
+	if mapping.Hits != "" {
+		if text, ok := a.fieldText(line, mapping.Hits); ok {
 			n, err := strconv.ParseFloat(text, 64)
 			if err != nil || math.IsNaN(n) || math.Abs(n) > math.MaxInt32 {
-				return nil, a.lines.errorf("field %s: got %q, want a number of hits", m.Hits, text)
+				return nil, a.lines.errorf("field %s: got %q, want a number of hits", mapping.Hits, text)
 			}
 			hits = int64(n)
 		}
 	}
-	for _, descriptor := range m.Descriptors {
+	for _, descriptor := range mapping.Descriptors {
 		if entries := a.mapEntries(line, descriptor); entries != nil {
-			c.addDescriptor(entries, hits, c.Denied)
+			call.addDescriptor(entries, hits, call.Denied)
 		}
 	}
-	return c, nil
+	return call, nil
 }
 
 const maxFieldNames = 1000 // bounds the names of fields that fieldNames returns
@@ -128,8 +128,8 @@ func fieldNames(object map[string]any, prefix string, names []string) []string {
 		if len(names) >= maxFieldNames {
 			break
 		}
-		if inner, ok := value.(map[string]any); ok {
-			names = fieldNames(inner, prefix+name+".", names)
+		if innerObject, ok := value.(map[string]any); ok {
+			names = fieldNames(innerObject, prefix+name+".", names)
 		} else {
 			names = append(names, prefix+name)
 		}
@@ -140,13 +140,13 @@ func fieldNames(object map[string]any, prefix string, names []string) []string {
 // mapEntries returns the entries that mappings make of a line, or nil if a field is missing.
 func (a *accessReader) mapEntries(line map[string]any, mappings []EntryMapping) []*ratelimitv3.RateLimitDescriptor_Entry {
 	var entries []*ratelimitv3.RateLimitDescriptor_Entry
-	for _, e := range mappings {
-		value, ok := e.Value, true
-		if e.Field != "" {
-			value, ok = a.fieldText(line, e.Field)
+	for _, entryMapping := range mappings {
+		value, ok := entryMapping.Value, true
+		if entryMapping.Field != "" {
+			value, ok = a.fieldText(line, entryMapping.Field)
 		}
 		if ok {
-			entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: value})
+			entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: entryMapping.Key, Value: value})
 		}
 	}
 	if len(entries) < len(mappings) {

@@ -60,14 +60,14 @@ type Reader interface {
 	Notes() []string
 }
 
-// NewReader returns a Reader of a decision log, or of an access log if m is not nil. Errors contain the name of the log.
-func NewReader(name string, log io.Reader, m *Mapping) (Reader, error) {
+// NewReader returns a Reader of a decision log, or of an access log if mapping is not nil. Errors contain the name of the log.
+func NewReader(name string, log io.Reader, mapping *Mapping) (Reader, error) {
 	lines, err := newLineReader(name, log)
 	if err != nil {
 		return nil, err
 	}
-	if m != nil {
-		return newAccessReader(lines, m), nil
+	if mapping != nil {
+		return newAccessReader(lines, mapping), nil
 	}
 	return newDecisionReader(lines), nil
 }
@@ -79,23 +79,23 @@ type mergedReader struct {
 
 // Merge returns a Reader of the calls of several replicas, in the order of time.
 func Merge(readers ...Reader) (Reader, error) {
-	m := &mergedReader{readers: readers}
+	merged := &mergedReader{readers: readers}
 	for i := range readers {
-		if err := m.readNextCall(i); err != nil {
+		if err := merged.readNextCall(i); err != nil {
 			return nil, err
 		}
 	}
-	return m, nil
+	return merged, nil
 }
 
 func (m *mergedReader) readNextCall(i int) error {
-	c, err := m.readers[i].Next()
+	call, err := m.readers[i].Next()
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
 	if err == nil {
-		c.replica = i
-		m.nextCalls = append(m.nextCalls, c)
+		call.replica = i
+		m.nextCalls = append(m.nextCalls, call)
 	}
 	return err
 }
@@ -104,9 +104,9 @@ func (m *mergedReader) Next() (*Call, error) {
 	if len(m.nextCalls) == 0 {
 		return nil, io.EOF
 	}
-	first := slices.MinFunc(m.nextCalls, func(a, b *Call) int { return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.replica, b.replica)) })
-	m.nextCalls = slices.DeleteFunc(m.nextCalls, func(c *Call) bool { return c == first })
-	return first, m.readNextCall(first.replica)
+	firstCall := slices.MinFunc(m.nextCalls, func(a, b *Call) int { return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.replica, b.replica)) })
+	m.nextCalls = slices.DeleteFunc(m.nextCalls, func(c *Call) bool { return c == firstCall })
+	return firstCall, m.readNextCall(firstCall.replica)
 }
 
 func (m *mergedReader) Notes() []string {

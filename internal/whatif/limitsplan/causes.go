@@ -69,14 +69,14 @@ func (o OtherCause) String() string {
 // eventOf returns the first event of descriptor i of a recorded call, in the order of causes, or noEvent.
 func eventOf(recordedCall *Call, rule *descriptors.Rule, i int) causeIndex {
 	firstEvent := noEvent
-	for _, d := range recordedCall.decisions {
+	for _, record := range recordedCall.decisions {
 		switch {
-		case d.DescriptorIndex != recordedCall.indexes[i]:
-		case d.Code == decisionlog.Failed:
+		case record.DescriptorIndex != recordedCall.indexes[i]:
+		case record.Code == decisionlog.Failed:
 			firstEvent = failureEvent
-		case d.Degraded:
+		case record.Degraded:
 			firstEvent = min(firstEvent, fallbackEvent)
-		case d.Source == backend.SourceDenyCache.String():
+		case record.Source == backend.SourceDenyCache.String():
 			firstEvent = min(firstEvent, denyCacheEvent)
 		}
 	}

@@ -30,29 +30,29 @@ func ParseFailCondition(text string) (*FailCondition, error) {
 	if parts == nil {
 		return nil, fmt.Errorf("condition: got %q, want FIGURE > NUMBER or FIGURE > NUMBER%%, such as denied > 1%%", text)
 	}
-	c := &FailCondition{text: text, figure: parts[1], isShare: parts[3] != ""}
-	if figures[c.figure] == nil {
-		return nil, fmt.Errorf("condition: got figure %q, want denied, newly_denied, newly_admitted or newly_denied_keys", c.figure)
+	condition := &FailCondition{text: text, figure: parts[1], isShare: parts[3] != ""}
+	if figures[condition.figure] == nil {
+		return nil, fmt.Errorf("condition: got figure %q, want denied, newly_denied, newly_admitted or newly_denied_keys", condition.figure)
 	}
-	if c.isShare && c.figure == "newly_denied_keys" {
+	if condition.isShare && condition.figure == "newly_denied_keys" {
 		return nil, fmt.Errorf("condition: got newly_denied_keys with %%, want a number of keys")
 	}
 	var err error
-	if c.bound, err = strconv.ParseFloat(parts[2], 64); err != nil {
+	if condition.bound, err = strconv.ParseFloat(parts[2], 64); err != nil {
 		return nil, fmt.Errorf("condition: got a number of %d digits, want a smaller number", len(parts[2]))
 	}
-	return c, nil
+	return condition, nil
 }
 
 // Check reports whether the condition holds for r, and returns a sentence with this result.
 func (c *FailCondition) Check(r *Report) (holds bool, text string) {
-	n := float64(figures[c.figure](r))
-	value := strconv.FormatFloat(n, 'f', -1, 64)
+	number := float64(figures[c.figure](r))
+	value := strconv.FormatFloat(number, 'f', -1, 64)
 	if c.isShare {
-		n = percent(uint64(n), r.Calls.Total)
-		value = fmt.Sprintf("%.3g %%", n)
+		number = percent(uint64(number), r.Calls.Total)
+		value = fmt.Sprintf("%.3g %%", number)
 	}
-	holds = n > c.bound
+	holds = number > c.bound
 	verb := "does not hold"
 	if holds {
 		verb = "holds"

@@ -20,7 +20,7 @@ type counts struct {
 	start, end time.Time
 	timeline   timeline
 
-	total, deniedBefore, deniedNow []uint64 // the numbers of calls in the buckets of timeline
+	totalSeries, deniedBeforeSeries, deniedNowSeries []uint64 // the numbers of calls in the buckets of timeline
 
 	rules      map[*descriptors.Rule]*RuleReport // the key nil stands for no rule
 	hasMetRule bool                              // reports whether a descriptor has met a rule
@@ -44,12 +44,12 @@ type keyCounts struct {
 }
 
 func newCounts(maxKeys int) counts {
-	c := counts{
+	result := counts{
 		rules: map[*descriptors.Rule]*RuleReport{}, keys: map[uint64]*keyCounts{}, newlyDeniedKeys: map[uint64]KeyReport{},
 		seed: maphash.MakeSeed(), maxKeys: maxKeys,
 	}
-	c.total, c.deniedBefore, c.deniedNow = c.timeline.newSeries(), c.timeline.newSeries(), c.timeline.newSeries()
-	return c
+	result.totalSeries, result.deniedBeforeSeries, result.deniedNowSeries = result.timeline.newSeries(), result.timeline.newSeries(), result.timeline.newSeries()
+	return result
 }
 
 // add counts a recorded call and its replay.
@@ -68,24 +68,24 @@ func (c *counts) add(recordedCall *Call, replayedCall *service.Call) {
 	bucket := c.timeline.bucket(replayedCall.Start)
 	isDenied := replayedCall.Response.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT
 	c.calls.add(recordedCall.Denied, isDenied)
-	c.total[bucket]++
+	c.totalSeries[bucket]++
 	if recordedCall.Denied {
-		c.deniedBefore[bucket]++
+		c.deniedBeforeSeries[bucket]++
 	}
 	if isDenied {
-		c.deniedNow[bucket]++
+		c.deniedNowSeries[bucket]++
 	}
 	decisionIndex := 0
 	event := noEvent
 	for i, rule := range replayedCall.Rules {
 		isOverLimit, isOverInShadow, firstDecision := false, false, decisionIndex
 		for ; decisionIndex < replayedCall.DecisionCount(); decisionIndex++ {
-			d := replayedCall.Decision(decisionIndex)
-			if d.Descriptor != i {
+			decision := replayedCall.Decision(decisionIndex)
+			if decision.Descriptor != i {
 				break
 			}
-			isOverLimit = isOverLimit || !d.Result.Allowed && !d.Shadow
-			isOverInShadow = isOverInShadow || !d.Result.Allowed && (d.Shadow || replayedCall.GlobalShadow)
+			isOverLimit = isOverLimit || !decision.Result.Allowed && !decision.Shadow
+			isOverInShadow = isOverInShadow || !decision.Result.Allowed && (decision.Shadow || replayedCall.GlobalShadow)
 		}
 		// A descriptor in quota mode can be over its limit although the call passes.
 		wasDenied, isNowDenied := recordedCall.isOverLimit[i] && recordedCall.Denied, isOverLimit && isDenied
@@ -105,79 +105,79 @@ func (c *counts) add(recordedCall *Call, replayedCall *service.Call) {
 }
 
 func (c *counts) addDescriptor(rule *descriptors.Rule, bucket int, wasDenied, isNowDenied, isOverInShadow bool) {
-	r := c.rules[rule]
-	if r == nil {
-		r = &RuleReport{Rule: NoRule, Limits: "none", Timeline: c.timeline.newSeries()}
+	ruleReport := c.rules[rule]
+	if ruleReport == nil {
+		ruleReport = &RuleReport{Rule: NoRule, Limits: "none", Timeline: c.timeline.newSeries()}
 		if rule != nil {
-			r.Rule, r.Limits, r.Shadow = rule.Path, limitsText(rule), rule.ShadowMode
+			ruleReport.Rule, ruleReport.Limits, ruleReport.Shadow = rule.Path, limitsText(rule), rule.ShadowMode
 			c.hasMetRule = true
 		}
-		c.rules[rule] = r
+		c.rules[rule] = ruleReport
 	}
-	r.add(wasDenied, isNowDenied)
+	ruleReport.add(wasDenied, isNowDenied)
 	if isOverInShadow {
-		r.DeniedInShadow++
+		ruleReport.DeniedInShadow++
 	}
 	if isNowDenied && !wasDenied {
-		r.Timeline[bucket]++
+		ruleReport.Timeline[bucket]++
 	}
 }
 
 // addKey counts a descriptor with this key. It returns nil if the key is new and there are maxKeys keys.
 func (c *counts) addKey(rule *descriptors.Rule, key []byte, callTime time.Time, wasDenied, isNowDenied bool) *keyCounts {
 	hash := maphash.Bytes(c.seed, key)
-	k := c.keys[hash]
-	if k == nil {
+	countsOfKey := c.keys[hash]
+	if countsOfKey == nil {
 		if len(c.keys) >= c.maxKeys {
 			c.uncountedDescriptors++
 			return nil
 		}
-		k = &keyCounts{event: noEvent}
-		c.keys[hash] = k
+		countsOfKey = &keyCounts{event: noEvent}
+		c.keys[hash] = countsOfKey
 	}
-	k.add(wasDenied, isNowDenied)
-	if isNowDenied && !wasDenied && k.NewlyDenied == 1 {
+	countsOfKey.add(wasDenied, isNowDenied)
+	if isNowDenied && !wasDenied && countsOfKey.NewlyDenied == 1 {
 		c.newlyDeniedKeys[hash] = KeyReport{Rule: rule.Path, Key: string(key), FirstDenied: callTime}
 	}
-	return k
+	return countsOfKey
 }
 
 // report returns the Report, with at most maxKeys keys.
 func (c *counts) report(maxKeys int) *Report {
-	r := &Report{Start: c.start, End: c.end, Calls: c.calls, NewlyDeniedKeys: len(c.newlyDeniedKeys), Rules: []RuleReport{}, Keys: []KeyReport{}}
+	report := &Report{Start: c.start, End: c.end, Calls: c.calls, NewlyDeniedKeys: len(c.newlyDeniedKeys), Rules: []RuleReport{}, Keys: []KeyReport{}}
 	buckets := 0
 	if c.calls.Total > 0 {
 		buckets = c.timeline.bucket(c.end) + 1
 	}
-	r.Timeline = Timeline{
+	report.Timeline = Timeline{
 		Start: c.timeline.start, BucketSeconds: c.timeline.width.Seconds(),
-		Total: c.total[:buckets], DeniedBefore: c.deniedBefore[:buckets], DeniedNow: c.deniedNow[:buckets],
+		Total: c.totalSeries[:buckets], DeniedBefore: c.deniedBeforeSeries[:buckets], DeniedNow: c.deniedNowSeries[:buckets],
 	}
 	for _, rule := range c.rules {
 		rule.Timeline = rule.Timeline[:buckets]
-		r.Rules = append(r.Rules, *rule)
+		report.Rules = append(report.Rules, *rule)
 	}
-	slices.SortFunc(r.Rules, func(a, b RuleReport) int {
+	slices.SortFunc(report.Rules, func(a, b RuleReport) int {
 		return cmp.Or(cmp.Compare(b.NewlyDenied, a.NewlyDenied), cmp.Compare(b.Total, a.Total), strings.Compare(a.Rule, b.Rule))
 	})
 	for hash, key := range c.newlyDeniedKeys {
 		key.Counts = c.keys[hash].Counts
-		r.Keys = append(r.Keys, key)
+		report.Keys = append(report.Keys, key)
 	}
-	slices.SortFunc(r.Keys, func(a, b KeyReport) int {
+	slices.SortFunc(report.Keys, func(a, b KeyReport) int {
 		return cmp.Or(cmp.Compare(b.NewlyDenied, a.NewlyDenied), strings.Compare(a.Key, b.Key))
 	})
-	r.Keys = slices.Clip(r.Keys[:min(len(r.Keys), maxKeys)])
+	report.Keys = slices.Clip(report.Keys[:min(len(report.Keys), maxKeys)])
 	for i, calls := range c.otherCauses {
 		if calls > 0 {
-			r.OtherCauses = append(r.OtherCauses, OtherCause{causes[i].name, calls})
+			report.OtherCauses = append(report.OtherCauses, OtherCause{causes[i].name, calls})
 		}
 	}
 	if c.firstFailure != nil {
-		r.addNote(c.failureCount, "calls could not be replayed; the first error is: %v", c.firstFailure)
+		report.addNote(c.failureCount, "calls could not be replayed; the first error is: %v", c.firstFailure)
 	}
-	r.addNote(c.uncountedDescriptors, "descriptors have keys beyond the first %d; the table of keys leaves them out", c.maxKeys)
-	return r
+	report.addNote(c.uncountedDescriptors, "descriptors have keys beyond the first %d; the table of keys leaves them out", c.maxKeys)
+	return report
 }
 
 func limitsText(rule *descriptors.Rule) string {

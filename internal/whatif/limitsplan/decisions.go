@@ -25,9 +25,9 @@ type decisionReader struct {
 }
 
 func newDecisionReader(lines *lineReader) *decisionReader {
-	d := &decisionReader{lines: lines}
-	d.records = sorter[*decisionlog.Record]{read: d.readRecord, timeOf: func(r *decisionlog.Record) time.Time { return r.Time }}
-	return d
+	reader := &decisionReader{lines: lines}
+	reader.records = sorter[*decisionlog.Record]{read: reader.readRecord, timeOf: func(r *decisionlog.Record) time.Time { return r.Time }}
+	return reader
 }
 
 func (d *decisionReader) Notes() []string {
@@ -89,59 +89,59 @@ func (d *decisionReader) Next() (*Call, error) {
 
 // readCall returns the next call. The records of a call have the same time and domain. isRejected reports whether the
 // service rejected the call, which then charged nothing.
-func (d *decisionReader) readCall() (c *Call, isRejected bool, err error) {
+func (d *decisionReader) readCall() (call *Call, isRejected bool, err error) {
 	if d.nextRecord == nil {
 		if err := d.readNextRecord(); err != nil {
 			return nil, false, err
 		}
 	}
-	c = &Call{
+	call = &Call{
 		Time:    d.nextRecord.Time,
 		Request: &rlsv3.RateLimitRequest{Domain: d.nextRecord.Domain},
 		Denied:  d.nextRecord.OverallCode == decisionlog.OverLimit,
 	}
 	isRejected = d.nextRecord.OverallCode == decisionlog.Failed
-	failure := d.nextRecord.Error
+	recordedError := d.nextRecord.Error
 	descriptorStart := d.nextRecord // the first record of the current descriptor
 	for {
-		r := d.nextRecord
-		isOverLimit := r.Code == decisionlog.OverLimit && !r.Shadow
-		if n := len(c.isOverLimit); n == 0 || r.DescriptorIndex != descriptorStart.DescriptorIndex {
-			descriptorStart = r
-			c.addDescriptor(decisionlog.RequestEntries(r.Descriptor), r.Hits, isOverLimit)
-			c.indexes = append(c.indexes, r.DescriptorIndex)
+		record := d.nextRecord
+		isOverLimit := record.Code == decisionlog.OverLimit && !record.Shadow
+		if n := len(call.isOverLimit); n == 0 || record.DescriptorIndex != descriptorStart.DescriptorIndex {
+			descriptorStart = record
+			call.addDescriptor(decisionlog.RequestEntries(record.Descriptor), record.Hits, isOverLimit)
+			call.indexes = append(call.indexes, record.DescriptorIndex)
 		} else if isOverLimit {
-			c.isOverLimit[n-1] = true
+			call.isOverLimit[n-1] = true
 		}
-		if r.Limit != "" {
-			c.decisions = append(c.decisions, r)
-			isRejected = isRejected && r.Code != decisionlog.Failed // a failed backend can have charged the hits
+		if record.Limit != "" {
+			call.decisions = append(call.decisions, record)
+			isRejected = isRejected && record.Code != decisionlog.Failed // a failed backend can have charged the hits
 		}
 		err := d.readNextRecord()
 		if err == nil && isSameCall(d.nextRecord, descriptorStart) {
 			continue
 		}
 		if isRejected && d.rejectedCalls == 0 {
-			d.firstRejection = failure
+			d.firstRejection = recordedError
 		}
 		if errors.Is(err, io.EOF) {
 			err = nil
 		}
-		return c, isRejected, err
+		return call, isRejected, err
 	}
 }
 
-// isSameCall reports whether r belongs to the same call as the previous record. descriptorStart is the first record of
+// isSameCall reports whether record belongs to the same call as the previous record. descriptorStart is the first record of
 // the descriptor of the previous record.
-func isSameCall(r, descriptorStart *decisionlog.Record) bool {
-	if !r.Time.Equal(descriptorStart.Time) || r.Domain != descriptorStart.Domain || r.TraceID != descriptorStart.TraceID {
+func isSameCall(record, descriptorStart *decisionlog.Record) bool {
+	if !record.Time.Equal(descriptorStart.Time) || record.Domain != descriptorStart.Domain || record.TraceID != descriptorStart.TraceID {
 		return false
 	}
-	if r.DescriptorIndex != descriptorStart.DescriptorIndex {
-		return r.DescriptorIndex > descriptorStart.DescriptorIndex
+	if record.DescriptorIndex != descriptorStart.DescriptorIndex {
+		return record.DescriptorIndex > descriptorStart.DescriptorIndex
 	}
-	isRepeated := r.Limit == descriptorStart.Limit && r.LimitName == descriptorStart.LimitName
-	return !isRepeated && slices.Equal(r.Descriptor, descriptorStart.Descriptor)
+	isRepeated := record.Limit == descriptorStart.Limit && record.LimitName == descriptorStart.LimitName
+	return !isRepeated && slices.Equal(record.Descriptor, descriptorStart.Descriptor)
 }
 
 func (d *decisionReader) readNextRecord() (err error) {

@@ -382,11 +382,11 @@ func TestEachReplicaCountsLimitsWithScopeInstance(t *testing.T) {
 
 func TestLateRecordIsReplayedAtTheTimeOfTheClock(t *testing.T) {
 	records := []decisionlog.Record{}
-	for range maxQueued + 1 {
+	for range maxQueueLength + 1 {
 		records = append(records, record(60_000, "free", "a", decisionlog.OK))
 	}
 	report := replayLog(t, newLimits, logOf(append(records, record(0, "free", "a", decisionlog.OK))...))
-	assert.Equal(t, uint64(maxQueued+2), report.Calls.Total)
+	assert.Equal(t, uint64(maxQueueLength+2), report.Calls.Total)
 	require.Len(t, report.Notes, 1)
 	assert.Contains(t, report.Notes[0], "1 calls are more than 16384 lines out of order")
 }

@@ -53,10 +53,10 @@ func (r *lineReader) nextObject(v any, expectation string) error {
 		if len(text) == 0 {
 			continue
 		}
-		d := json.NewDecoder(bytes.NewReader(text))
-		d.UseNumber()
-		err := d.Decode(v)
-		if _, endErr := d.Token(); err == nil && !errors.Is(endErr, io.EOF) {
+		decoder := json.NewDecoder(bytes.NewReader(text))
+		decoder.UseNumber()
+		err := decoder.Decode(v)
+		if _, endErr := decoder.Token(); err == nil && !errors.Is(endErr, io.EOF) {
 			return r.errorf("%s: the line has more than one object", expectation)
 		}
 		if err == nil {

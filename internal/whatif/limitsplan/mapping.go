@@ -50,31 +50,31 @@ var (
 
 // ParseMapping reads a mapping file. The error is fields.Problems.
 func ParseMapping(name string, data []byte) (*Mapping, error) {
-	m := new(Mapping)
-	f := fields.File{Name: name, Data: data, MaxBytes: MaxMappingBytes, ItemsName: "fields", EmptyProblem: "time, domain and descriptors are missing"}
-	err := f.Read(func(r *fields.Reader, root *yaml.Node) {
-		values := r.Object(root, "mapping file", mappingFields)
-		m.Time, m.Domain, m.Hits = values["time"].Text, values["domain"].Text, values["hits"].Text
-		if denied := values["denied"]; denied.IsPresent() {
-			c := r.Object(denied.Node, "denied", conditionFields)
-			m.Denied = &Condition{c["field"].Text, c["equals"].Text}
+	mapping := new(Mapping)
+	file := fields.File{Name: name, Data: data, MaxBytes: MaxMappingBytes, ItemsName: "fields", EmptyProblem: "time, domain and descriptors are missing"}
+	err := file.Read(func(reader *fields.Reader, root *yaml.Node) {
+		values := reader.Object(root, "mapping file", mappingFields)
+		mapping.Time, mapping.Domain, mapping.Hits = values["time"].Text, values["domain"].Text, values["hits"].Text
+		if deniedField := values["denied"]; deniedField.IsPresent() {
+			conditionValues := reader.Object(deniedField.Node, "denied", conditionFields)
+			mapping.Denied = &Condition{conditionValues["field"].Text, conditionValues["equals"].Text}
 		}
-		for _, entries := range r.Items(values["descriptors"]) {
+		for _, entries := range reader.Items(values["descriptors"]) {
 			var descriptor []EntryMapping
-			for _, n := range r.List(entries, fields.Field{Name: "descriptor", Kind: fields.List, Min: 1, Want: "a list of entries"}) {
-				e := r.Object(n, "entry", entryFields)
-				if e["field"].IsPresent() == e["value"].IsPresent() && e != nil {
-					r.Errorf(n, "entry: want either field or value")
+			for _, entryNode := range reader.List(entries, fields.Field{Name: "descriptor", Kind: fields.List, Min: 1, Want: "a list of entries"}) {
+				entryValues := reader.Object(entryNode, "entry", entryFields)
+				if entryValues["field"].IsPresent() == entryValues["value"].IsPresent() && entryValues != nil {
+					reader.Errorf(entryNode, "entry: want either field or value")
 				}
-				descriptor = append(descriptor, EntryMapping{e["key"].Text, e["field"].Text, e["value"].Text})
+				descriptor = append(descriptor, EntryMapping{entryValues["key"].Text, entryValues["field"].Text, entryValues["value"].Text})
 			}
-			m.Descriptors = append(m.Descriptors, descriptor)
+			mapping.Descriptors = append(mapping.Descriptors, descriptor)
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	return m, nil
+	return mapping, nil
 }
 
 // fields returns the paths of all fields that m reads, except for Time, because each line must have a time.

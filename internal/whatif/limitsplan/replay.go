@@ -24,7 +24,7 @@ import (
 type Options struct {
 	ShadowMode, QuotaMode, AllOrNone bool // the settings of the service
 
-	MaxKeys int // the most keys in the report; the default is 20
+	MaxKeys int // the maximum number of keys in the report; the default is 20
 }
 
 const maxCounters = 2_000_000 // bounds the counters of a replay, and the keys that the report counts
@@ -37,46 +37,46 @@ type replay struct {
 	counters map[int]*local.Limiter // the counters of each replica for limits with scope instance; the key allReplicas has the shared counters
 }
 
-// Run replays all calls of r against config. It fails if r has no calls, or if no call meets a rule.
-func Run(ctx context.Context, config *descriptors.Config, r Reader, o Options) (*Report, error) {
-	if o.MaxKeys <= 0 {
-		o.MaxKeys = 20
+// Run replays all calls of reader against config. It fails if reader has no calls, or if no call meets a rule.
+func Run(ctx context.Context, config *descriptors.Config, reader Reader, options Options) (*Report, error) {
+	if options.MaxKeys <= 0 {
+		options.MaxKeys = 20
 	}
 	var store descriptors.Store
 	store.Set(config)
 	var now time.Time
-	p := &replay{counts: newCounts(maxCounters), counters: map[int]*local.Limiter{}}
-	p.service = service.New(service.Options{
-		Limits: &store, Limiter: p, Observers: []service.Observer{p},
-		Now: func() time.Time { return now }, ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: o.AllOrNone,
+	newReplay := &replay{counts: newCounts(maxCounters), counters: map[int]*local.Limiter{}}
+	newReplay.service = service.New(service.Options{
+		Limits: &store, Limiter: newReplay, Observers: []service.Observer{newReplay},
+		Now: func() time.Time { return now }, ShadowMode: options.ShadowMode, QuotaMode: options.QuotaMode, AllOrNone: options.AllOrNone,
 	})
 	var firstCall *Call
 	var lateCalls uint64
 	for ctx.Err() == nil {
-		c, err := r.Next()
+		call, err := reader.Next()
 		if errors.Is(err, io.EOF) {
-			if reason := p.reasonForNoReport(config, firstCall); reason != "" {
-				return nil, errors.New(strings.Join(append([]string{reason}, r.Notes()...), "\n"))
+			if reason := newReplay.reasonForNoReport(config, firstCall); reason != "" {
+				return nil, errors.New(strings.Join(append([]string{reason}, reader.Notes()...), "\n"))
 			}
-			report := p.counts.report(o.MaxKeys)
-			report.addNote(lateCalls, "calls are more than %d lines out of order; they are replayed late", maxQueued)
-			report.addNote(uint64(p.evictions()), "counters were forgotten, because the replay has room for %d keys; some denials are missing", maxCounters)
-			report.Notes = append(report.Notes, r.Notes()...)
+			report := newReplay.counts.report(options.MaxKeys)
+			report.addNote(lateCalls, "calls are more than %d lines out of order; they are replayed late", maxQueueLength)
+			report.addNote(uint64(newReplay.evictions()), "counters were forgotten, because the replay has room for %d keys; some denials are missing", maxCounters)
+			report.Notes = append(report.Notes, reader.Notes()...)
 			return report, nil
 		}
 		if err != nil {
 			return nil, err
 		}
 		if firstCall == nil {
-			firstCall = c
+			firstCall = call
 		}
-		if c.Time.Before(now) {
-			lateCalls++ // c is replayed after its time, because the clock does not go back
+		if call.Time.Before(now) {
+			lateCalls++ // call is replayed after its time, because the clock does not go back
 		} else {
-			now = c.Time
+			now = call.Time
 		}
-		p.call = c
-		_, _ = p.service.ShouldRateLimit(c.context(ctx), c.Request) // Answered counts the error
+		newReplay.call = call
+		_, _ = newReplay.service.ShouldRateLimit(call.context(ctx), call.Request) // Answered counts the error
 	}
 	return nil, ctx.Err()
 }
@@ -155,12 +155,12 @@ func (p *replay) evictions() (n int64) {
 func (c *Call) context(ctx context.Context) context.Context {
 	md := metadata.MD{}
 	for i := range c.decisions {
-		d := c.decisions[i]
-		if d.Acquire {
+		record := c.decisions[i]
+		if record.Acquire {
 			md.Set(limit.AcquireKey, "true")
 		}
-		if d.Hold != "" {
-			md.Set(limit.HoldKey, d.Hold)
+		if record.Hold != "" {
+			md.Set(limit.HoldKey, record.Hold)
 		}
 	}
 	if len(md) == 0 {

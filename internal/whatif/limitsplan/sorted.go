@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-const maxQueued = 1 << 14 // bounds the records of a later time that can stand before a record in the log
+const maxQueueLength = 1 << 14 // bounds the records that stand before a record in the log although their time is later
 
 // sorter returns the records of read in the order of time. A log is nearly in this order: a line is written at the end of
 // a call, but has the time at which the call started. So a new record belongs near the end of the queue.
@@ -19,24 +19,24 @@ type sorter[T any] struct {
 	isAtEnd bool
 }
 
-func (s *sorter[T]) pop() (first T, err error) {
-	for !s.isAtEnd && len(s.queue) < maxQueued {
-		r, err := s.read()
+func (s *sorter[T]) pop() (firstRecord T, err error) {
+	for !s.isAtEnd && len(s.queue) < maxQueueLength {
+		record, err := s.read()
 		if errors.Is(err, io.EOF) {
 			s.isAtEnd = true
 			break
 		}
 		if err != nil {
-			return first, err
+			return firstRecord, err
 		}
-		i := sort.Search(len(s.queue), func(i int) bool { return s.timeOf(s.queue[i]).After(s.timeOf(r)) })
-		s.queue = slices.Insert(s.queue, i, r)
+		i := sort.Search(len(s.queue), func(i int) bool { return s.timeOf(s.queue[i]).After(s.timeOf(record)) })
+		s.queue = slices.Insert(s.queue, i, record)
 	}
 	if len(s.queue) == 0 {
-		return first, io.EOF
+		return firstRecord, io.EOF
 	}
-	first = s.queue[0]
+	firstRecord = s.queue[0]
 	clear(s.queue[:1])
 	s.queue = s.queue[1:]
-	return first, nil
+	return firstRecord, nil
 }

@@ -88,16 +88,16 @@ func bucketText(seconds float64) string {
 // bars are the bars of a chart, from the lowest bar to the highest bar.
 var bars = []rune("▁▂▃▄▅▆▇█")
 
-// chart returns a text with one bar for each number. A dot stands for 0.
+// chartText returns a text with one bar for each number. A dot stands for 0.
 func chartText(numbers []uint64) string {
-	highest := slices.Max(append(slices.Clip(numbers), 0))
+	highestNumber := slices.Max(append(slices.Clip(numbers), 0))
 	var b strings.Builder
 	for _, n := range numbers {
 		if n == 0 {
 			b.WriteRune('·')
 			continue
 		}
-		b.WriteRune(bars[min(int(n*uint64(len(bars))/(highest+1)), len(bars)-1)])
+		b.WriteRune(bars[min(int(n*uint64(len(bars))/(highestNumber+1)), len(bars)-1)])
 	}
 	return b.String()
 }
@@ -108,14 +108,14 @@ const (
 	chartHeight = 100.0
 )
 
-// points returns the points of an SVG line through all numbers. The top of the chart is the largest number in numbers
+// linePoints returns the points of an SVG line through all numbers. The top of the chart is the largest number in numbers
 // and otherLines.
 func linePoints(numbers []uint64, otherLines ...[]uint64) string {
-	top := slices.Max(append(slices.Concat(append(otherLines, numbers)...), 1))
+	largestNumber := slices.Max(append(slices.Concat(append(otherLines, numbers)...), 1))
 	step := chartWidth / float64(max(len(numbers)-1, 1))
 	var b strings.Builder
 	for i, n := range numbers {
-		fmt.Fprintf(&b, "%.1f,%.1f ", float64(i)*step, chartHeight-chartHeight*float64(n)/float64(top))
+		fmt.Fprintf(&b, "%.1f,%.1f ", float64(i)*step, chartHeight-chartHeight*float64(n)/float64(largestNumber))
 	}
 	return strings.TrimSpace(b.String())
 }

@@ -19,10 +19,10 @@ type ruleSet map[*descriptors.Rule]bool
 
 // CoverageReport describes which rules the tests meet. A rule is met if a request matches it.
 type CoverageReport struct {
-	Rules   int         `json:"rules"`
-	Met     int         `json:"met"`
-	Percent float64     `json:"percent"` // 100 if there are no rules
-	Unmet   []UnmetRule `json:"unmet,omitempty"`
+	Rules      int         `json:"rules"`
+	MetRules   int         `json:"met"`
+	Percent    float64     `json:"percent"` // 100 if there are no rules
+	UnmetRules []UnmetRule `json:"unmet,omitempty"`
 }
 
 // UnmetRule is a rule that no test meets.
@@ -53,18 +53,18 @@ func (c *Coverage) Report() CoverageReport {
 			places[limitsfile.Path(domain, trail)] = fields.FileLine(descriptor.File, descriptor.Line)
 		})
 		config.EachRule(func(rule *descriptors.Rule) {
-			r := UnmetRule{rule.Path, places[rule.Path]}
-			if _, isKnown := isMet[r]; !isKnown {
-				rules = append(rules, r)
+			unmetRule := UnmetRule{rule.Path, places[rule.Path]}
+			if _, isKnown := isMet[unmetRule]; !isKnown {
+				rules = append(rules, unmetRule)
 			}
-			isMet[r] = isMet[r] || c.metRules[rule]
+			isMet[unmetRule] = isMet[unmetRule] || c.metRules[rule]
 		})
 	}
 	report := CoverageReport{Rules: len(rules), Percent: 100}
-	report.Unmet = slices.DeleteFunc(rules, func(r UnmetRule) bool { return isMet[r] })
-	report.Met = report.Rules - len(report.Unmet)
+	report.UnmetRules = slices.DeleteFunc(rules, func(unmetRule UnmetRule) bool { return isMet[unmetRule] })
+	report.MetRules = report.Rules - len(report.UnmetRules)
 	if report.Rules > 0 {
-		report.Percent = 100 * float64(report.Met) / float64(report.Rules)
+		report.Percent = 100 * float64(report.MetRules) / float64(report.Rules)
 	}
 	return report
 }

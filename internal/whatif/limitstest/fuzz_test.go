@@ -35,7 +35,7 @@ func runFiles(t require.TestingT, limits, tests string) {
 	requests := 0
 	for _, test := range f.Tests {
 		for _, r := range test.Requests {
-			requests += r.Repeat
+			requests += r.Repetitions
 		}
 	}
 	if requests > maxFuzzedRequests {

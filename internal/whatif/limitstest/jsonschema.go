@@ -26,19 +26,19 @@ func JSONSchema() map[string]any {
 func objectSchema(list []fields.Field) map[string]any {
 	properties := map[string]any{}
 	var required []string
-	for _, f := range list {
-		property := fieldSchema(f)
-		property["description"] = fieldHelp[f.Name]
-		properties[f.Name] = property
-		if f.IsRequired() {
-			required = append(required, f.Name)
+	for _, field := range list {
+		property := fieldSchema(field)
+		property["description"] = fieldHelp[field.Name]
+		properties[field.Name] = property
+		if field.IsRequired() {
+			required = append(required, field.Name)
 		}
 	}
-	s := map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
+	schema := map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
 	if len(required) > 0 {
-		s["required"] = required
+		schema["required"] = required
 	}
-	return s
+	return schema
 }
 
 // fieldHelp has the description of each field for editors. A name has one description for all objects.
@@ -77,26 +77,26 @@ var fieldHelp = map[string]string{
 // itemNames maps the name of a list of objects to the definition of its items in $defs.
 var itemNames = map[string]string{"tests": "test", "requests": "request", "statuses": "status"}
 
-func fieldSchema(f fields.Field) map[string]any {
+func fieldSchema(field fields.Field) map[string]any {
 	scalar := map[string]any{"type": []string{"string", "number", "boolean"}}
 	switch {
-	case f.Name == "limits":
+	case field.Name == "limits":
 		return map[string]any{"anyOf": []any{scalar, map[string]any{"type": "array", "items": scalar}}}
-	case f.Name == "descriptors":
+	case field.Name == "descriptors":
 		return map[string]any{"type": "array", "minItems": 1, "items": map[string]any{"anyOf": []any{scalar, reference("descriptorItem")}}}
-	case f.Kind == fields.List:
-		return map[string]any{"type": "array", "minItems": 1, "items": reference(itemNames[f.Name])}
-	case f.Kind == fields.Object:
-		return reference(f.Name)
-	case f.Kind == fields.AnyMapping:
+	case field.Kind == fields.List:
+		return map[string]any{"type": "array", "minItems": 1, "items": reference(itemNames[field.Name])}
+	case field.Kind == fields.Object:
+		return reference(field.Name)
+	case field.Kind == fields.AnyMapping:
 		return map[string]any{"type": "object", "additionalProperties": scalar}
-	case f.Kind == fields.Flag:
+	case field.Kind == fields.Flag:
 		return map[string]any{"type": "boolean"}
-	case f.Kind == fields.Count:
-		return map[string]any{"type": "integer", "minimum": f.Min, "maximum": f.Max}
-	case f.Kind == fields.Choice:
-		return map[string]any{"enum": f.Choices}
-	case strings.HasPrefix(f.Want, wantDuration): // the error messages of f ask for a duration
+	case field.Kind == fields.Count:
+		return map[string]any{"type": "integer", "minimum": field.Min, "maximum": field.Max}
+	case field.Kind == fields.Choice:
+		return map[string]any{"enum": field.Choices}
+	case strings.HasPrefix(field.Want, wantDuration): // the error messages of field ask for a duration
 		return map[string]any{"type": []string{"string", "integer"}}
 	}
 	return scalar

@@ -14,11 +14,11 @@ import (
 
 // File is a parsed test file.
 type File struct {
-	Name     string
-	Limits   []string        // paths of the limits files, relative to the folder of the test file
-	Merge    bool            // merge limits files of the same domain
-	Settings service.Options // the settings that a test file can change
-	Tests    []Test
+	Name          string
+	Limits        []string        // paths of the limits files, relative to the folder of the test file
+	MergesDomains bool            // merge limits files of the same domain
+	Settings      service.Options // the settings that a test file can change
+	Tests         []Test
 }
 
 // Test is one test of a file.
@@ -33,15 +33,15 @@ type Request struct {
 	Line        int
 	Descriptors []string // the descriptors as the file writes them
 	Message     *rlsv3.RateLimitRequest
-	At          time.Time     // the time at which the request is sent first
-	Repeat      int           // the number of times that the request is sent, at least 1
-	Every       time.Duration // the time between two repetitions
+	FirstTime   time.Time     // the time at which the request is sent first
+	Repetitions int           // the number of times that the request is sent, at least 1
+	Pause       time.Duration // the time between two repetitions
 	Want        []Want
 	WantedError string // a part of the error that each answer must have; if it is empty, no answer may be an error
 }
 
 // sendTime returns the time of repetition i, from 0.
-func (r *Request) sendTime(i int) time.Time { return r.At.Add(time.Duration(i) * r.Every) }
+func (r *Request) sendTime(i int) time.Time { return r.FirstTime.Add(time.Duration(i) * r.Pause) }
 
 // Want is a wanted value of an answer.
 type Want struct {
@@ -56,7 +56,7 @@ type Want struct {
 // can belong to the status of this descriptor.
 const wholeAnswer = -1
 
-const none = "none" // the value of an error, a body, a header, a rule or a limit that an answer does not have
+const noValue = "none" // the value of an error, a body, a header, a rule or a limit that an answer does not have
 
 // The codes of an answer.
 const (

@@ -187,9 +187,9 @@ func TestCoverageListsRulesThatNoTestMeets(t *testing.T) {
 	t.Parallel()
 	r := runTests(t, "", "  - {descriptors: [log=a, fixed=b, free=c], want: {code: OK}}\n  - {descriptor: two=a, limit: 1/day, want: {code: OK}}")
 	assert.Equal(t, 12, r.Coverage.Rules)
-	assert.Equal(t, 3, r.Coverage.Met)
+	assert.Equal(t, 3, r.Coverage.MetRules)
 	assert.InDelta(t, 25.0, r.Coverage.Percent, 0.01)
-	assert.Contains(t, r.Coverage.Unmet, UnmetRule{"shop > two", "limits.yaml:8"}, "a request with its own limit does not meet the rule")
+	assert.Contains(t, r.Coverage.UnmetRules, UnmetRule{"shop > two", "limits.yaml:8"}, "a request with its own limit does not meet the rule")
 	var text bytes.Buffer
 	require.NoError(t, r.WriteText(&text, true))
 	assert.Contains(t, text.String(), "ok    t_test.yaml:5: one\n")
@@ -261,8 +261,8 @@ func FuzzParse(f *testing.F) {
 			previousTime := minTime
 			for _, r := range test.Requests {
 				assert.NotEmpty(t, r.Message.Descriptors)
-				assert.False(t, r.At.Before(previousTime) || r.sendTime(r.Repeat-1).After(maxTime))
-				previousTime = r.sendTime(r.Repeat - 1)
+				assert.False(t, r.FirstTime.Before(previousTime) || r.sendTime(r.Repetitions-1).After(maxTime))
+				previousTime = r.sendTime(r.Repetitions - 1)
 			}
 		}
 	})

@@ -39,8 +39,8 @@ var defaultStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // Parse reads a test file. The error is fields.Problems: all problems with their places.
 func Parse(name string, data []byte) (*File, error) {
 	file := &File{Name: name}
-	f := fields.File{Name: name, Data: data, MaxBytes: MaxFileBytes, ItemsName: "tests", EmptyProblem: "limits and tests are missing"}
-	err := f.Read(func(r *fields.Reader, root *yaml.Node) {
+	yamlFile := fields.File{Name: name, Data: data, MaxBytes: MaxFileBytes, ItemsName: "tests", EmptyProblem: "limits and tests are missing"}
+	err := yamlFile.Read(func(r *fields.Reader, root *yaml.Node) {
 		p := &parser{Reader: r, file: file, start: defaultStart}
 		p.parseFile(root)
 	})
@@ -124,25 +124,25 @@ var (
 const wantDescriptor = "write descriptor: key=value,key=value"
 
 func (p *parser) parseFile(root *yaml.Node) {
-	f := p.file
+	file := p.file
 	values := p.Object(root, "test file", fileFields)
 	if limits := values["limits"]; limits.IsPresent() {
-		f.Limits = p.parseLimits(limits)
+		file.Limits = p.parseLimits(limits)
 	}
-	f.Merge, p.domain = values["merge"].Flag, values["domain"].Text
+	file.MergesDomains, p.domain = values["merge"].Flag, values["domain"].Text
 	p.start = p.parseTime(values["start"], p.start)
 	if n := values["settings"]; n.IsPresent() {
-		s := p.Object(n.Node, "settings", settingFields)
-		f.Settings = service.Options{ShadowMode: s["shadow_mode"].Flag, QuotaMode: s["quota_mode"].Flag, AllOrNone: s["all_or_none"].Flag}
+		settings := p.Object(n.Node, "settings", settingFields)
+		file.Settings = service.Options{ShadowMode: settings["shadow_mode"].Flag, QuotaMode: settings["quota_mode"].Flag, AllOrNone: settings["all_or_none"].Flag}
 	}
 	testLines := map[string]int{} // the line of each test; the key is the name of the test
 	for _, n := range p.Items(values["tests"]) {
-		t := p.parseTest(n)
-		if line := testLines[t.Name]; line > 0 && t.Name != "" {
+		test := p.parseTest(n)
+		if line := testLines[test.Name]; line > 0 && test.Name != "" {
 			p.Errorf(n, "the test in line %d has the same name; give each test its own name", line)
 		}
-		testLines[t.Name] = n.Line
-		f.Tests = append(f.Tests, t)
+		testLines[test.Name] = n.Line
+		file.Tests = append(file.Tests, test)
 		p.Path = ""
 	}
 }
@@ -162,48 +162,48 @@ func (p *parser) parseLimits(v fields.FieldValue) (paths []string) {
 
 func (p *parser) parseTest(n *yaml.Node) Test {
 	values := p.Object(n, "test", testFields)
-	t := Test{Line: n.Line, Name: values["name"].Text}
-	p.Path = fields.Printable(t.Name)
+	test := Test{Line: n.Line, Name: values["name"].Text}
+	p.Path = fields.Printable(test.Name)
 	domain := cmp.Or(values["domain"].Text, p.domain)
 	start := p.parseTime(values["start"], p.start)
-	now := start
+	previousTime := start
 	for _, item := range p.Items(values["requests"]) {
-		r := p.parseRequest(item, domain, start, now)
-		now = r.sendTime(max(r.Repeat, 1) - 1)
-		if now.After(maxTime) || now.Before(r.At) { // the multiplication can overflow
+		r := p.parseRequest(item, domain, start, previousTime)
+		previousTime = r.sendTime(max(r.Repetitions, 1) - 1)
+		if previousTime.After(maxTime) || previousTime.Before(r.FirstTime) { // the multiplication can overflow
 			p.Errorf(item, "repeat and every: the last request is after the year 2199")
-			now = r.At
+			previousTime = r.FirstTime
 		}
-		t.Requests = append(t.Requests, r)
+		test.Requests = append(test.Requests, r)
 	}
-	return t
+	return test
 }
 
-// parseRequest reads a request. now is the time of the previous request.
-func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time) Request {
-	r := Request{Line: n.Line, At: now, Repeat: 1, Message: &rlsv3.RateLimitRequest{}}
-	values := p.Object(n, "request", requestFields)
+// parseRequest reads a request. previousTime is the time of the previous request.
+func (p *parser) parseRequest(node *yaml.Node, domain string, start, previousTime time.Time) Request {
+	request := Request{Line: node.Line, FirstTime: previousTime, Repetitions: 1, Message: &rlsv3.RateLimitRequest{}}
+	values := p.Object(node, "request", requestFields)
 	if values == nil {
-		return r
+		return request
 	}
 	if atField := values["at"]; atField.IsPresent() {
-		if r.At = p.parseTime(atField, start); r.At.Before(now) {
-			p.Errorf(atField.Node, "at: got %s, which is before the request above (%s); put the requests in the order of their times", atField.Text, now.Sub(start))
+		if request.FirstTime = p.parseTime(atField, start); request.FirstTime.Before(previousTime) {
+			p.Errorf(atField.Node, "at: got %s, which is before the request above (%s); put the requests in the order of their times", atField.Text, previousTime.Sub(start))
 		}
 	}
-	r.Repeat = max(int(values["repeat"].Number), 1)
-	if p.requests += r.Repeat; p.requests > MaxRequests && p.requests-r.Repeat <= MaxRequests {
-		p.Errorf(n, "file has more than %d requests, with repetitions; split the file", MaxRequests)
+	request.Repetitions = max(int(values["repeat"].Number), 1)
+	if p.requests += request.Repetitions; p.requests > MaxRequests && p.requests-request.Repetitions <= MaxRequests {
+		p.Errorf(node, "file has more than %d requests, with repetitions; split the file", MaxRequests)
 	}
 	if everyField := values["every"]; everyField.IsPresent() {
-		if r.Repeat == 1 {
+		if request.Repetitions == 1 {
 			p.Errorf(everyField.Node, "every has no meaning without repeat")
 		}
-		r.Every = p.parseDuration(everyField)
+		request.Pause = p.parseDuration(everyField)
 	}
-	r.Message.Domain = cmp.Or(values["domain"].Text, domain)
-	if r.Message.Domain == "" {
-		p.Errorf(n, "domain is missing; write domain: in the request, its test or the root of the file")
+	request.Message.Domain = cmp.Or(values["domain"].Text, domain)
+	if request.Message.Domain == "" {
+		p.Errorf(node, "domain is missing; write domain: in the request, its test or the root of the file")
 	}
 	var items []*yaml.Node
 	switch descriptor, list := values["descriptor"], values["descriptors"]; {
@@ -214,89 +214,89 @@ func (p *parser) parseRequest(n *yaml.Node, domain string, start, now time.Time)
 	case list.IsPresent():
 		items = p.Items(list)
 	default:
-		p.Errorf(n, "descriptor is missing; "+wantDescriptor)
+		p.Errorf(node, "descriptor is missing; "+wantDescriptor)
 	}
 	for _, item := range items {
-		p.parseDescriptor(&r, item, values["hits"], values["limit"])
+		p.parseDescriptor(&request, item, values["hits"], values["limit"])
 	}
 	if want := values["want"]; want.IsPresent() {
-		p.parseWant(&r, want.Node)
+		p.parseWant(&request, want.Node)
 	}
-	return r
+	return request
 }
 
-// parseDescriptor adds a descriptor to r. hits and ownLimit are the fields of the request.
-func (p *parser) parseDescriptor(r *Request, n *yaml.Node, hits, ownLimit fields.FieldValue) {
+// parseDescriptor adds a descriptor to request. hits and requestLimit are the fields of the request.
+func (p *parser) parseDescriptor(request *Request, node *yaml.Node, hits, requestLimit fields.FieldValue) {
 	var descriptor string
-	if n.Kind == yaml.MappingNode {
-		values := p.Object(n, "descriptor", descriptorFields)
+	if node.Kind == yaml.MappingNode {
+		values := p.Object(node, "descriptor", descriptorFields)
 		descriptor = values["descriptor"].Text
 		if field := values["hits"]; field.IsPresent() {
 			hits = field
 		}
 		if field := values["limit"]; field.IsPresent() {
-			ownLimit = field
+			requestLimit = field
 		}
-		n = cmp.Or(values["descriptor"].Node, n)
+		node = cmp.Or(values["descriptor"].Node, node)
 	} else {
-		descriptor = p.Read(n, descriptorFields[0]).Text
+		descriptor = p.Read(node, descriptorFields[0]).Text
 	}
 	if descriptor == "" {
 		return
 	}
-	d := &ratelimitv3.RateLimitDescriptor{}
+	parsedDescriptor := &ratelimitv3.RateLimitDescriptor{}
 	var err error
-	if d.Entries, err = entrytext.ParseRequest(descriptor); err != nil {
-		p.Errorf(n, "%v", err)
+	if parsedDescriptor.Entries, err = entrytext.ParseRequest(descriptor); err != nil {
+		p.Errorf(node, "%v", err)
 	}
-	if ownLimit.Text != "" {
-		if d.Limit, err = explain.ParseLimit(ownLimit.Text); err != nil {
-			p.Errorf(ownLimit.Node, "%v", err)
+	if requestLimit.Text != "" {
+		if parsedDescriptor.Limit, err = explain.ParseLimit(requestLimit.Text); err != nil {
+			p.Errorf(requestLimit.Node, "%v", err)
 		}
 	}
 	if hits.IsPresent() {
-		d.IsNegativeHits = hits.Number < 0
-		d.HitsAddend = wrapperspb.UInt64(uint64(max(hits.Number, -hits.Number)))
+		parsedDescriptor.IsNegativeHits = hits.Number < 0
+		parsedDescriptor.HitsAddend = wrapperspb.UInt64(uint64(max(hits.Number, -hits.Number)))
 	}
-	r.Descriptors = append(r.Descriptors, descriptor)
-	r.Message.Descriptors = append(r.Message.Descriptors, d)
+	request.Descriptors = append(request.Descriptors, descriptor)
+	request.Message.Descriptors = append(request.Message.Descriptors, parsedDescriptor)
 }
 
-func (p *parser) parseWant(r *Request, n *yaml.Node) {
-	values := p.Object(n, "want", wantFields)
+func (p *parser) parseWant(request *Request, node *yaml.Node) {
+	values := p.Object(node, "want", wantFields)
 	if values != nil && len(values) == 0 {
-		p.Errorf(n, "want is empty; write want: {code: OK} or what else the answer must be")
+		p.Errorf(node, "want is empty; write want: {code: OK} or what else the answer must be")
 	}
 	statuses := p.Items(values["statuses"])
-	for _, f := range wantFields {
-		v := values[f.Name]
-		isStatusField := f.Name != "code" && slices.Contains(fields.Names(statusFields), f.Name)
+	for _, field := range wantFields {
+		value := values[field.Name]
+		isStatusField := field.Name != "code" && slices.Contains(fields.Names(statusFields), field.Name)
 		switch {
-		case !v.IsPresent():
-		case f.Name != "error" && values["error"].IsPresent():
-			p.Errorf(v.Node, "%s has no meaning beside error, because a failed call has no answer", f.Name)
+		case !value.IsPresent():
+		case field.Name != "error" && values["error"].IsPresent():
+			p.Errorf(value.Node, "%s has no meaning beside error, because a failed call has no answer", field.Name)
 		case isStatusField && values["statuses"].IsPresent():
-			p.Errorf(v.Node, "%s has no meaning beside statuses; it belongs in an item of statuses", f.Name)
-		case isStatusField && len(r.Descriptors) > 1:
-			p.Errorf(n, "the request has %d descriptors; write statuses: and one item for each of them", len(r.Descriptors))
-		case f.Name == "statuses" && len(statuses) != len(r.Descriptors):
-			p.Errorf(v.Node, "statuses: got %d items, want one for each of the %d descriptors", len(statuses), len(r.Descriptors))
-		case f.Name == "statuses":
-			p.parseStatuses(r, statuses)
-		case f.Name == "headers":
-			p.parseHeaders(r, v.Node)
-		case f.Name == "error":
-			r.WantedError = v.Text
+			p.Errorf(value.Node, "%s has no meaning beside statuses; it belongs in an item of statuses", field.Name)
+		case isStatusField && len(request.Descriptors) > 1:
+			p.Errorf(node, "the request has %d descriptors; write statuses: and one item for each of them", len(request.Descriptors))
+		case field.Name == "statuses" && len(statuses) != len(request.Descriptors):
+			p.Errorf(value.Node, "statuses: got %d items, want one for each of the %d descriptors", len(statuses), len(request.Descriptors))
+		case field.Name == "statuses":
+			p.parseStatuses(request, statuses)
+		case field.Name == "headers":
+			p.parseHeaders(request, value.Node)
+		case field.Name == "error":
+			request.WantedError = value.Text
 		default:
-			if f.Name == "admitted" && v.Number > int64(r.Repeat) {
-				p.Errorf(v.Node, "admitted: got %d, want a whole number from 0 to %d", v.Number, r.Repeat)
+			if field.Name == "admitted" && value.Number > int64(request.Repetitions) {
+				p.Errorf(value.Node, "admitted: got %d, want a whole number from 0 to %d", value.Number, request.Repetitions)
 			}
-			r.Want = append(r.Want, Want{Field: f.Name, Label: f.Name, Descriptor: wholeAnswer, Text: p.wantedText(v)})
+			request.Want = append(request.Want, Want{Field: field.Name, Label: field.Name, Descriptor: wholeAnswer, Text: p.wantedText(value)})
 		}
 	}
 }
 
-func (p *parser) parseStatuses(r *Request, items []*yaml.Node) {
+func (p *parser) parseStatuses(request *Request, items []*yaml.Node) {
 	for i, item := range items {
 		label := ""
 		if len(items) > 1 {
@@ -305,7 +305,7 @@ func (p *parser) parseStatuses(r *Request, items []*yaml.Node) {
 		status := p.Object(item, "status", statusFields)
 		for _, f := range statusFields {
 			if v := status[f.Name]; v.IsPresent() {
-				r.Want = append(r.Want, Want{Field: f.Name, Label: label + f.Name, Descriptor: i, Text: p.wantedText(v)})
+				request.Want = append(request.Want, Want{Field: f.Name, Label: label + f.Name, Descriptor: i, Text: p.wantedText(v)})
 			}
 		}
 	}

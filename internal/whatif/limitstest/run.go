@@ -36,22 +36,22 @@ func (f *File) Run(ctx context.Context, config *descriptors.Config, coverage *Co
 	return report
 }
 
-func (f *File) runTest(ctx context.Context, config *descriptors.Config, t *Test, metRules ruleSet) TestReport {
-	report := TestReport{Name: t.Name, Line: t.Line}
+func (f *File) runTest(ctx context.Context, config *descriptors.Config, test *Test, metRules ruleSet) TestReport {
+	report := TestReport{Name: test.Name, Line: test.Line}
 	start := time.Now()
-	s := f.newTestService(config, metRules)
-	for i := range t.Requests {
-		failure, failedRepetition := s.send(ctx, &t.Requests[i])
+	service := f.newTestService(config, metRules)
+	for i := range test.Requests {
+		failure, failedRepetition := service.send(ctx, &test.Requests[i])
 		if failure == nil {
 			continue
 		}
 		if len(report.Failures) == 0 {
-			failure.Explanation = f.explain(ctx, config, t, i, failedRepetition)
+			failure.Explanation = f.explain(ctx, config, test, i, failedRepetition)
 		}
 		report.Failures = append(report.Failures, *failure)
 	}
-	if n := s.limiter.Evictions(); n > 0 {
-		report.Failures = append(report.Failures, Failure{Line: t.Line, Mismatches: []Mismatch{{
+	if n := service.limiter.Evictions(); n > 0 {
+		report.Failures = append(report.Failures, Failure{Line: test.Line, Mismatches: []Mismatch{{
 			Field: "counters", Got: fmt.Sprintf("%d forgotten, because memory has room for %d keys", n, local.DefaultMaxKeys), Want: "a smaller test",
 		}}})
 	}
@@ -59,18 +59,18 @@ func (f *File) runTest(ctx context.Context, config *descriptors.Config, t *Test,
 	return report
 }
 
-// explain explains repetition n of request i, which has failed. It first sends all earlier requests of t to a new service.
-func (f *File) explain(ctx context.Context, config *descriptors.Config, t *Test, i, n int) *explain.Report {
-	s := f.newTestService(config, nil)
+// explain explains the failed repetition of request i. It first sends all earlier requests of test to a new service.
+func (f *File) explain(ctx context.Context, config *descriptors.Config, test *Test, i, repetition int) *explain.Report {
+	newService := f.newTestService(config, nil)
 	for j := range i {
-		s.sendRepeatedly(ctx, &t.Requests[j], t.Requests[j].Repeat)
+		newService.sendRepeatedly(ctx, &test.Requests[j], test.Requests[j].Repetitions)
 	}
-	failedRequest := &t.Requests[i]
-	s.sendRepeatedly(ctx, failedRequest, n)
-	o := f.Settings
+	failedRequest := &test.Requests[i]
+	newService.sendRepeatedly(ctx, failedRequest, repetition)
+	settings := f.Settings
 	return explain.New(explain.Options{
-		Limits: &s.limits, Layer: backend.Counters{Limiter: s.limiter}, Now: func() time.Time { return failedRequest.sendTime(n) },
-		ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: o.AllOrNone,
+		Limits: &newService.limits, Layer: backend.Counters{Limiter: newService.limiter}, Now: func() time.Time { return failedRequest.sendTime(repetition) },
+		ShadowMode: settings.ShadowMode, QuotaMode: settings.QuotaMode, AllOrNone: settings.AllOrNone,
 	}).Explain(ctx, failedRequest.Message)
 }
 
@@ -84,30 +84,30 @@ type testService struct {
 	metRules       ruleSet             // the rules that requests have met; nil if no coverage is needed
 	rules          []*descriptors.Rule // the rules of the last call, one for each descriptor
 	deniedInShadow []bool              // reports for each descriptor of the last call whether a rule in shadow mode denies it
-	admitted       int                 // the number of answers OK to the last request
+	admittedCount  int                 // the number of answers OK to the last request
 }
 
 func (f *File) newTestService(config *descriptors.Config, metRules ruleSet) *testService {
-	s := &testService{limiter: local.New(local.Options{}), metRules: metRules}
-	s.limits.Set(config)
-	o := f.Settings
-	o.Limits, o.Limiter, o.Observers = &s.limits, s.limiter, []service.Observer{s}
-	o.Now, o.Headers, o.PolicyHeaders = func() time.Time { return s.now }, headers, true
-	s.service = service.New(o)
-	return s
+	newService := &testService{limiter: local.New(local.Options{}), metRules: metRules}
+	newService.limits.Set(config)
+	options := f.Settings
+	options.Limits, options.Limiter, options.Observers = &newService.limits, newService.limiter, []service.Observer{newService}
+	options.Now, options.Headers, options.PolicyHeaders = func() time.Time { return newService.now }, headers, true
+	newService.service = service.New(options)
+	return newService
 }
 
-func (s *testService) Answered(_ context.Context, c *service.Call) {
-	s.rules = append(s.rules[:0], c.Rules...)
-	s.deniedInShadow = append(s.deniedInShadow[:0], make([]bool, len(c.Rules))...)
-	for i := range c.DecisionCount() {
-		d := c.Decision(i)
+func (s *testService) Answered(_ context.Context, call *service.Call) {
+	s.rules = append(s.rules[:0], call.Rules...)
+	s.deniedInShadow = append(s.deniedInShadow[:0], make([]bool, len(call.Rules))...)
+	for i := range call.DecisionCount() {
+		d := call.Decision(i)
 		if d.Shadow && d.Result.Err == nil && !d.Result.Allowed {
 			s.deniedInShadow[d.Descriptor] = true
 		}
 	}
 	if s.metRules != nil {
-		for _, rule := range c.Rules {
+		for _, rule := range call.Rules {
 			s.metRules[rule] = true
 		}
 	}
@@ -124,21 +124,22 @@ func (s *testService) sendRepeatedly(ctx context.Context, r *Request, times int)
 	}
 }
 
-// send sends all repetitions of r. It returns the first failure and the repetition with this failure, from 0, or nil.
-func (s *testService) send(ctx context.Context, r *Request) (failure *Failure, failedRepetition int) {
-	s.admitted = 0
-	for i := range r.Repeat {
-		resp, err := s.sendOnce(ctx, r, i)
+// send sends all repetitions of request. It returns the first failure, and the number of the repetition with this failure,
+// from 0. Without a failure, it returns nil.
+func (s *testService) send(ctx context.Context, request *Request) (failure *Failure, failedRepetition int) {
+	s.admittedCount = 0
+	for i := range request.Repetitions {
+		resp, err := s.sendOnce(ctx, request, i)
 		if err == nil && resp.OverallCode == rlsv3.RateLimitResponse_OK {
-			s.admitted++
+			s.admittedCount++
 		}
 		if failure != nil {
 			continue // later requests need the charges of this repetition
 		}
-		if mismatches := s.compare(r, resp, err, i == r.Repeat-1); len(mismatches) > 0 {
+		if mismatches := s.compare(request, resp, err, i == request.Repetitions-1); len(mismatches) > 0 {
 			failedRepetition = i
 			failure = &Failure{
-				Line: r.Line, Domain: r.Message.Domain, Descriptors: r.Descriptors, Time: s.now, Repetition: i + 1, Repeat: r.Repeat,
+				Line: request.Line, Domain: request.Message.Domain, Descriptors: request.Descriptors, Time: s.now, Repetition: i + 1, Repeat: request.Repetitions,
 				Mismatches: mismatches,
 			}
 		}
@@ -147,20 +148,20 @@ func (s *testService) send(ctx context.Context, r *Request) (failure *Failure, f
 }
 
 // compare returns the values of the answer that differ from the wanted values. isLast reports whether this is the last
-// repetition of r. Only code, rule and denied_in_shadow are compared in earlier repetitions.
-func (s *testService) compare(r *Request, resp *rlsv3.RateLimitResponse, err error, isLast bool) (mismatches []Mismatch) {
-	if err != nil || r.WantedError != "" {
-		got, want := none, cmp.Or(r.WantedError, none)
+// repetition of request. Only code, rule and denied_in_shadow are compared in earlier repetitions.
+func (s *testService) compare(request *Request, resp *rlsv3.RateLimitResponse, err error, isLast bool) (mismatches []Mismatch) {
+	if err != nil || request.WantedError != "" {
+		got, want := noValue, cmp.Or(request.WantedError, noValue)
 		if err != nil {
 			got = status.Convert(err).Message()
 		}
-		if err == nil || r.WantedError == "" || !strings.Contains(got, want) {
+		if err == nil || request.WantedError == "" || !strings.Contains(got, want) {
 			return []Mismatch{{"error", got, want}}
 		}
 		return nil
 	}
-	for i := range r.Want {
-		w := &r.Want[i]
+	for i := range request.Want {
+		w := &request.Want[i]
 		isWantedEachTime := w.Field == "code" || w.Field == "rule" || w.Field == "denied_in_shadow"
 		if got := s.value(w, resp); (isLast || isWantedEachTime) && got != w.Text {
 			mismatches = append(mismatches, Mismatch{w.Label, got, w.Text + s.advice(w)})
@@ -169,35 +170,35 @@ func (s *testService) compare(r *Request, resp *rlsv3.RateLimitResponse, err err
 	return mismatches
 }
 
-func (s *testService) value(w *Want, resp *rlsv3.RateLimitResponse) string {
-	i := max(w.Descriptor, 0)
+func (s *testService) value(want *Want, resp *rlsv3.RateLimitResponse) string {
+	i := max(want.Descriptor, 0)
 	status, rule := resp.Statuses[i], s.rules[i]
-	switch w.Field {
+	switch want.Field {
 	case "code":
-		if w.Descriptor == wholeAnswer {
+		if want.Descriptor == wholeAnswer {
 			return resp.OverallCode.String()
 		}
 		return status.Code.String()
 	case "admitted":
-		return strconv.Itoa(s.admitted)
+		return strconv.Itoa(s.admittedCount)
 	case "body":
-		return cmp.Or(string(resp.RawBody), none)
+		return cmp.Or(string(resp.RawBody), noValue)
 	case "headers":
 		for _, h := range resp.ResponseHeadersToAdd {
-			if strings.EqualFold(h.Key, w.Header) {
+			if strings.EqualFold(h.Key, want.Header) {
 				return h.Value
 			}
 		}
-		return none
+		return noValue
 	case "rule":
 		if rule == nil {
-			return none
+			return noValue
 		}
 		return rule.Path
 	case "denied_in_shadow":
 		return strconv.FormatBool(s.deniedInShadow[i])
 	case "limit":
-		return limitText(rule, status, w.Text)
+		return limitText(rule, status, want.Text)
 	case "remaining":
 		return strconv.FormatUint(uint64(status.LimitRemaining), 10)
 	}
@@ -206,33 +207,33 @@ func (s *testService) value(w *Want, resp *rlsv3.RateLimitResponse) string {
 
 // limitText returns the limit that a status describes. If wanted is the name or the text of this limit, it returns wanted,
 // and otherwise the text and the name.
-func limitText(rule *descriptors.Rule, status *rlsv3.RateLimitResponse_DescriptorStatus, wanted string) string {
+func limitText(rule *descriptors.Rule, status *rlsv3.RateLimitResponse_DescriptorStatus, wantedText string) string {
 	if rule == nil {
-		return none
+		return noValue
 	}
-	for _, l := range rule.Limits {
-		if !l.Unlimited && (status.CurrentLimit == nil || l.Response != status.CurrentLimit) {
+	for _, limit := range rule.Limits {
+		if !limit.Unlimited && (status.CurrentLimit == nil || limit.Response != status.CurrentLimit) {
 			continue
 		}
 		text := "unlimited"
-		if !l.Unlimited {
-			text = l.String()
+		if !limit.Unlimited {
+			text = limit.String()
 		}
-		switch wanted {
-		case l.Name, text:
-			return wanted
+		switch wantedText {
+		case limit.Name, text:
+			return wantedText
 		}
-		if l.Name != "" {
-			text += fmt.Sprintf(" (named %s)", fields.Printable(l.Name))
+		if limit.Name != "" {
+			text += fmt.Sprintf(" (named %s)", fields.Printable(limit.Name))
 		}
 		return text
 	}
-	return none
+	return noValue
 }
 
 // advice returns a note if no limits file has the wanted rule, and otherwise an empty text.
 func (s *testService) advice(w *Want) string {
-	if w.Field != "rule" || w.Text == none {
+	if w.Field != "rule" || w.Text == noValue {
 		return ""
 	}
 	var paths []string

@@ -10,10 +10,10 @@ import (
 
 // JSON writes v as JSON for people and programs.
 func JSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false) // paths of rules contain >
-	e.SetIndent("", "  ")
-	return e.Encode(v)
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false) // paths of rules contain >
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
 }
 
 // Text writes the text that t makes of data. It drops empty lines, because a line of a template that has only a condition
