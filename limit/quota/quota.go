@@ -42,6 +42,9 @@ type Limit struct {
 	Delay int64
 }
 
+// MaxHolders is the largest number of holders of a limit. Apply ignores the reports of further holders.
+const MaxHolders = 10_000
+
 // HolderID names a holder. It is random, and new for each stream.
 type HolderID uint64
 
@@ -307,7 +310,7 @@ func (t *turn) enroll(u Update) {
 	}
 	for _, r := range u.Reports {
 		isReturningByID[r.Holder] = r.IsReturning
-		if i, isFound := t.find(r.Holder); !isFound {
+		if i, isFound := t.find(r.Holder); !isFound && len(t.holders) < MaxHolders {
 			h := Holder{ID: r.Holder, JoinedAt: t.now, Interval: t.limit.Interval}
 			t.holders = slices.Insert(t.holders, i, h)
 		}

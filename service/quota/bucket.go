@@ -37,6 +37,7 @@ type bucket struct {
 	hasReport        bool      // the next update of the group counts the report
 	isReturning      bool      // the Envoy had another stream before
 	isAnswered       bool      // the bucket has got a share in this group
+	isRefused        bool      // the group has no place for the bucket
 	usedAt           time.Time // the last report with a request
 }
 
@@ -149,7 +150,11 @@ func (s *Service) evaluate(b *bucket) {
 	b.rule = noAnswer
 	if b.group == nil || b.group.key != key {
 		s.leaveGroup(b)
-		s.joinGroup(b, key)
+		if b.isRefused = !s.joinGroup(b, key); b.isRefused {
+			b.rule = denyAll
+			s.refuse(b, found.Path)
+			return
+		}
 	}
 	b.group.setRule(found)
 	s.markDue(b.group)

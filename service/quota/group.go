@@ -1,6 +1,9 @@
 package quota
 
 import (
+	"cmp"
+	"hash/maphash"
+	"slices"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -12,6 +15,7 @@ import (
 // group has the buckets of this replica that share a counter.
 type group struct {
 	key     string
+	hash    uint64 // of key
 	path    string // of the rule
 	limit   division.Limit
 	failure limit.FailureMode
@@ -35,17 +39,24 @@ type group struct {
 	fallback   *division.State
 }
 
-func (s *Service) joinGroup(b *bucket, key string) {
+// joinGroup adds b to the group with this key. It returns false if the group has no place for b.
+func (s *Service) joinGroup(b *bucket, key string) bool {
 	g := s.groups[key]
 	if g == nil {
-		g = &group{key: key, buckets: map[division.HolderID]*bucket{}, updatedAt: s.lastStore}
+		g = &group{key: key, hash: maphash.String(hashSeed, key), buckets: map[division.HolderID]*bucket{}, updatedAt: s.lastStore}
 		g.storeTime = g.updatedAt.UnixMicro()
-		s.groups[key] = g
 	}
+	if !b.stream.client.takePlace(g) {
+		return false
+	}
+	s.groups[key] = g
 	b.group, b.holder, b.isAnswered, b.hasReport = g, newHolder(), false, true
 	b.isReturning = b.isReturning && b.reportedAt.IsZero() // a report with another answer proves that no grant is in force
 	g.buckets[b.holder] = b
+	return true
 }
+
+var hashSeed = maphash.MakeSeed()
 
 func (s *Service) leaveGroup(b *bucket) {
 	g := b.group
@@ -54,6 +65,9 @@ func (s *Service) leaveGroup(b *bucket) {
 	}
 	delete(g.buckets, b.holder)
 	b.group = nil
+	c, lifetime := b.stream.client, time.Duration(g.limit.TTL+g.limit.Delay)*time.Microsecond
+	s.departures = append(s.departures, departure{c, g.hash, time.Now().Add(lifetime)})
+	s.freeMemory(c, -departureMemory)
 	if len(g.buckets) == 0 {
 		delete(s.groups, g.key)
 	}
@@ -155,13 +169,14 @@ func (s *Service) accept(u *groupUpdate, now time.Time) {
 	if u.expiry > 0 {
 		g.expiry = now.Add(time.Duration(u.expiry-u.now) * time.Microsecond)
 	}
-	g.send(u.grants, u.holders, &g.limit)
+	s.send(u, &g.limit)
 }
 
-// send remembers the holders of this replica and sends the grants.
-func (g *group) send(grants []division.Grant, holders []division.Holder, l *division.Limit) {
+// send remembers the holders of this replica and sends the grants. Buckets whose reports found no place are refused.
+func (s *Service) send(u *groupUpdate, l *division.Limit) {
+	g := u.group
 	g.ownHolders, g.otherHolders, g.otherGranted = nil, 0, 0
-	for _, h := range holders {
+	for _, h := range u.holders {
 		if g.buckets[h.ID] != nil {
 			g.ownHolders = append(g.ownHolders, h)
 		} else {
@@ -169,7 +184,13 @@ func (g *group) send(grants []division.Grant, holders []division.Holder, l *divi
 			g.otherGranted += perSecond(&h, h.MaxRate)
 		}
 	}
-	for _, grant := range grants {
+	for _, r := range u.reports {
+		_, isHolder := slices.BinarySearchFunc(u.holders, r.Holder, func(h division.Holder, id division.HolderID) int { return cmp.Compare(h.ID, id) })
+		if b := g.buckets[r.Holder]; b != nil && !isHolder {
+			s.refuse(b, g.path)
+		}
+	}
+	for _, grant := range u.grants {
 		if b := g.buckets[grant.Holder]; b != nil {
 			b.sendGrant(grant, l)
 		}
@@ -217,6 +238,7 @@ func (s *Service) fallBack(g *group, now time.Time) {
 	}
 	l.Rate, l.Burst = int64(float64(l.Rate)*ratio), max(int64(float64(l.Burst)*ratio), 1)
 	storeTime := g.storeTime + now.Sub(g.updatedAt).Microseconds()
-	grants := g.fallback.Apply(&l, storeTime, division.Update{Reports: u.reports, OwnHolders: g.ownHolders})
-	g.send(grants, g.fallback.Holders(), &l)
+	u.grants = g.fallback.Apply(&l, storeTime, division.Update{Reports: u.reports, OwnHolders: g.ownHolders})
+	u.holders = g.fallback.Holders()
+	s.send(u, &l)
 }
