@@ -61,7 +61,7 @@ func TestOneAddressLeavesHalfOfTheMemoryToOthers(t *testing.T) {
 		o.MaxBuckets = 100
 		s, _ := start(t, o)
 		var closeStreams []func()
-		isRefused := false
+		refused := 0
 		for i := range 500 {
 			p, closeStream, ended := openFrom(t, s, "10.0.0.1")
 			closeStreams = append(closeStreams, closeStream)
@@ -69,16 +69,16 @@ func TestOneAddressLeavesHalfOfTheMemoryToOthers(t *testing.T) {
 			case p.reports <- tenants(strings.Repeat("x", 1100)+fmt.Sprint(i, "-"), 100):
 			case err := <-ended:
 				assert.Equal(t, codes.ResourceExhausted, status.Code(err))
-				isRefused = true
+				refused++
 			}
 			synctest.Wait()
 		}
-		assert.True(t, isRefused)
+		assert.Positive(t, refused)
 		assert.LessOrEqual(t, s.memory, int64(maxMemory*100/2))
 		assert.Greater(t, s.memory, int64(maxMemory*100/2*9/10))
 		stats := s.Stats()
 		assert.Positive(t, stats.Ignored)
-		assert.Positive(t, stats.Blocked)
+		assert.EqualValues(t, refused, stats.Blocked)
 
 		other, closeOther, _ := openFrom(t, s, "10.0.0.2")
 		other.reports <- tenants("other", 100)
@@ -132,7 +132,7 @@ func TestStreamsThatCloseQuicklyLeavePlacesToOthers(t *testing.T) {
 		refused, closeRefused, _ := openFrom(t, s, "10.0.0.1")
 		refused.reports <- acme()
 		synctest.Wait()
-		assert.True(t, bucketOf(s, "10.0.0.1").isRefused)
+		assert.Nil(t, bucketOf(s, "10.0.0.1").group)
 		for _, ip := range []string{"10.0.0.2", "10.0.0.3"} {
 			p, closeStream, _ := openFrom(t, s, ip)
 			p.reports <- acme()
@@ -252,11 +252,25 @@ func TestClientWithManyBucketsDelaysOnlyItself(t *testing.T) {
 	})
 }
 
+func TestMemoryOfBucketsIsTakenUpToHalf(t *testing.T) {
+	s := New(newOptions(t, local.NewQuotas(), ""))
+	long := bucket{key: strings.Repeat("x", 1000)}
+	assert.EqualValues(t, bucketMemory+4000, long.memoryBytes())
+	c := &client{}
+	assert.True(t, s.takeMemory(c, maxMemory*1000/2))
+	assert.False(t, s.takeMemory(c, 1))
+	assert.True(t, s.takeMemory(&client{}, maxMemory*1000/4))
+}
+
 func TestLongDomainIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
 		p, _, ended := open(t, s)
 		m := usage(map[string]string{"tenant": "a"}, 1)
+		m.Domain = strings.Repeat("x", maxIDBytes)
+		p.reports <- m
+		require.Empty(t, (<-p.responses).GetBucketAction(), "a domain of 4096 bytes ends no stream")
+		m = usage(map[string]string{"tenant": "a"}, 1)
 		m.Domain = strings.Repeat("x", maxIDBytes+1)
 		p.reports <- m
 		assert.ErrorContains(t, <-ended, "domain: got 4097 bytes, want at most 4096")

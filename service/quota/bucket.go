@@ -37,7 +37,6 @@ type bucket struct {
 	hasReport        bool      // the next update of the group counts the report
 	isReturning      bool      // the Envoy had another stream before
 	isAnswered       bool      // the bucket has got a share in this group
-	isRefused        bool      // the group has no place for the bucket
 	usedAt           time.Time // the last report with a request
 }
 
@@ -150,7 +149,7 @@ func (s *Service) evaluate(b *bucket) {
 	b.rule = noAnswer
 	if b.group == nil || b.group.key != key {
 		s.leaveGroup(b)
-		if b.isRefused = !s.joinGroup(b, key); b.isRefused {
+		if !s.joinGroup(b, key) {
 			b.rule = denyAll
 			s.refuse(b, found.Path)
 			return

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -23,8 +24,8 @@ type departure struct {
 	expiry time.Time
 }
 
-// The bytes that count for a stream, for a departure, and for a bucket in addition to idCopies times the bytes of its id. All streams and
-// buckets together may have maxMemory bytes for each of the MaxBuckets that a stream may have.
+// The bytes that count for a stream, for a departure, and for a bucket in addition to idCopies times the bytes of its id. All
+// together may have maxMemory bytes for each of the MaxBuckets that a stream may have.
 const (
 	streamMemory    = 32 << 10
 	departureMemory = 128
@@ -35,10 +36,7 @@ const (
 
 // join returns the client with this address for one more stream, or nil if the client uses too much memory.
 func (s *Service) join(ip string) *client {
-	c := s.clients[ip]
-	if c == nil {
-		c = &client{ip: ip, holders: map[uint64]int{}}
-	}
+	c := cmp.Or(s.clients[ip], &client{ip: ip, holders: map[uint64]int{}})
 	if !s.takeMemory(c, streamMemory) {
 		return nil
 	}
@@ -64,15 +62,6 @@ func (s *Service) freeMemory(c *client, bytes int64) {
 	if c.memory == 0 {
 		delete(s.clients, c.ip)
 	}
-}
-
-// takePlace counts one more holder of c in g. It returns false if c would have more holders than there are free places.
-func (c *client) takePlace(g *group) bool {
-	if c.holders[g.hash] >= division.MaxHolders-len(g.buckets)-g.otherHolders {
-		return false
-	}
-	c.holders[g.hash]++
-	return true
 }
 
 // forgetDepartures ends the departures whose grants have expired.

@@ -1,9 +1,7 @@
 package quota
 
 import (
-	"cmp"
 	"hash/maphash"
-	"slices"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -39,24 +37,23 @@ type group struct {
 	fallback   *division.State
 }
 
-// joinGroup adds b to the group with this key. It returns false if the group has no place for b.
+// joinGroup adds b to the group with this key. It returns false if the client has as many holders there as places are free.
 func (s *Service) joinGroup(b *bucket, key string) bool {
-	g := s.groups[key]
+	g, c := s.groups[key], b.stream.client
 	if g == nil {
-		g = &group{key: key, hash: maphash.String(hashSeed, key), buckets: map[division.HolderID]*bucket{}, updatedAt: s.lastStore}
+		g = &group{key: key, hash: maphash.String(s.hashSeed, key), buckets: map[division.HolderID]*bucket{}, updatedAt: s.lastStore}
 		g.storeTime = g.updatedAt.UnixMicro()
 	}
-	if !b.stream.client.takePlace(g) {
+	if c.holders[g.hash] >= division.MaxHolders-len(g.buckets)-g.otherHolders {
 		return false
 	}
+	c.holders[g.hash]++
 	s.groups[key] = g
 	b.group, b.holder, b.isAnswered, b.hasReport = g, newHolder(), false, true
 	b.isReturning = b.isReturning && b.reportedAt.IsZero() // a report with another answer proves that no grant is in force
 	g.buckets[b.holder] = b
 	return true
 }
-
-var hashSeed = maphash.MakeSeed()
 
 func (s *Service) leaveGroup(b *bucket) {
 	g := b.group
@@ -65,9 +62,8 @@ func (s *Service) leaveGroup(b *bucket) {
 	}
 	delete(g.buckets, b.holder)
 	b.group = nil
-	c, lifetime := b.stream.client, time.Duration(g.limit.TTL+g.limit.Delay)*time.Microsecond
-	s.departures = append(s.departures, departure{c, g.hash, time.Now().Add(lifetime)})
-	s.freeMemory(c, -departureMemory)
+	s.departures = append(s.departures, departure{b.stream.client, g.hash, time.Now().Add(time.Duration(g.limit.TTL+g.limit.Delay) * time.Microsecond)})
+	s.freeMemory(b.stream.client, -departureMemory)
 	if len(g.buckets) == 0 {
 		delete(s.groups, g.key)
 	}
@@ -169,14 +165,13 @@ func (s *Service) accept(u *groupUpdate, now time.Time) {
 	if u.expiry > 0 {
 		g.expiry = now.Add(time.Duration(u.expiry-u.now) * time.Microsecond)
 	}
-	s.send(u, &g.limit)
+	s.send(g, u.grants, u.holders, &g.limit)
 }
 
-// send remembers the holders of this replica and sends the grants. Buckets whose reports found no place are refused.
-func (s *Service) send(u *groupUpdate, l *division.Limit) {
-	g := u.group
+// send remembers the holders of this replica and sends the grants.
+func (s *Service) send(g *group, grants []division.Grant, holders []division.Holder, l *division.Limit) {
 	g.ownHolders, g.otherHolders, g.otherGranted = nil, 0, 0
-	for _, h := range u.holders {
+	for _, h := range holders {
 		if g.buckets[h.ID] != nil {
 			g.ownHolders = append(g.ownHolders, h)
 		} else {
@@ -184,14 +179,10 @@ func (s *Service) send(u *groupUpdate, l *division.Limit) {
 			g.otherGranted += perSecond(&h, h.MaxRate)
 		}
 	}
-	for _, r := range u.reports {
-		_, isHolder := slices.BinarySearchFunc(u.holders, r.Holder, func(h division.Holder, id division.HolderID) int { return cmp.Compare(h.ID, id) })
-		if b := g.buckets[r.Holder]; b != nil && !isHolder {
+	for _, grant := range grants {
+		if b := g.buckets[grant.Holder]; b != nil && grant.Rate == 0 && len(holders) >= division.MaxHolders {
 			s.refuse(b, g.path)
-		}
-	}
-	for _, grant := range u.grants {
-		if b := g.buckets[grant.Holder]; b != nil {
+		} else if b != nil {
 			b.sendGrant(grant, l)
 		}
 	}
@@ -238,7 +229,6 @@ func (s *Service) fallBack(g *group, now time.Time) {
 	}
 	l.Rate, l.Burst = int64(float64(l.Rate)*ratio), max(int64(float64(l.Burst)*ratio), 1)
 	storeTime := g.storeTime + now.Sub(g.updatedAt).Microseconds()
-	u.grants = g.fallback.Apply(&l, storeTime, division.Update{Reports: u.reports, OwnHolders: g.ownHolders})
-	u.holders = g.fallback.Holders()
-	s.send(u, &l)
+	grants := g.fallback.Apply(&l, storeTime, division.Update{Reports: u.reports, OwnHolders: g.ownHolders})
+	s.send(g, grants, g.fallback.Holders(), &l)
 }

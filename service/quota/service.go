@@ -12,6 +12,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"hash/maphash"
 	"log/slog"
 	"slices"
 	"sync"
@@ -49,7 +50,8 @@ type Options struct {
 // Service is Envoy's RateLimitQuotaService.
 type Service struct {
 	rlqsv3.UnimplementedRateLimitQuotaServiceServer
-	options Options
+	options  Options
+	hashSeed maphash.Seed // of group.hash
 
 	failureLog, ignoredLog *rate.Limiter // bound the log lines to one a minute
 
@@ -101,7 +103,7 @@ func New(o Options) *Service {
 	everyMinute := func() *rate.Limiter { return rate.NewLimiter(rate.Every(time.Minute), 1) }
 	return &Service{
 		options: o, streams: map[*stream]bool{}, clients: map[string]*client{}, groups: map[string]*group{}, lastStore: time.Now(),
-		failureLog: everyMinute(), ignoredLog: everyMinute(),
+		hashSeed: maphash.MakeSeed(), failureLog: everyMinute(), ignoredLog: everyMinute(),
 	}
 }
 

@@ -180,8 +180,8 @@ func (s *Service) take(st *stream, usages []*rlqsv3.RateLimitQuotaUsageReports_B
 			continue
 		}
 		isTaken = true
-		if b.isRefused {
-			s.evaluate(b)
+		if b.rule == denyAll {
+			s.evaluate(b) // the limit may have a free place now
 		}
 		b.count(usage, now)
 		if b.group != nil {
