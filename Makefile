@@ -114,6 +114,9 @@ parity: build ## Run the tests of envoyproxy/ratelimit against rls, and send the
 	@GOBIN=$(CURDIR)/.tools $(GO) install $(INCUMBENT)
 	$(WITH_PARITY) $(GO) test -tags parity -count=1 -timeout 30m -v ./test/parity/...
 
+# With GOGC=400 the linters use a third less CPU time. GOMEMLIMIT bounds the memory that this costs.
+lint: export GOGC = 400
+lint: export GOMEMLIMIT = 4GiB
 lint: ## Run the linters of .golangci.yml in all modules, and actionlint for .github
 	@for module in . $(NESTED_MODULES); do \
 		echo "lint $$module"; \

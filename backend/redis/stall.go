@@ -76,7 +76,7 @@ func (l *Limiter) FindStalls(ctx context.Context) []Finding {
 	for _, instance := range l.instances {
 		servers, _ := l.serversOf(ctx, instance) // Check reports the error
 		for _, s := range servers {
-			if f, ok := findStall(ctx, s.server, &l.cpuWatch); ok {
+			if f, ok := findStall(ctx, s.server, &l.cpuWatch, l.Timeout()); ok {
 				findings = append(findings, instance.setServer(instance.addressOf(s.server), f)...)
 			}
 		}
@@ -84,7 +84,7 @@ func (l *Limiter) FindStalls(ctx context.Context) []Finding {
 	return findings
 }
 
-func findStall(ctx context.Context, s *server, w *cpuWatch) (_ Finding, ok bool) {
+func findStall(ctx context.Context, s *server, w *cpuWatch, timeout time.Duration) (_ Finding, ok bool) {
 	var durations []time.Duration
 	for end := time.Now().Add(stallWatchTime); time.Now().Before(end) && wait.Sleep(ctx, stallWatchPause); {
 		start := time.Now()
@@ -98,14 +98,20 @@ func findStall(ctx context.Context, s *server, w *cpuWatch) (_ Finding, ok bool)
 	if len(durations) == 0 {
 		return Finding{}, false
 	}
+	return describeTrips(durations, timeout), true
+}
+
+// describeTrips warns of two stalls or more, and of a single stall that reaches timeout, because it makes calls fail.
+func describeTrips(durations []time.Duration, timeout time.Duration) Finding {
 	slices.Sort(durations)
 	usualTime, slowestDuration := durations[len(durations)/2], durations[len(durations)-1]
+	secondSlowest := durations[max(len(durations)-2, 0)]
 	f := Finding{
 		Check: CheckTimeout, Level: LevelNote,
 		Text: fmt.Sprintf("of %d round trips in two seconds, the usual one took %v, the slowest %v", len(durations), usualTime.Round(10*time.Microsecond), slowestDuration.Round(10*time.Microsecond)),
 	}
-	if isStall(slowestDuration, usualTime) {
+	if isStall(slowestDuration, usualTime) && (slowestDuration >= timeout || isStall(secondSlowest, usualTime)) {
 		f.Level, f.Text, f.Advice = LevelWarning, "Redis stands still, the network doesn't: "+f.Text, AdviceForStalls
 	}
-	return f, true
+	return f
 }

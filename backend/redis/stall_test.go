@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -71,4 +72,23 @@ func TestBatchOfAStarvedProcessIsNotStalled(t *testing.T) {
 	assert.False(t, w.lackedCPUTime(50*time.Millisecond), "a late wake-up before the batch")
 	w.lastWake.Store(now - 40_000)
 	assert.True(t, w.lackedCPUTime(50*time.Millisecond), "the wake-up is due")
+}
+
+func TestDoctorWarnsOfTwoStallsOrOneThatReachesTheTimeout(t *testing.T) {
+	const usual, timeout = time.Millisecond, 50 * time.Millisecond
+	for name, c := range map[string]struct {
+		slowest []time.Duration
+		want    Level
+	}{
+		"no stall":           {[]time.Duration{minStall - 1, minStall - 1}, LevelNote},
+		"a short stall":      {[]time.Duration{timeout - 1}, LevelNote},
+		"two short stalls":   {[]time.Duration{minStall, timeout - 1}, LevelWarning},
+		"a stall of timeout": {[]time.Duration{timeout}, LevelWarning},
+	} {
+		t.Run(name, func(t *testing.T) {
+			durations := slices.Concat(c.slowest, slices.Repeat([]time.Duration{usual}, 10))
+			assert.Equal(t, c.want, describeTrips(durations, timeout).Level)
+		})
+	}
+	assert.Equal(t, LevelNote, describeTrips([]time.Duration{timeout}, timeout).Level, "nothing to compare with")
 }

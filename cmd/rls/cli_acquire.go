@@ -53,7 +53,7 @@ func newAcquire() *cobra.Command {
 			descriptorHelp + "\n\n" +
 			"Exit code: the exit code of the command, or 128 plus the number of the signal that killed it.\n" +
 			"Other exit codes: 124 if no permit came within --timeout, 125 if rls failed, 126 if the command\n" +
-			"can't be run, 127 if it was not found. rls passes signals on to the command.",
+			"can't be run, 127 if the command was not found. rls passes signals on to the command.",
 		Example: "  rls acquire -d jobs queue=reports --timeout 1m -- ./report.sh\n" +
 			"  rls acquire -d partner api=orders -n 5 -- curl https://partner.example/orders",
 		Args: cobra.ArbitraryArgs, // RunE checks the arguments, so that a mistake has the exit code 125

@@ -15,11 +15,15 @@ import (
 )
 
 // rulePaths returns the paths of rules. With --limits, it returns the rules of these files. Otherwise it returns the rules
-// in force in the service at --admin. If the service does not answer, it returns the rules of the files at LIMITS_PATH.
+// in force in the service at --admin. If the service does not answer within a second, or within --timeout, it returns the
+// rules of the files at LIMITS_PATH.
 func rulePaths(cmd *cobra.Command, filter string) (paths []string) {
 	client, files := adminClient{addr: "localhost:6070", timeout: time.Second}, []string{os.Getenv("LIMITS_PATH")}
 	if flag := cmd.Flag("admin"); flag != nil {
 		client.addr = flag.Value.String()
+	}
+	if flag := cmd.Flag("timeout"); flag != nil && flag.Changed {
+		client.timeout, _ = cmd.Flags().GetDuration("timeout")
 	}
 	flag, answer := cmd.Flag("limits"), live.RulesAnswer{}
 	if flag != nil && flag.Changed {

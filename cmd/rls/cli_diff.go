@@ -19,9 +19,9 @@ func newDiff() *cobra.Command {
 		Use:   "diff OLD NEW",
 		Short: "Show which requests new limits files change",
 		Long: "Compares the limits files OLD and NEW (files or directories, or - for the standard input).\n" +
-			"Prints rules that are new, gone, looser or tighter, counters that are kept or new, and requests\n" +
-			"that match another rule.\n" +
-			"Exit code: 0 without changes, 1 on an error, 2 if the same requests pass (for example, only\n" +
+			"Prints which rules are new, gone, looser or tighter, which counters stay or start at 0, and which\n" +
+			"requests match another rule.\n" +
+			"Exit code: 0 if nothing changes, 1 on an error, 2 if the same requests pass (for example, if only\n" +
 			"metadata changes), 3 if limits only get looser, 4 if a limit gets tighter or can deny other requests.",
 		Args: argCount(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {

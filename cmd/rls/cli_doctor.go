@@ -41,9 +41,9 @@ func newDoctor() *cobra.Command {
 			"limits files, the addresses of the listeners, the certificates, the rights of files, and\n" +
 			"Redis (rights of the user, settings and state). The command writes only its own keys to Redis,\n" +
 			"and deletes these keys.\n" +
-			"With --settings, the command only prints each setting with its value in this environment, and what\n" +
-			"the setting does compared with envoyproxy/ratelimit: the same, something different, or nothing. Secrets\n" +
-			"are not shown. Exit code: 0 without problems, else 1.",
+			"With --settings, the command only prints each setting with its value in this environment, and whether\n" +
+			"the setting does the same as in envoyproxy/ratelimit, something different, or nothing. It prints no\n" +
+			"secrets. Exit code: 0 if there is no problem, else 1.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limits != "" {

@@ -61,9 +61,9 @@ func newLimitsShow(client *adminClient) *cobra.Command {
 		Long: "Shows each rule in force with its limits, from limits files and from changes at run time. With\n" +
 			"TEXT, the command shows only rules whose path or limit contains TEXT.\n" +
 			"With --changes, the command shows the overrides, rules and switches that were set at run time.\n" +
-			"With --replicas, the command shows the switches and each replica, the version of the last change that\n" +
-			"the replica has in force, and the hash of its limits. Replicas with equal limits have equal hashes.\n" +
-			"If a replica has not reported itself for 15 seconds, it is lost. After a minute the replica leaves the list.",
+			"With --replicas, the command shows the switches and all replicas. For each replica it shows the version\n" +
+			"of the last change in force, and the hash of the limits. Replicas with equal limits have equal hashes.\n" +
+			"A replica without a report for 15 seconds is lost. After a minute it leaves the list.",
 		Example:           "  rls limits show 'tenant=acme'\n  rls limits show --changes",
 		Args:              argCount(0, 1),
 		ValidArgsFunction: completeRule,
@@ -152,9 +152,9 @@ func newLimitsUnset(client *adminClient) *cobra.Command {
 		},
 	}
 	c.addTargetFlags(cmd, "delete a rule that was created at run time")
-	cmd.Flags().StringVar(&c.target, "target", "", "target as rls limits show --changes prints it, valid or not")
+	cmd.Flags().StringVar(&c.target, "target", "", "target of the change, as rls limits show --changes prints it; the target can be invalid")
 	addReasonFlag(cmd, &c.reason)
-	cmd.Flags().StringVar(&c.ifMatch, "if-match", "", "delete only the value with this ETag, which rls limits show --changes prints")
+	cmd.Flags().StringVar(&c.ifMatch, "if-match", "", "delete the value only if it has this ETag; rls limits show --changes prints ETags")
 	return cmd
 }
 
@@ -193,7 +193,7 @@ func newLimitsOn(client *adminClient) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "on {RULE | DOMAIN | --all}",
 		Short:             "End a switch of rls limits off",
-		Long:              "Ends a switch. The limits are then in force again.\n" + switchHelp,
+		Long:              "Ends a switch that rls limits off has set. The limits are then in force again.\n" + switchHelp,
 		Example:           "  rls limits on 'shop > tenant=acme'\n  rls limits on --all",
 		Args:              argCount(0, 1),
 		ValidArgsFunction: completeRule,
@@ -248,7 +248,7 @@ func (c *change) addTargetFlags(cmd *cobra.Command, ruleHelp string) {
 	addDomainFlag(cmd, &c.domain)
 	cmd.ValidArgsFunction = completeDescriptor
 	cmd.Flags().BoolVar(&c.isRule, "rule", false, ruleHelp)
-	cmd.Flags().BoolVar(&c.isAll, "all", false, "all requests, in place of a descriptor: replaces SHADOW_MODE")
+	cmd.Flags().BoolVar(&c.isAll, "all", false, "shadow mode of all requests, in place of the limits of a descriptor; replaces SHADOW_MODE")
 	cmd.MarkFlagsMutuallyExclusive("all", "domain")
 	cmd.MarkFlagsMutuallyExclusive("all", "rule")
 }
@@ -259,7 +259,7 @@ func (c *change) addPutFlags(cmd *cobra.Command, endHelp string) {
 	fs.DurationVar(&c.duration, "for", 0, "duration of the change, such as 90s or 1h"+endHelp)
 	addReasonFlag(cmd, &c.reason)
 	fs.BoolVar(&c.isDryRun, "dry-run", false, "print the change without making it")
-	fs.StringVar(&c.ifMatch, "if-match", "", "change only the value with this ETag, which rls limits show --changes prints")
+	fs.StringVar(&c.ifMatch, "if-match", "", "change the value only if it has this ETag; rls limits show --changes prints ETags")
 	fs.BoolVar(&c.isNew, "new", false, "fail if the target already has a value")
 }
 
@@ -383,7 +383,7 @@ func newLimitsHistory(client *adminClient) *cobra.Command {
 		Use:   "history",
 		Short: "Show the last changes: who changed what, when and why",
 		Long: "Shows the last changes of overrides, rules and switches, and of limits files and other sources,\n" +
-			"the newest first. The history does not have changes by redis-cli. If overrides are in Redis, the\n" +
+			"the newest first. Changes that were made with redis-cli are missing. If overrides are in Redis, the\n" +
 			"history also has the last 20 changes of files, without a version.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -34,8 +34,8 @@ func newPlan() *cobra.Command {
 			"files NEW, on a virtual clock. Prints which calls the new limits would have denied, by rule\n" +
 			"and by key, and which calls were denied when they were recorded. docs/planning-limits.md\n" +
 			"describes the report.\n" +
-			"Exit code: 0, 1 if a condition of --fail-if holds, 2 if a file has mistakes or no call meets a\n" +
-			"rule of NEW.",
+			"Exit code: 1 if a condition of --fail-if holds, 2 if a file has mistakes or no call meets a\n" +
+			"rule of NEW, else 0.",
 		Example: "  rls plan new-limits.yaml --from decisions.log --fail-if 'denied > 1%'\n" +
 			"  rls plan new-limits.yaml --from access.log.gz --access-log mapping.yaml --html plan.html",
 		RunE: func(cmd *cobra.Command, paths []string) error {
@@ -58,9 +58,9 @@ func newPlan() *cobra.Command {
 	}
 	requirePaths(cmd)
 	fs := cmd.Flags()
-	fs.StringArrayVar(&o.logPaths, "from", nil, "`LOG` with the recorded calls, or - for the standard input; gzip works; give the flag once for each replica")
+	fs.StringArrayVar(&o.logPaths, "from", nil, "`LOG` with the recorded calls, as it is or in gzip, or - for the standard input; repeat the flag for the log of each replica")
 	fs.StringVar(&o.mappingPath, "access-log", "", "read the logs as JSON access logs; `FILE` maps their fields to descriptors")
-	fs.StringArrayVar(&o.conditions, "fail-if", nil, "exit with 1 if the `CONDITION` holds: denied, newly_denied, newly_admitted or newly_denied_keys, > and a number or percentage")
+	fs.StringArrayVar(&o.conditions, "fail-if", nil, "exit with 1 if the `CONDITION` holds, such as 'denied > 1%': a name (denied, newly_denied, newly_admitted or newly_denied_keys), then > and a number or percentage")
 	fs.StringVar(&o.htmlPath, "html", "", "write the report to `FILE` as a web page")
 	fs.BoolVar(&o.asJSON, "json", false, "print the report as JSON")
 	fs.IntVar(&o.MaxKeys, "keys", 20, "maximum number of keys in the report")

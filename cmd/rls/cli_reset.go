@@ -26,10 +26,9 @@ func newReset() *cobra.Command {
 		Short: "Reset the counters of a request, or all counters that start with its entries",
 		Long: "Resets the counters of a request. The descriptor has the keys and values of the request.\n" +
 			descriptorHelp + "\n" +
-			"With --prefix, the command resets each counter whose first entries are these entries. If the last key\n" +
-			"has no value, it stands for all its values. Without entries, the command resets all counters of the\n" +
-			"domain. With --dry-run, the command only counts the counters.\n" +
-			"rls explain shows the counters.",
+			"With --prefix, the command resets all counters that begin with these entries. If the last key has no\n" +
+			"value, it stands for all values of this key. Without entries, the command resets all counters of the\n" +
+			"domain. With --dry-run, the command only counts the counters. rls explain shows single counters.",
 		Example: "  rls reset -d shop remote_address=10.0.0.1,path=/login\n" +
 			"  rls reset -d shop --prefix tenant=acme --dry-run",
 		Args: func(cmd *cobra.Command, args []string) error {

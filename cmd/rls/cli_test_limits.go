@@ -24,8 +24,8 @@ func newTest() *cobra.Command {
 		Use:   "test PATH…",
 		Short: "Run unit tests of limits",
 		Long: "Runs the tests in all PATHs. A PATH is a test file or a directory. In a directory, the command\n" +
-			"reads all files *_test.yaml. A test has requests at times of a virtual clock, and the wanted\n" +
-			"answers. docs/testing-limits.md describes test files.\n" +
+			"reads all files *_test.yaml. A test sends requests at times of a virtual clock, and says which\n" +
+			"answers it wants. docs/testing-limits.md describes test files.\n" +
 			"Exit code: 0 if all tests pass, 1 if a test fails or the coverage is too low, 2 if a file\n" +
 			"has mistakes.",
 		Example: "  rls test examples/limits_test.yaml\n" +

@@ -93,7 +93,7 @@ func newQuota() *cobra.Command {
 		Use:   "quota [TEXT]",
 		Short: "Show which Envoys share which limits",
 		Long: "Shows the shares of Envoys with the filter rate_limit_quota, in requests a second. With TEXT,\n" +
-			"the command shows only counters whose names contain TEXT. Each replica shows the Envoys that are connected to it.",
+			"the command shows only counters whose names contain TEXT. A replica knows only the Envoys that are connected to it.",
 		Example: "  rls quota 'shop|tenant=acme'\n" +
 			"  rls quota --admin https://rls:6070 --json",
 		Args: argCount(0, 1),

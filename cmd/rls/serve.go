@@ -38,7 +38,7 @@ func newServe() *cobra.Command {
 	var limits string
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Serve rate-limit calls (the default)",
+		Short: "Serve rate-limit calls (the same as rls without a command)",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limits != "" {

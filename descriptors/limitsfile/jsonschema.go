@@ -169,7 +169,7 @@ not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`do
 			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", r.Name, mark, r.ValidValues(), r.help)
 		}
 		if listedNames != nil {
-			fmt.Fprintf(&b, "\nFor these fields of %s, see the tables above: %s.\n", place, strings.Join(listedNames, ", "))
+			fmt.Fprintf(&b, "\nTables above explain these further fields of %s: %s.\n", place, strings.Join(listedNames, ", "))
 		}
 	}
 	_, err := io.WriteString(w, b.String())

@@ -111,6 +111,53 @@ func TestInvalidRulesAreRejected(t *testing.T) {
 	}
 }
 
+func TestNewRuleIsAcceptedUnlessItTakesRequestsFromOthers(t *testing.T) {
+	base := compile(t, twoDomains+`
+  - key: tier
+    descriptors:
+      - {key: page, cel: 'entries.tier == "free"', rate_limit: {unit: minute, requests_per_unit: 5}}
+`)
+	for target, c := range map[string]struct{ baseLimits, problem string }{
+		"shop|user":             {baseLimits: "no limit"},
+		"shop|tenant=acme":      {baseLimits: "100 per minute, sliding_window"},
+		"shop|tenant|user":      {baseLimits: "no limit"},
+		"shop|region|zone=1":    {baseLimits: "8 per hour, sliding_window"},
+		"shop|tier|page":        {baseLimits: "no limit"},
+		"shop|tier|page|user":   {baseLimits: "no limit"},
+		"shop|tier|page=/a":     {problem: `page=cel(entries.tier == "free") may match page=/a now, depending on other entries`},
+		"shop|region=eu|zone=1": {problem: "region matches region=eu now, and would no longer apply"},
+	} {
+		var table Table
+		table.Apply(base.set, time.Now())
+		s := table.DryRun(base.set, Field(KindRule, target), aDay, time.Now())
+		if c.problem != "" {
+			assert.ErrorContains(t, s.Problem, c.problem, target)
+			continue
+		}
+		assert.NoError(t, s.Problem, target)
+		assert.Equal(t, c.baseLimits, s.BaseLimits, target)
+	}
+}
+
+func TestRejectedRuleAddsNoDomain(t *testing.T) {
+	config, states := compile(t, twoDomains).apply(map[string]string{"|rule|bank|user=a": `{"prefix": "b", "rate_limit": {"unit": "day", "requests_per_unit": 1}}`})
+	require.Error(t, states["|rule|bank|user=a"].Problem)
+	assert.Nil(t, config.Domain("bank"))
+	assert.NotNil(t, config.Domain("shop"))
+}
+
+func TestSwitchAppliesAfterAnOverrideInEachOrder(t *testing.T) {
+	base := compile(t, twoDomains)
+	overrides := []*Override{mustParse(t, "|switch|shop|tenant", "{}"), mustParse(t, "shop|tenant", `{"requests_per_unit": 5}`), mustParse(t, "shop|plan", `{"requests_per_unit": 5}`)}
+	for range overrides {
+		overrides = append(overrides[1:], overrides[0])
+		changed, _ := base.withOverrides(overrides...)
+		off := changed.OffSwitches()
+		require.Len(t, off, 1)
+		assert.Equal(t, "shop > tenant", off[0].Path)
+	}
+}
+
 func TestConditionsOfRulesHaveTheBoundsOfAFile(t *testing.T) {
 	rule := func(condition string) string {
 		return `{` + condition + `, "rate_limit": {"unit": "day", "requests_per_unit": 1}}`

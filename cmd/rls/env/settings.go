@@ -32,26 +32,26 @@ const (
 // default and the values that it allows (parse.go). File check.go finds settings that do not fit
 // together. `make docs` writes docs/settings.md from the tags.
 type Settings struct {
-	GRPCHost                  string        `envconfig:"GRPC_HOST" default:"0.0.0.0" desc:"Address of the gRPC listener. :: listens on IPv6 and IPv4."`
+	GRPCHost                  string        `envconfig:"GRPC_HOST" default:"0.0.0.0" desc:"Address of the gRPC listener. With the address ::, rls listens on IPv6 and IPv4."`
 	GRPCPort                  int           `envconfig:"GRPC_PORT" default:"8081" min:"0" max:"65535" desc:"Port of the gRPC listener."`
-	GRPCUDS                   string        `envconfig:"GRPC_UDS" desc:"Path of a unix socket for gRPC. If set, GRPC_HOST and GRPC_PORT have no effect. rls replaces the socket of an ended process."`
+	GRPCUDS                   string        `envconfig:"GRPC_UDS" desc:"Path of a unix socket for gRPC. If this path is set, GRPC_HOST and GRPC_PORT have no effect. If a process has ended and left its socket there, rls replaces the socket."`
 	GRPCMaxMessageBytes       int           `envconfig:"GRPC_MAX_MESSAGE_BYTES" only:"rls" default:"1048576" min:"1" max:"67108864" desc:"Maximum size of a request in bytes, over gRPC and HTTP. See docs/security.md."`
 	GRPCMaxStreams            int           `envconfig:"GRPC_MAX_STREAMS" only:"rls" default:"1024" min:"1" max:"1000000" desc:"Maximum number of calls that a gRPC connection can have in flight. Clients queue further calls."`
-	GRPCMaxPendingBytes       int64         `envconfig:"GRPC_MAX_PENDING_BYTES" only:"rls" default:"16777216" min:"0" desc:"Maximum number of request bytes that the unanswered calls of all connections can have together. A request of up to 4 KiB that comes in one frame does not count. Beyond the maximum, the connection with the most bytes is cut. 0 means no bound."`
-	GRPCMaxPeerResets         int64         `envconfig:"GRPC_MAX_PEER_RESETS" only:"rls" default:"1000" min:"0" desc:"Maximum number of calls that a client can reset on one connection in a second. Each answered call allows 100 more. Six pings or other frames count as one reset. Beyond the maximum, the connection is cut. 0 means no bound."`
+	GRPCMaxPendingBytes       int64         `envconfig:"GRPC_MAX_PENDING_BYTES" only:"rls" default:"16777216" min:"0" desc:"Maximum number of request bytes that the unanswered calls of all connections can have together. A request of up to 4 KiB that comes in one frame does not count. If the calls have more bytes, rls cuts the connection with the most bytes. 0 means no bound."`
+	GRPCMaxPeerResets         int64         `envconfig:"GRPC_MAX_PEER_RESETS" only:"rls" default:"1000" min:"0" desc:"Maximum number of calls that a client can reset on one connection in a second. Each answered call allows 100 more resets. Six pings or other frames count as one reset. If a client resets more calls, rls cuts the connection. 0 means no bound."`
 	GRPCMaxConnectionIdle     time.Duration `envconfig:"GRPC_MAX_CONNECTION_IDLE" only:"rls" default:"30m" min:"0s" desc:"Time after which a gRPC connection without calls is closed. 0 means never."`
 	MaxConnections            int           `envconfig:"MAX_CONNECTIONS" only:"rls" default:"4096" min:"0" desc:"Maximum number of connections of each listener. 0 means no bound."`
 	MaxPeerConnections        int           `envconfig:"MAX_PEER_CONNECTIONS" only:"rls" default:"512" min:"0" desc:"Maximum number of connections of one IP address to each listener. Unix sockets have no such bound. 0 means no bound."`
 	CallerHeader              string        `envconfig:"CALLER_HEADER" only:"rls" desc:"Key of gRPC metadata, or HTTP header, in which each caller sends its name, such as x-envoy-node. The live page, rls top, rls tail and the decision log show the name. See docs/envoy.md."`
 	MaxCallerCallsPerSecond   int           `envconfig:"MAX_CALLER_CALLS_PER_SECOND" only:"rls" default:"0" min:"0" max:"1000000" desc:"Maximum number of calls of one caller in a second. Further calls fail with RESOURCE_EXHAUSTED, or with 429 over HTTP. A caller is known by its name in CALLER_HEADER, or else by the name in its client certificate, or else by its IP address. 0 means no bound. See docs/security.md."`
 	JSONRefunds               bool          `envconfig:"JSON_REFUNDS" only:"rls" default:"false" desc:"Allow refunds over HTTP: is_negative_hits for /json, and negative hits for /v1/check."`
-	NegativeHits              string        `envconfig:"NEGATIVE_HITS" only:"rls" default:"allow" oneof:"allow refuse" desc:"Whether requests can refund hits (is_negative_hits): allow or refuse. A rule can refuse refunds with refunds: false."`
+	NegativeHits              string        `envconfig:"NEGATIVE_HITS" only:"rls" default:"allow" oneof:"allow refuse" desc:"Whether requests can refund hits (is_negative_hits): allow or refuse. If a rule has the field refunds: false, rls refuses refunds of this rule in any case."`
 	MaxDescriptors            int           `envconfig:"MAX_DESCRIPTORS" only:"rls" default:"1024" min:"1" desc:"Maximum number of descriptors in a request. All descriptors of a request together can have 64 × MAX_DESCRIPTORS entries."`
 	MaxEntries                int           `envconfig:"MAX_ENTRIES" only:"rls" default:"256" min:"1" desc:"Maximum number of entries in a descriptor of a request."`
-	QuotaMaxBuckets           int           `envconfig:"QUOTA_MAX_BUCKETS" only:"rls" default:"1000" min:"1" max:"16384" desc:"Maximum number of quota buckets of an Envoy. All streams and buckets together may use QUOTA_MAX_BUCKETS × 64 KiB of memory. One IP address may use no more memory than it leaves free, so a single address gets half."`
-	GRPCMaxConnectionAge      time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE" default:"24h" desc:"Age at which a client must reconnect, ±10 %. In this way, new replicas get their share of the load. 0 or less means never."`
-	GRPCMaxConnectionAgeGrace time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE_GRACE" default:"1h" min:"0s" desc:"Time that calls in flight have after GRPC_MAX_CONNECTION_AGE. 0 means no bound."`
-	GRPCServerUseTLS          bool          `envconfig:"GRPC_SERVER_USE_TLS" default:"false" desc:"Use TLS on the gRPC listener. The service reads the files again when they change."`
+	QuotaMaxBuckets           int           `envconfig:"QUOTA_MAX_BUCKETS" only:"rls" default:"1000" min:"1" max:"16384" desc:"Maximum number of quota buckets of an Envoy. All streams and buckets together may use QUOTA_MAX_BUCKETS × 64 KiB of memory. One IP address may use at most half of the memory that the other addresses leave free."`
+	GRPCMaxConnectionAge      time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE" default:"24h" desc:"Age at which rls asks a client to connect again, ±10 %, so that new replicas get their share of the load. 0 or less means never."`
+	GRPCMaxConnectionAgeGrace time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE_GRACE" default:"1h" min:"0s" desc:"Time after GRPC_MAX_CONNECTION_AGE in which the calls in flight can end. Then rls closes the connection. 0 means no bound."`
+	GRPCServerUseTLS          bool          `envconfig:"GRPC_SERVER_USE_TLS" default:"false" desc:"Use TLS on the gRPC listener. The service reads the files of the certificate, key and authorities again when they change."`
 	GRPCServerTLSCert         string        `envconfig:"GRPC_SERVER_TLS_CERT" desc:"PEM file of the certificate chain of the gRPC listener."`
 	GRPCServerTLSKey          string        `envconfig:"GRPC_SERVER_TLS_KEY" desc:"PEM file of the key of GRPC_SERVER_TLS_CERT."`
 	GRPCClientTLSCACert       string        `envconfig:"GRPC_CLIENT_TLS_CACERT" desc:"PEM file of certificate authorities. If set, gRPC clients need a certificate that one of these authorities has signed (mTLS)."`
@@ -74,49 +74,49 @@ type Settings struct {
 	UsePrometheus      bool   `envconfig:"USE_PROMETHEUS" default:"false" desc:"Serve metrics at PROMETHEUS_ADDR. The debug listener always serves metrics at /metrics."`
 	PrometheusAddr     string `envconfig:"PROMETHEUS_ADDR" default:":9090" desc:"Address of the metrics listener, host:port."`
 	PrometheusPath     string `envconfig:"PROMETHEUS_PATH" default:"/metrics" desc:"Path of the metrics on the metrics listener."`
-	ResponseTimeMillis bool   `envconfig:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" default:"false" desc:"Report ratelimit_service_response_time_seconds in milliseconds, in spite of its name. The setting has no effect on names of PROMETHEUS_MAPPER_YAML."`
-	PrometheusMapper   string `envconfig:"PROMETHEUS_MAPPER_YAML" desc:"File of mappings of statsd_exporter. Metrics of envoyproxy/ratelimit then have the names and labels of these mappings on the metrics listener. If the file is missing, the setting has no effect. See docs/metrics.md."`
+	ResponseTimeMillis bool   `envconfig:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" default:"false" desc:"Report ratelimit_service_response_time_seconds in milliseconds, although its name says seconds. The setting has no effect on metrics that PROMETHEUS_MAPPER_YAML renames."`
+	PrometheusMapper   string `envconfig:"PROMETHEUS_MAPPER_YAML" desc:"File with mappings in the format of statsd_exporter. On the metrics listener, the metrics of envoyproxy/ratelimit then have the names and labels that the mappings give. If the file is missing, the setting has no effect. See docs/metrics.md."`
 
-	UseStatsd           bool          `envconfig:"USE_STATSD" default:"false" desc:"Send metrics to a statsd server. If USE_STATSD is not set, but STATSD_HOST or STATSD_PORT is, USE_STATSD counts as true, unless USE_DOG_STATSD or USE_PROMETHEUS is true. If USE_STATSD is set to false, and neither of these two is true, metrics go to the log."`
+	UseStatsd           bool          `envconfig:"USE_STATSD" default:"false" desc:"Send metrics to a statsd server. If STATSD_HOST or STATSD_PORT is set, the default is true, unless USE_DOG_STATSD or USE_PROMETHEUS is true. If you set false, and neither USE_DOG_STATSD nor USE_PROMETHEUS is true, metrics go to the log."`
 	UseDogStatsd        bool          `envconfig:"USE_DOG_STATSD" default:"false" desc:"Send metrics to DogStatsD over UDP, with tags."`
 	StatsdHost          string        `envconfig:"STATSD_HOST" default:"localhost" desc:"Host of the statsd server or DogStatsD."`
 	StatsdPort          int           `envconfig:"STATSD_PORT" default:"8125" min:"1" max:"65535" desc:"Port of the statsd server or DogStatsD."`
 	StatsdProtocol      string        `envconfig:"STATSD_PROTOCOL" default:"tcp" oneof:"tcp udp" desc:"tcp or udp, for USE_STATSD."`
-	DogStatsdMogrifiers names         `envconfig:"USE_DOG_STATSD_MOGRIFIERS" desc:"Names of mogrifiers, which rename metrics for DogStatsD: NAME,NAME. The first mogrifier whose pattern matches applies. See docs/metrics.md."`
-	ExtraTags           tags          `envconfig:"EXTRA_TAGS" desc:"Tags of all metrics: name:value,name:value. For Prometheus, these tags are labels."`
+	DogStatsdMogrifiers names         `envconfig:"USE_DOG_STATSD_MOGRIFIERS" desc:"Names of mogrifiers: NAME,NAME. A mogrifier is a pattern that renames metrics for DogStatsD. rls applies the first mogrifier whose pattern matches. See docs/metrics.md."`
+	ExtraTags           tags          `envconfig:"EXTRA_TAGS" desc:"Tags that all metrics get: name:value,name:value. For Prometheus, these tags are labels."`
 	StatsFlushInterval  time.Duration `envconfig:"STATS_FLUSH_INTERVAL" default:"10s" min:"1ms" desc:"Interval at which metrics go to statsd, DogStatsD or the log."`
 	DisableStats        bool          `envconfig:"DISABLE_STATS" default:"false" desc:"Turn off statsd, DogStatsD, metrics in the log, and USE_PROMETHEUS. The debug listener still serves /metrics."`
 
-	NearLimitRatio   float64 `envconfig:"NEAR_LIMIT_RATIO" default:"0.8" desc:"Share of a limit from which hits count as near the limit in ratelimit_service_rate_limit_near_limit."`
+	NearLimitRatio   float64 `envconfig:"NEAR_LIMIT_RATIO" default:"0.8" desc:"Share of a limit. If more than this share is spent, hits count in ratelimit_service_rate_limit_near_limit."`
 	MetricsRuleLabel bool    `envconfig:"METRICS_RULE_LABEL" only:"rls" default:"true" desc:"Give the metrics of rules the label rule. If false, rules with the same domain, key1 and key2 share their series, as in envoyproxy/ratelimit."`
 	MetricsMaxSeries int     `envconfig:"METRICS_MAX_SERIES" only:"rls" default:"1000" min:"1" max:"1000000" desc:"Maximum number of values that can have metrics of their own, for each limit with value_to_metric or detailed_metric. Hits with further values count for the value other. See docs/metrics.md."`
 
-	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" only:"rls" default:"8s" min:"0s" desc:"Time after SIGTERM in which the service still accepts calls, so that load balancers notice the stop. Health is NOT_SERVING during this time. Ctrl-C (SIGINT) skips this time. See docs/envoy.md."`
-	DrainTimeout time.Duration `envconfig:"DRAIN_TIMEOUT" only:"rls" default:"15s" min:"0s" desc:"Time that calls in flight have after DRAIN_DELAY. Debug pages and metrics then have up to 3s more."`
+	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" only:"rls" default:"8s" min:"0s" desc:"Time after SIGTERM in which the service still accepts calls while load balancers notice the stop. During this time, its health is NOT_SERVING. Ctrl-C (SIGINT) skips this time. See docs/envoy.md."`
+	DrainTimeout time.Duration `envconfig:"DRAIN_TIMEOUT" only:"rls" default:"15s" min:"0s" desc:"Time after DRAIN_DELAY in which the calls in flight can end. After this time, requests for debug pages and metrics have up to 3s more."`
 
-	LogLevel  string `envconfig:"LOG_LEVEL" default:"info" oneof:"debug info warn error trace warning fatal panic" desc:"debug, info, warn or error. trace means debug. fatal and panic mean error."`
-	LogFormat string `envconfig:"LOG_FORMAT" default:"text" desc:"text or json. Logs go to stderr."`
+	LogLevel  string `envconfig:"LOG_LEVEL" default:"info" oneof:"debug info warn error trace warning fatal panic" desc:"Lowest level of the lines that the log has: debug, info, warn or error. trace means debug. fatal and panic mean error."`
+	LogFormat string `envconfig:"LOG_FORMAT" default:"text" desc:"Format of the log: text or json. The log goes to stderr."`
 
-	DecisionLog             string  `envconfig:"DECISION_LOG" only:"rls" default:"off" oneof:"denied all off" desc:"Decisions to write as JSON lines: denied (denials and errors), all or off. See docs/observability.md."`
+	DecisionLog             string  `envconfig:"DECISION_LOG" only:"rls" default:"off" oneof:"denied all off" desc:"Which decisions the service writes as JSON lines: denied (denials and errors), all or off. See docs/observability.md."`
 	DecisionLogPath         string  `envconfig:"DECISION_LOG_PATH" only:"rls" desc:"File of the decision log. The service opens the file again on SIGHUP and when the file is renamed. If the setting is empty, the log goes to stdout."`
 	DecisionLogSample       float64 `envconfig:"DECISION_LOG_SAMPLE" only:"rls" default:"1" min:"0" max:"1" desc:"Share of the calls whose decisions are written, from 0 to 1."`
-	DecisionLogMaxPerSecond int     `envconfig:"DECISION_LOG_MAX_PER_SECOND" only:"rls" default:"1000" min:"0" max:"1000000" desc:"Maximum number of lines in a second. The busiest keys lose their lines first. The log says how many lines were dropped. 0 means no maximum."`
-	TopKeys                 string  `envconfig:"TOP_KEYS" only:"rls" default:"on" oneof:"on hashed off" desc:"Busiest keys on the live page and in rls top: on, hashed (HMAC with a key of the process) or off. Callers who may not see values of requests get hashes in any case. See docs/observability.md."`
+	DecisionLogMaxPerSecond int     `envconfig:"DECISION_LOG_MAX_PER_SECOND" only:"rls" default:"1000" min:"0" max:"1000000" desc:"Maximum number of lines of the decision log in a second. rls first drops lines of the busiest keys. The log says how many lines were dropped. 0 means no maximum."`
+	TopKeys                 string  `envconfig:"TOP_KEYS" only:"rls" default:"on" oneof:"on hashed off" desc:"How the live page and rls top show the busiest keys: on (as they are), hashed (as an HMAC with a key of the process) or off. With on, callers who may not see values of requests also get hashes. See docs/observability.md."`
 	DecisionLogHashKey      string  `envconfig:"DECISION_LOG_HASH_KEY" only:"rls" secret:"true" desc:"Secret key. If set, the decision log, live decisions and debug lines have a hash (HMAC-SHA256) in place of each value of a descriptor, and of each caller."`
 
 	TracingEnabled           bool    `envconfig:"TRACING_ENABLED" default:"false" desc:"Send traces of calls to a collector (OTLP). OTEL_TRACES_EXPORTER=otlp does the same. The variables OTEL_… of the OpenTelemetry SDK also apply, such as OTEL_EXPORTER_OTLP_ENDPOINT. See docs/observability.md."`
 	TracingServiceName       string  `envconfig:"TRACING_SERVICE_NAME" desc:"Service name in traces. If the setting is empty, the name is OTEL_SERVICE_NAME, or else RateLimit."`
 	TracingServiceNamespace  string  `envconfig:"TRACING_SERVICE_NAMESPACE" desc:"Service namespace in traces."`
 	TracingServiceInstanceID string  `envconfig:"TRACING_SERVICE_INSTANCE_ID" desc:"Id of this replica in traces. If the setting is empty, the id is a random UUID."`
-	TracingExporterProtocol  string  `envconfig:"TRACING_EXPORTER_PROTOCOL" oneof:"http grpc" desc:"Protocol of the collector: http or grpc. If the setting is empty, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL or else OTEL_EXPORTER_OTLP_PROTOCOL names the protocol. Without these variables, it is http."`
-	TracingSamplingRate      float64 `envconfig:"TRACING_SAMPLING_RATE" default:"1" desc:"Share of the traces to record, from 0 to 1. The share applies to calls for which Envoy has not decided. If the setting is empty and OTEL_TRACES_SAMPLER is set, that sampler decides."`
+	TracingExporterProtocol  string  `envconfig:"TRACING_EXPORTER_PROTOCOL" oneof:"http grpc" desc:"Protocol of the collector: http or grpc. If the setting is empty, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL or else OTEL_EXPORTER_OTLP_PROTOCOL names the protocol. Without these variables, the protocol is http."`
+	TracingSamplingRate      float64 `envconfig:"TRACING_SAMPLING_RATE" default:"1" desc:"Share of the calls that rls traces, from 0 to 1. If Envoy has decided whether a call is traced, rls does the same as Envoy. If the setting is empty and OTEL_TRACES_SAMPLER is set, the sampler of this name decides."`
 	OTELSDKDisabled          bool    `envconfig:"OTEL_SDK_DISABLED" only:"rls" default:"false" desc:"Turn tracing off."`
 	OTELTracesExporter       string  `envconfig:"OTEL_TRACES_EXPORTER" only:"rls" oneof:"otlp none" desc:"otlp turns tracing on, and none turns it off."`
 	OTELEndpoint             string  `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" desc:"URL of the collector, such as http://localhost:4318 for http or http://localhost:4317 for grpc. With https the connection uses TLS."`
 	OTELTracesProtocol       string  `envconfig:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" only:"rls" oneof:"http/protobuf grpc" desc:"See TRACING_EXPORTER_PROTOCOL."`
 	OTELProtocol             string  `envconfig:"OTEL_EXPORTER_OTLP_PROTOCOL" only:"rls" oneof:"http/protobuf grpc" desc:"See TRACING_EXPORTER_PROTOCOL."`
 
-	LimitsPath                      string        `envconfig:"LIMITS_PATH" only:"rls" desc:"Limits file, or directory of limits files. If set, the RUNTIME_ settings of paths have no effect. The flag --limits replaces LIMITS_PATH."`
+	LimitsPath                      string        `envconfig:"LIMITS_PATH" only:"rls" desc:"Limits file, or directory of limits files. If LIMITS_PATH is set, the RUNTIME_ settings of paths have no effect. The flag --limits replaces LIMITS_PATH."`
 	LimitsCandidate                 string        `envconfig:"LIMITS_CANDIDATE" only:"rls" desc:"Limits file, or directory of limits files, to evaluate beside the limits in force. The candidate changes no answer. Metrics, the live page and explain show what the candidate would deny. See docs/planning-limits.md."`
 	RuntimeRoot                     string        `envconfig:"RUNTIME_ROOT" default:"/srv/runtime_data/current" desc:"The service reads limits from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY."`
 	RuntimeSubdirectory             string        `envconfig:"RUNTIME_SUBDIRECTORY" desc:"See RUNTIME_ROOT."`
@@ -126,10 +126,10 @@ type Settings struct {
 	SourcePollInterval              time.Duration `envconfig:"SOURCE_POLL_INTERVAL" only:"rls" default:"500ms" min:"100ms" desc:"Interval at which limits files are checked for changes. A change is in force after one to two intervals."`
 	MergeDomainConfig               bool          `envconfig:"MERGE_DOMAIN_CONFIG" default:"false" desc:"Merge files of the same domain. If false, two files of the same domain are an error."`
 	CalendarMonths                  bool          `envconfig:"USE_CALENDAR_MONTH_RATE_LIMIT" default:"false" desc:"Let fixed windows of a month follow the calendar of UTC, unless a limit has another timezone. If false, a month is 30 days. See docs/limits.md."`
-	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start even without valid limits files. Calls fail with FAILED_PRECONDITION until valid limits arrive. A service with xDS always starts without limits. It is healthy before the first update only if this setting is true."`
+	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start even without valid limits files. Calls fail with FAILED_PRECONDITION until valid limits arrive. A service with xDS always starts without limits. Before the first update, such a service is healthy only if this setting is true."`
 	HealthyWithAtLeastOneConfigLoad bool          `envconfig:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Be healthy only while at least one domain is loaded."`
 
-	OverridesEnabled bool `envconfig:"OVERRIDES_ENABLED" only:"rls" default:"false" desc:"Read overrides, rules and switches of run time from Redis (REDIS_URL). If a process counts in its own memory and the admin API is on, the process has changes of its own without this setting. See docs/overrides.md."`
+	OverridesEnabled bool `envconfig:"OVERRIDES_ENABLED" only:"rls" default:"false" desc:"Keep changes of limits at run time (overrides, rules and switches) in Redis (REDIS_URL), for all replicas. If a process counts in its own memory, it needs only the admin API for such changes, and keeps them in its memory. See docs/overrides.md."`
 
 	ConfigType         string        `envconfig:"CONFIG_TYPE" default:"FILE" oneof:"FILE GRPC_XDS_SOTW" desc:"Source of limits: FILE, or GRPC_XDS_SOTW for an xDS server."`
 	XDSServer          string        `envconfig:"CONFIG_GRPC_XDS_SERVER_URL" default:"localhost:18000" desc:"Address of the xDS server, host:port."`
@@ -142,14 +142,14 @@ type Settings struct {
 	XDSTLSCACert       string        `envconfig:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT" desc:"PEM file of certificate authorities to trust, in addition to the authorities of the system."`
 	XDSTLSSAN          string        `envconfig:"CONFIG_GRPC_XDS_SERVER_TLS_SAN" desc:"Name to verify in the server's certificate instead of the host."`
 	XDSBackoffInitial  time.Duration `envconfig:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" default:"1s" min:"1ms" desc:"Pause after the first failed attempt to reach the xDS server. Each further failure doubles the pause."`
-	XDSBackoffMax      time.Duration `envconfig:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" default:"60s" min:"1ms" desc:"Maximum pause, before XDS_CLIENT_BACKOFF_RANDOM_FACTOR changes the pause."`
-	XDSBackoffRandom   float64       `envconfig:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" default:"0.5" min:"0" desc:"Share by which a pause is randomly longer or shorter. Values above 1 count as 1."`
+	XDSBackoffMax      time.Duration `envconfig:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" default:"60s" min:"1ms" desc:"Longest pause. XDS_CLIENT_BACKOFF_RANDOM_FACTOR can still make the pause longer."`
+	XDSBackoffRandom   float64       `envconfig:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" default:"0.5" min:"0" desc:"Share by which a pause is randomly longer or shorter. With 0.5, a pause of 10s takes 5s to 15s. Values above 1 count as 1."`
 	XDSBackoffJitter   bool          `envconfig:"XDS_CLIENT_BACKOFF_JITTER" default:"true" desc:"Vary pauses by XDS_CLIENT_BACKOFF_RANDOM_FACTOR."`
 	XDSMaxMessageBytes int           `envconfig:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" default:"0" min:"0" desc:"Maximum size of a response of the xDS server in bytes. 0 means 16 MiB."`
 
 	ShadowMode              bool   `envconfig:"SHADOW_MODE" default:"false" desc:"Answer OK to every request. The status of each descriptor in the response stays as it is."`
 	QuotaMode               bool   `envconfig:"QUOTA_MODE" default:"false" desc:"Treat every descriptor as if it had quota_mode."`
-	ResponseHeadersEnabled  bool   `envconfig:"LIMIT_RESPONSE_HEADERS_ENABLED" default:"false" desc:"Send the three headers below."`
+	ResponseHeadersEnabled  bool   `envconfig:"LIMIT_RESPONSE_HEADERS_ENABLED" default:"false" desc:"Send the headers that the next three settings name."`
 	LimitHeader             string `envconfig:"LIMIT_LIMIT_HEADER" default:"RateLimit-Limit" desc:"Name of the header with requests_per_unit."`
 	RemainingHeader         string `envconfig:"LIMIT_REMAINING_HEADER" default:"RateLimit-Remaining" desc:"Name of the header with the remaining hits."`
 	ResetHeader             string `envconfig:"LIMIT_RESET_HEADER" default:"RateLimit-Reset" desc:"Name of the header with the seconds until the limit resets."`
@@ -158,22 +158,22 @@ type Settings struct {
 	ResponseRuleMetadata    bool   `envconfig:"RESPONSE_RULE_METADATA" only:"rls" default:"false" desc:"Add the rule, limit, code, remaining hits and source of each decision to the dynamic metadata of the response, for Envoy's access log. See docs/observability.md."`
 
 	BackendType  string `envconfig:"BACKEND_TYPE" oneof:"redis memcache local" desc:"Place of the counters: redis, memcache (see docs/memcached.md) or local. An empty value means redis if REDIS_URL is set, or else local. If neither REDIS_URL nor BACKEND_TYPE is set, other settings of Redis (REDIS_…) are an error."`
-	LocalMaxKeys int    `envconfig:"LOCAL_MAX_KEYS" only:"rls" default:"1000000" min:"1" desc:"Maximum number of counters in the memory of this process. At this number, rls evicts expired counters first, and then the least spent counters."`
-	AllOrNone    bool   `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"Charge either all descriptors of a request, or none if one is over its limit. See docs/redis.md."`
+	LocalMaxKeys int    `envconfig:"LOCAL_MAX_KEYS" only:"rls" default:"1000000" min:"1" desc:"Maximum number of counters in the memory of this process. When the memory has this number of counters, rls evicts expired counters first, and then the counters that have spent the least."`
+	AllOrNone    bool   `envconfig:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" default:"false" desc:"If one descriptor of a request is over its limit, charge none of the descriptors. If the setting is false, the other descriptors are charged. See docs/redis.md."`
 
 	DenyCacheBytes          int     `envconfig:"LOCAL_CACHE_SIZE_IN_BYTES" default:"4194304" max:"17179869184" desc:"Memory for cached denials, up to 16 GiB. The process answers a cached denial without Redis until the denial ends. A denial takes 64 bytes. 0 means no cache."`
-	CacheKeyPrefix          string  `envconfig:"CACHE_KEY_PREFIX" max:"64" desc:"Prefix of every key in Redis or memcached, up to 64 bytes."`
-	ExpirationJitterMax     int64   `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Maximum of the random time, in seconds, that rls adds to the expiry of a key in Redis or memcached, so that keys do not expire together."`
-	RedisType               string  `envconfig:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"single, sentinel or cluster."`
-	RedisURL                string  `envconfig:"REDIS_URL" secret:"true" desc:"single: host:port, the path of a socket, redis://, rediss:// or unix://. sentinel: master,host:port,…. cluster: host:port,…."`
-	RedisSocketType         string  `envconfig:"REDIS_SOCKET_TYPE" oneof:"tcp unix" desc:"tcp or unix. An empty value means unix if the URL is a path, or else tcp."`
-	RedisAuth               string  `envconfig:"REDIS_AUTH" secret:"true" desc:"password or user:password."`
+	CacheKeyPrefix          string  `envconfig:"CACHE_KEY_PREFIX" max:"64" desc:"Prefix of every key in Redis or memcached. The prefix has at most 64 bytes."`
+	ExpirationJitterMax     int64   `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Longest random time, in seconds, that rls adds to the expiry of a key in Redis or memcached. With this time, keys do not all expire at once."`
+	RedisType               string  `envconfig:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"Kind of Redis: single, sentinel or cluster."`
+	RedisURL                string  `envconfig:"REDIS_URL" secret:"true" desc:"Address of Redis. For the type single, this is host:port, the path of a socket, or a URL with redis://, rediss:// or unix://. For sentinel: the name of the master, then the sentinels, as in master,host:port,host:port. For cluster: nodes, as in host:port,host:port."`
+	RedisSocketType         string  `envconfig:"REDIS_SOCKET_TYPE" oneof:"tcp unix" desc:"Kind of connection to Redis: tcp or unix. An empty value means unix if the URL is a path, or else tcp."`
+	RedisAuth               string  `envconfig:"REDIS_AUTH" secret:"true" desc:"Password of Redis, or user:password."`
 	RedisAuthFile           string  `envconfig:"REDIS_AUTH_FILE" only:"rls" desc:"File with password or user:password, in place of REDIS_AUTH. The service reads the file for each new connection, so a changed password needs no restart. See docs/redis.md."`
 	RedisSentinelAuth       string  `envconfig:"REDIS_SENTINEL_AUTH" secret:"true" desc:"As REDIS_AUTH, for sentinels."`
 	RedisPoolSize           int     `envconfig:"REDIS_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"Maximum number of connections to each node. 0 means enough connections for all batches in flight. With fewer connections, fewer batches are in flight. In a cluster, the number is at least REDIS_CLUSTER_PARTITIONS."`
 	RedisTimeout            Timeout `envconfig:"REDIS_TIMEOUT" default:"50ms" desc:"Time limit of a whole operation: queue, round trip, retries and redirects. If Redis hangs, calls wait for this time. auto follows the measured round trip, from 50ms to 500ms. The timeout applies to Redis and to memcached. For memcached, auto means 50ms. If the value is above 1s, the service logs a warning. See docs/redis.md."`
 	RedisFallbackRatio      float64 `envconfig:"REDIS_FALLBACK_RATIO" only:"rls" default:"0.5" above:"0" max:"1" desc:"Share of each limit that each replica admits while Redis or memcached is down. The share is above 0, and at most 1. See docs/failure.md."`
-	RedisFailureMode        string  `envconfig:"REDIS_FAILURE_MODE" only:"rls" default:"local" oneof:"local allow deny" desc:"Effect of limits while Redis or memcached is down: local (count in this process), allow or deny. See docs/failure.md."`
+	RedisFailureMode        string  `envconfig:"REDIS_FAILURE_MODE" only:"rls" default:"local" oneof:"local allow deny" desc:"What rls does while Redis or memcached is down: local counts in this process, allow admits all hits, and deny denies all hits. See docs/failure.md."`
 	RedisPartitions         int     `envconfig:"REDIS_CLUSTER_PARTITIONS" only:"rls" default:"12" min:"1" max:"1024" desc:"Number of partitions of the keys in a cluster. All replicas need the same value. See docs/redis.md."`
 	RedisMaxInflightBatches int     `envconfig:"REDIS_MAX_INFLIGHT_BATCHES" only:"rls" default:"1" min:"1" max:"1024" desc:"Maximum number of batches in flight to Redis. In a cluster, each partition has this maximum."`
 	RedisMaxQueueSize       int     `envconfig:"REDIS_MAX_QUEUE_SIZE" only:"rls" default:"4096" min:"1" max:"1048576" desc:"Maximum number of hits that wait for a batch. In a cluster, each partition has this maximum. Further hits are decided without Redis, but do not count as a failure of Redis."`
@@ -184,7 +184,7 @@ type Settings struct {
 	RedisTLSCACert          string  `envconfig:"REDIS_TLS_CACERT" desc:"PEM file of certificate authorities to trust, in addition to the authorities of the system."`
 	RedisTLSSkipHostname    bool    `envconfig:"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not its name."`
 	RedisHealthCheckActive  bool    `envconfig:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" default:"false" desc:"Be unhealthy while Redis or memcached is down. If false, an outage does not affect health, because the service works without Redis."`
-	PerSecond               bool    `envconfig:"REDIS_PERSECOND" default:"false" desc:"Count limits with a window of one second in a separate Redis. A call uses both Redis at the same time."`
+	PerSecond               bool    `envconfig:"REDIS_PERSECOND" default:"false" desc:"Count limits with a window of one second in a separate Redis. If a call needs both Redis servers, rls asks them at the same time."`
 	PerSecondType           string  `envconfig:"REDIS_PERSECOND_TYPE" default:"single" oneof:"single sentinel cluster" desc:"As REDIS_TYPE."`
 	PerSecondURL            string  `envconfig:"REDIS_PERSECOND_URL" secret:"true" desc:"As REDIS_URL."`
 	PerSecondSocketType     string  `envconfig:"REDIS_PERSECOND_SOCKET_TYPE" oneof:"tcp unix" desc:"As REDIS_SOCKET_TYPE."`
@@ -195,8 +195,8 @@ type Settings struct {
 	PerSecondTLS            bool    `envconfig:"REDIS_PERSECOND_TLS" default:"false" desc:"As REDIS_TLS, with the same files."`
 
 	MemcacheHostPort        names         `envconfig:"MEMCACHE_HOST_PORT" desc:"Servers for BACKEND_TYPE=memcache: host:port,host:port. A path is a socket. All replicas need the same servers in the same order. See docs/memcached.md."`
-	MemcacheSRV             string        `envconfig:"MEMCACHE_SRV" desc:"Name with SRV records of the servers, in place of MEMCACHE_HOST_PORT: _memcache._tcp.example.com. If the name has no records at the start, the service does not start."`
-	MemcacheSRVRefresh      time.Duration `envconfig:"MEMCACHE_SRV_REFRESH" default:"0s" min:"0s" desc:"Pause between two lookups of MEMCACHE_SRV. 0 means that there is only the lookup at the start."`
+	MemcacheSRV             string        `envconfig:"MEMCACHE_SRV" desc:"Name whose SRV records list the servers, such as _memcache._tcp.example.com. The setting replaces MEMCACHE_HOST_PORT. If the name has no records at the start, the service does not start."`
+	MemcacheSRVRefresh      time.Duration `envconfig:"MEMCACHE_SRV_REFRESH" default:"0s" min:"0s" desc:"Pause between two lookups of MEMCACHE_SRV. With 0, rls looks the name up only at the start."`
 	MemcacheMaxIdleConns    int           `envconfig:"MEMCACHE_MAX_IDLE_CONNS" default:"16" min:"1" max:"65535" desc:"Maximum number of connections to each server, idle or in use. This is also the maximum number of calls that use memcached at the same time. Further calls wait."`
 	MemcacheTLS             bool          `envconfig:"MEMCACHE_TLS" default:"false" desc:"Use TLS to memcached."`
 	MemcacheTLSClientCert   string        `envconfig:"MEMCACHE_TLS_CLIENT_CERT" desc:"PEM file of the certificate of rls."`
