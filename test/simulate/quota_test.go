@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 // quotaWorld has Envoys that share a limit, and replicas whose states are in the simulated Redis. The replicas use the real
 // scripts over a real connection. The clock of the world stands still during an update.
 type quotaWorld struct {
+	sync.Mutex     // held by the goroutine that works; an update frees it while it waits for Redis
 	testing        *testing.T
 	limit, applied quota.Limit // applied differs in a mutant
 	now            int64       // microseconds
@@ -92,8 +94,7 @@ func newQuotaWorld(t *testing.T, seed uint64) *quotaWorld {
 	return w
 }
 
-// serve executes the commands of a connection. It breaks some connections before or after a state is stored, and lets another
-// replica or a loss of all data come in between the scripts of an update.
+// serve executes the commands of a connection.
 func (w *quotaWorld) serve(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	for r := bufio.NewReader(conn); ; {
@@ -101,33 +102,42 @@ func (w *quotaWorld) serve(conn net.Conn) {
 		if err != nil {
 			return
 		}
-		event, isStore := 100, args[0] == "EVAL" && len(args) == 11
-		if isStore && !w.isNested {
-			event = w.random.IntN(100)
-		}
-		switch other := w.replicas[w.random.IntN(3)]; {
-		case event < 3:
-			return
-		case event < 8 && other != w.updating:
-			w.isNested = true
-			w.update(other)
-			w.isNested = false
-		case event == 8:
-			w.loseData()
-		}
-		reply := w.server.Do(time.UnixMicro(w.now), args)
-		if isStore && reply == int64(1) {
-			w.accept(args[5], args[7])
-		} else if isStore {
-			w.conflicts++
-		}
-		if event >= 97 && event < 100 {
-			return
-		}
-		if _, err := conn.Write(resp.AppendReply(nil, reply)); err != nil {
+		reply := w.execute(args)
+		if _, err := conn.Write(reply); err != nil || reply == nil {
 			return
 		}
 	}
+}
+
+// execute returns nil to break some connections before or after a state is stored. It lets another replica or a loss of all
+// data come in between the scripts of an update.
+func (w *quotaWorld) execute(args []string) []byte {
+	w.Lock()
+	defer w.Unlock()
+	event, isStore := 100, args[0] == "EVAL" && len(args) == 11
+	if isStore && !w.isNested {
+		event = w.random.IntN(100)
+	}
+	switch other := w.replicas[w.random.IntN(3)]; {
+	case event < 3:
+		return nil
+	case event < 8 && other != w.updating:
+		w.isNested = true
+		w.update(other)
+		w.isNested = false
+	case event == 8:
+		w.loseData()
+	}
+	reply := w.server.Do(time.UnixMicro(w.now), args)
+	if isStore && reply == int64(1) {
+		w.accept(args[5], args[7])
+	} else if isStore {
+		w.conflicts++
+	}
+	if event >= 97 && event < 100 {
+		return nil
+	}
+	return resp.AppendReply(nil, reply)
 }
 
 func (w *quotaWorld) loseData() {
@@ -152,6 +162,8 @@ func (w *quotaWorld) send(e *quotaEnvoy, last *int64, deliver func()) {
 }
 
 func (w *quotaWorld) run() {
+	w.Lock()
+	defer w.Unlock()
 	for range 4000 {
 		w.step()
 	}
@@ -219,6 +231,8 @@ func (w *quotaWorld) update(r *quotaReplica) {
 	var after *quota.State
 	change := &backend.QuotaChange{Key: []byte("shop|tenant=acme")}
 	change.Apply = func(old []byte, created, now int64) ([]byte, time.Duration) {
+		w.Lock()
+		defer w.Unlock()
 		before, err := quota.Decode(old)
 		after, _ = quota.Decode(old)
 		u.IsFrozen = err != nil || now < created+w.limit.TTL+w.limit.Delay
@@ -227,7 +241,10 @@ func (w *quotaWorld) update(r *quotaReplica) {
 		w.steps[string(next)] = quotaStep{now, before.Holders(), after.Holders(), u}
 		return next, time.Minute
 	}
-	if r.store.Update(w.testing.Context(), []*backend.QuotaChange{change}); change.Err != nil {
+	w.Unlock()
+	r.store.Update(w.testing.Context(), []*backend.QuotaChange{change})
+	w.Lock()
+	if change.Err != nil {
 		w.failures++
 		return // the next update has the reports
 	}
