@@ -26,17 +26,17 @@ var (
 
 // greedyEnvoy asks for more requests than it gets, in each of its buckets. It sends all buckets in one report.
 type greedyEnvoy struct {
-	buckets          map[string]*greedyBucket // by tenant
-	report           *rlqsv3.RateLimitQuotaUsageReports
-	sent, sentBytes  int
-	taken, takenByte int // responses
+	buckets           map[string]*greedyBucket // by tenant
+	report            *rlqsv3.RateLimitQuotaUsageReports
+	sent, sentBytes   int
+	taken, takenBytes int // responses
 }
 
 type greedyBucket struct {
-	rate, burst, tokens float64 // a second; tokens have all passed
-	filledAt, expiry    time.Time
-	passed, reported    float64
-	usage               *rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage
+	rate, burst      float64 // rate is tokens a second. All tokens pass at once
+	filledAt, expiry time.Time
+	passed, reported float64
+	usage            *rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage
 }
 
 // fill lets the tokens pass that have come since the last call.
@@ -84,7 +84,7 @@ func (e *greedyEnvoy) run(p *pipe, phase time.Duration) {
 			}
 		case m := <-p.responses:
 			now := time.Now()
-			e.taken, e.takenByte = e.taken+1, e.takenByte+proto.Size(m)
+			e.taken, e.takenBytes = e.taken+1, e.takenBytes+proto.Size(m)
 			for _, action := range m.GetBucketAction() {
 				b := e.buckets[action.GetBucketId().GetBucket()["tenant"]]
 				b.fill(now)
@@ -146,7 +146,7 @@ func TestManyEnvoysShareManyLimits(t *testing.T) {
 		synctest.Wait()
 		total := func() (passed float64, sent, sentBytes, taken, takenBytes int) {
 			for _, e := range envoys {
-				sent, sentBytes, taken, takenBytes = sent+e.sent, sentBytes+e.sentBytes, taken+e.taken, takenBytes+e.takenByte
+				sent, sentBytes, taken, takenBytes = sent+e.sent, sentBytes+e.sentBytes, taken+e.taken, takenBytes+e.takenBytes
 				for _, b := range e.buckets {
 					b.fill(time.Now())
 					passed += b.passed
