@@ -32,12 +32,12 @@ type Hit struct {
 	AllOrNone bool
 }
 
-// InGroup reports whether h belongs to the group of its Take. See AllOrNone.
-func (h *Hit) InGroup() bool { return h.AllOrNone && h.N > 0 }
+// IsInGroup reports whether h belongs to the group of its Take. See AllOrNone.
+func (h *Hit) IsInGroup() bool { return h.AllOrNone && h.N > 0 }
 
 // DeniesGroup reports whether h denies its group. r is the answer to h.
 func (h *Hit) DeniesGroup(r *Result) bool {
-	return h.InGroup() && !h.Shadow && r.Err == nil && !r.Allowed
+	return h.IsInGroup() && !h.Shadow && r.Err == nil && !r.Allowed
 }
 
 // Source is the part of the service that made a decision.
@@ -90,7 +90,7 @@ const (
 	ReasonOverload                  // this process had no room to ask the backend
 )
 
-// Reasons lists all reasons but ReasonNone.
+// Reasons lists all reasons except ReasonNone.
 var Reasons = [...]Reason{ReasonOutage, ReasonBreakerOpen, ReasonLate, ReasonOverload}
 
 // String returns the name used in metrics and logs.
@@ -126,8 +126,8 @@ type Result struct {
 	Err error
 }
 
-// Degraded reports whether the fallback decided.
-func (r Result) Degraded() bool { return r.Source == SourceFallback }
+// IsDegraded reports whether the fallback decided.
+func (r Result) IsDegraded() bool { return r.Source == SourceFallback }
 
 // Limiter decides and charges hits. Implementations are safe for concurrent use.
 type Limiter interface {

@@ -17,12 +17,12 @@ func TestGroupHasHitsThatCharge(t *testing.T) {
 	deniedResult := &backend.Result{}
 	for n, want := range map[int64]bool{1: true, math.MaxInt64: true, 0: false, -1: false, math.MinInt64: false} {
 		h := &backend.Hit{N: n, AllOrNone: true}
-		assert.Equal(t, want, h.InGroup(), n)
+		assert.Equal(t, want, h.IsInGroup(), n)
 		assert.Equal(t, want, h.DeniesGroup(deniedResult), n)
 		h.Shadow = true
-		assert.Equal(t, want, h.InGroup(), n)
+		assert.Equal(t, want, h.IsInGroup(), n)
 		assert.False(t, h.DeniesGroup(deniedResult), n)
-		assert.False(t, (&backend.Hit{N: n}).InGroup(), n)
+		assert.False(t, (&backend.Hit{N: n}).IsInGroup(), n)
 	}
 }
 
@@ -33,7 +33,7 @@ func TestOnlySourcesWithCountersAreBackends(t *testing.T) {
 	backends := map[backend.Source]bool{backend.SourceLocal: true, backend.SourceRedis: true, furtherSource: true}
 	for _, s := range backend.Sources() {
 		assert.Equal(t, backends[s], s.IsBackend(), s)
-		assert.Equal(t, s == backend.SourceFallback, backend.Result{Source: s}.Degraded(), s)
+		assert.Equal(t, s == backend.SourceFallback, backend.Result{Source: s}.IsDegraded(), s)
 	}
 }
 

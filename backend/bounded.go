@@ -81,7 +81,7 @@ func (s *SubBatch) deliverLateAnswers(lateErrors []*LateError) {
 	isGroupDenied := IsGroupDenied(s.Hits, s.Results)
 	for i, e := range lateErrors {
 		r := s.Results[i]
-		r.Allowed = r.Allowed && (!isGroupDenied || !s.Hits[i].InGroup())
+		r.Allowed = r.Allowed && (!isGroupDenied || !s.Hits[i].IsInGroup())
 		e.Arrive(r)
 	}
 }

@@ -74,7 +74,7 @@ func (s Scopes) refundInstance(ctx context.Context, now time.Time, hits []Hit, r
 	refunds := NewSubBatch()
 	defer refunds.Release()
 	for i, h := range hits {
-		isCharged := h.InGroup() && results[i].Allowed && !results[i].Held // a renewal charges nothing
+		isCharged := h.IsInGroup() && results[i].Allowed && !results[i].HoldExists // a renewal charges nothing
 		if h.Limit.Scope == limit.Instance && isCharged {
 			h.N = -h.N
 			refunds.Add(i, h)

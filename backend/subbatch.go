@@ -10,7 +10,7 @@ import (
 // SubBatch is the part of a batch of hits that goes to another Limiter.
 type SubBatch struct {
 	Hits    []Hit
-	Index   []int    // Index[j] is the place of Hits[j] in the whole batch
+	Index   []int    // Index[j] is the index of Hits[j] in the whole batch
 	Results []Result // Results[j] answers Hits[j]; Take sets it
 
 	keys []byte // the memory of the keys of AddWithPrefix
@@ -58,8 +58,8 @@ func (s *SubBatch) Take(ctx context.Context, now time.Time, l Limiter) {
 
 // CopyResults copies Results to their places in the results of the whole batch.
 func (s *SubBatch) CopyResults(results []Result) {
-	for place, i := range s.Index {
-		results[i] = s.Results[place]
+	for batchIndex, i := range s.Index {
+		results[i] = s.Results[batchIndex]
 	}
 }
 
@@ -67,7 +67,7 @@ func (s *SubBatch) CopyResults(results []Result) {
 func HasGroup(hits []Hit) bool {
 	if len(hits) > 1 {
 		for i := range hits {
-			if hits[i].InGroup() {
+			if hits[i].IsInGroup() {
 				return true
 			}
 		}
@@ -94,15 +94,15 @@ func TakeDeniedGroup(ctx context.Context, now time.Time, l Limiter, hits []Hit, 
 		if !isIncluded(i) {
 			continue
 		}
-		if h.InGroup() {
+		if h.IsInGroup() {
 			h.N = 0
 		}
 		s.Add(i, h)
 	}
 	s.Take(ctx, now, l)
-	for place, i := range s.Index {
-		if h, r := &hits[i], &s.Results[place]; h.InGroup() && r.Err == nil {
-			r.Result = h.Limit.FromPeek(r.Result, h.N)
+	for batchIndex, i := range s.Index {
+		if h, r := &hits[i], &s.Results[batchIndex]; h.IsInGroup() && r.Err == nil {
+			r.Result = h.Limit.ResultFromPeek(r.Result, h.N)
 		}
 	}
 	s.CopyResults(results)

@@ -11,12 +11,12 @@ import (
 type Changes struct {
 	Added, Changed, Removed []string
 
-	// NewCounters reports that a changed limit counts in new counters, which start at zero.
-	NewCounters bool
+	// HasNewCounters reports whether a changed limit counts in new counters, which start at zero.
+	HasNewCounters bool
 }
 
 // Rules returns the number of rules, which are the descriptors with limits in force.
-func (c *Config) Rules() int {
+func (c *Config) RuleCount() int {
 	count := 0
 	c.EachRule(func(*Rule) { count++ })
 	return count
@@ -34,15 +34,15 @@ func (c *Config) EachRule(f func(*Rule)) {
 // ChangesFrom returns the changes that turn old into c. If old is nil, all descriptors of c are added.
 func (c *Config) ChangesFrom(old *Config) Changes {
 	var changes Changes
-	c.forEachChange(old, func(changed, previous *node, p path) {
+	c.forEachChange(old, func(newNode, oldNode *node, p path) {
 		switch {
-		case !changed.hasLimits():
+		case !newNode.hasLimits():
 			changes.Removed = append(changes.Removed, p.String())
-		case !previous.hasLimits():
+		case !oldNode.hasLimits():
 			changes.Added = append(changes.Added, p.String())
 		default:
 			changes.Changed = append(changes.Changed, p.String())
-			changes.NewCounters = changes.NewCounters || !previous.KeepsCounters(changed.Descriptor)
+			changes.HasNewCounters = changes.HasNewCounters || !oldNode.KeepsCounters(newNode.Descriptor)
 		}
 	})
 	return changes
@@ -62,33 +62,33 @@ func (v ValueChange) String() string {
 
 // ValueChangesFrom returns the changes that turn old into c, with the limits in words. Removed paths come last.
 func (c *Config) ValueChangesFrom(old *Config) (values []ValueChange) {
-	c.forEachChange(old, func(changed, previous *node, p path) {
+	c.forEachChange(old, func(newNode, oldNode *node, p path) {
 		v := ValueChange{Path: p.String()}
-		if previous.hasLimits() {
-			v.Old = previous.Summary()
+		if oldNode.hasLimits() {
+			v.Old = oldNode.Summary()
 		}
-		if changed.hasLimits() {
-			v.New = changed.Summary()
+		if newNode.hasLimits() {
+			v.New = newNode.Summary()
 		}
 		values = append(values, v)
 	})
 	return values
 }
 
-// forEachChange calls f with each path that has other limits in c than in old. changed is the node of c, and previous is the
+// forEachChange calls f with each path whose limits in c and in old differ. newNode is the node of c, and oldNode is the
 // node of old. At an added or removed path, one of these nodes is nil or has no limits.
-func (c *Config) forEachChange(old *Config, f func(changed, previous *node, p path)) {
-	c.forEachPair(old, func(changed, previous *node, p path) {
-		hasSameLimits := previous.hasLimits() && (previous.Descriptor == changed.Descriptor ||
-			previous.Summary() == changed.Summary() && previous.HasSameAnswers(changed.Descriptor))
-		if changed.hasLimits() && !hasSameLimits {
-			f(changed, previous, p)
+func (c *Config) forEachChange(old *Config, f func(newNode, oldNode *node, p path)) {
+	c.forEachPair(old, func(newNode, oldNode *node, p path) {
+		hasSameLimits := oldNode.hasLimits() && (oldNode.Descriptor == newNode.Descriptor ||
+			oldNode.Summary() == newNode.Summary() && oldNode.HasSameAnswers(newNode.Descriptor))
+		if newNode.hasLimits() && !hasSameLimits {
+			f(newNode, oldNode, p)
 		}
 	})
 	if old != nil {
-		old.forEachPair(c, func(previous, current *node, p path) {
-			if previous.hasLimits() && !current.hasLimits() {
-				f(current, previous, p)
+		old.forEachPair(c, func(oldNode, newNode *node, p path) {
+			if oldNode.hasLimits() && !newNode.hasLimits() {
+				f(newNode, oldNode, p)
 			}
 		})
 	}
@@ -117,8 +117,8 @@ func (s *siblingNodes) forEachPair(other *siblingNodes, parent path, f func(n, c
 		f(n, counterpart, p)
 		// A copy can share the children of its original. Shared children are compared only below the original, unless the
 		// counterpart of the copy has children of its own.
-		counterpartHasOwn := counterpart != nil && other.ownChildren(counterpart) != nil
-		if s.ownChildren(n) != nil || n.children != nil && counterpartHasOwn {
+		counterpartHasOwnChildren := counterpart != nil && other.ownChildren(counterpart) != nil
+		if s.ownChildren(n) != nil || n.children != nil && counterpartHasOwnChildren {
 			var otherChildren *siblingNodes
 			if counterpart != nil {
 				otherChildren = counterpart.children
@@ -138,7 +138,7 @@ func (c *Config) Hash() string {
 	return c.hash
 }
 
-// EachDescriptor calls f with each descriptor that has limits, in file order. The limits can be off.
+// EachDescriptor calls f with each descriptor that has limits, in file order, even if the limits are off.
 // trail has the descriptors from the root of the domain to the descriptor. f must not keep trail.
 func (c *Config) EachDescriptor(f func(domain string, trail []*limitsfile.Descriptor)) {
 	c.forEachPair(nil, func(n, _ *node, p path) {

@@ -32,8 +32,8 @@ descriptors:
   - {key: metadata, rate_limit: {unit: minute, requests_per_unit: 1}, metadata: {a: 2}}
 `
 	old, changed := compileFiles(t, before), compileFiles(t, after)
-	assert.Equal(t, 6, old.Rules())
-	assert.Equal(t, 5, changed.Rules(), "a descriptor with limits that are off is no rule")
+	assert.Equal(t, 6, old.RuleCount())
+	assert.Equal(t, 5, changed.RuleCount(), "a descriptor with limits that are off is no rule")
 	assert.Equal(t, Changes{
 		Added:   []string{"shop > new"},
 		Changed: []string{"shop > edited", "shop > parent > child=x", "shop > parent > child", "shop > metadata"},
@@ -60,7 +60,7 @@ func TestChangesReportNewCounters(t *testing.T) {
 		"a second limit":  {"value: a*\nrate_limits: [{unit: hour, requests_per_unit: 1}, {unit: day, requests_per_unit: 1}]", true},
 	} {
 		changes := compileFiles(t, oneDescriptor(test.changed)).ChangesFrom(compileFiles(t, oneDescriptor(old)))
-		assert.Equal(t, Changes{Changed: []string{"d > k=a*"}, NewCounters: test.newCounters}, changes, name)
+		assert.Equal(t, Changes{Changed: []string{"d > k=a*"}, HasNewCounters: test.newCounters}, changes, name)
 	}
 }
 

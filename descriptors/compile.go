@@ -44,15 +44,15 @@ func Compile(set *limitsfile.Set) *Config {
 
 type compiler struct {
 	responses    responses
-	hasOffSwitch bool // a switch has taken limits of a descriptor out of force
+	hasOffSwitch bool // a switch has turned off limits of a descriptor
 	hasQuota     bool // a rule has a quota
 }
 
 // path is a domain and the descriptors from its root to one descriptor.
 type path struct {
 	domain        string
-	isSwitchedOff bool // a switch has taken all limits of the domain out of force
-	trail         []*limitsfile.Descriptor
+	isSwitchedOff bool                     // a switch has turned off all limits of the domain
+	trail         []*limitsfile.Descriptor // the descriptors from the root to the last descriptor of the path
 }
 
 // child returns the path to d below p. The next call of child for p can overwrite the result.
@@ -175,19 +175,19 @@ func (d *Domain) RequestMetrics() *Attachment { return &d.requestMetrics }
 
 // RequestOverride returns the rule for a limit that is part of a request. The domain sets the algorithm of such limits.
 // If the domain does not allow limits in requests, the rule has no limits.
-func (d *Domain) RequestOverride(o *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
+func (d *Domain) RequestOverride(override *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
 	r := &Rule{Path: d.RequestPath()}
 	if !d.allowsRequestLimits {
 		return r, nil
 	}
 	spec := d.requestSpec
-	spec.Requests = o.GetRequestsPerUnit()
-	spec.Unit = limit.Unit(o.GetUnit())
-	isKnownUnit := int32(spec.Unit) == int32(o.GetUnit()) && limit.Second <= spec.Unit && spec.Unit <= limit.Week
+	spec.Requests = override.GetRequestsPerUnit()
+	spec.Unit = limit.Unit(override.GetUnit())
+	isKnownUnit := int32(spec.Unit) == int32(override.GetUnit()) && limit.Second <= spec.Unit && spec.Unit <= limit.Week
 	if !isKnownUnit {
-		return nil, fmt.Errorf("limit: unit: got %d, want SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), YEAR (6) or WEEK (7)", o.GetUnit())
+		return nil, fmt.Errorf("limit: unit: got %d, want SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), YEAR (6) or WEEK (7)", override.GetUnit())
 	}
-	if m := o.GetUnitMultiplier(); m != nil {
+	if m := override.GetUnitMultiplier(); m != nil {
 		if m.GetValue() == 0 {
 			return nil, errors.New("limit: unit_multiplier: got 0, want at least 1")
 		}

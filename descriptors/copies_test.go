@@ -18,7 +18,7 @@ func compileWithCopy(t *testing.T, yaml string, change func(*limitsfile.Descript
 	list := set.Domains[0].Descriptors
 	original := list[len(list)-1]
 	c := *original
-	c.Value, c.Original, c.WildcardValue, c.Condition = "one", original, false, nil
+	c.Value, c.Original, c.HasWildcardValue, c.Condition = "one", original, false, nil
 	if change != nil {
 		change(&c)
 	}

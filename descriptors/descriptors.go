@@ -27,7 +27,7 @@ type Config struct {
 	domainsInFileOrder []*Domain
 
 	shadowMode   *limitsfile.ShadowMode // nil if no switch replaces SHADOW_MODE
-	hasOffSwitch bool                   // a switch has taken some limits out of force
+	hasOffSwitch bool                   // a switch has turned off some limits
 	hasQuota     bool                   // a rule in force has a quota
 
 	hashOnce sync.Once
@@ -84,9 +84,9 @@ func (d *Domain) Match(entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
 	return d.match(&lookup{domain: d}, entries)
 }
 
-// MatchWithin does what Match does, within the Budget of a call. If b has too few steps left to test a condition that can
-// deny, MatchWithin returns UntestedRule, which denies.
-func (d *Domain) MatchWithin(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
+// MatchWithBudget does what Match does, within the Budget of a call. If b has too few steps left to test a condition that can
+// deny, MatchWithBudget returns UntestedRule, which denies.
+func (d *Domain) MatchWithBudget(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) *Rule {
 	l := lookup{budget: *b, domain: d}
 	rule := d.match(&l, entries)
 	*b = l.budget
@@ -114,14 +114,14 @@ func (d *Domain) match(l *lookup, entries []*ratelimitv3.RateLimitDescriptor_Ent
 
 // find returns the node that entries match, or nil.
 func (d *Domain) find(l *lookup, entries []*ratelimitv3.RateLimitDescriptor_Entry) *node {
-	list := &d.root
+	siblings := &d.root
 	for i := range entries {
-		n := list.find(entries[:i+1], l)
+		n := siblings.find(entries[:i+1], l)
 		if n == nil || l.isDenied || i == len(entries)-1 {
 			return n
 		}
-		list = n.children
-		if list == nil {
+		siblings = n.children
+		if siblings == nil {
 			return nil
 		}
 	}
@@ -138,7 +138,7 @@ type Rule struct {
 
 	limitsfile.RuleFields
 
-	// HasHolds reports whether a limit of the descriptor has holds. If so, refunds only release holds.
+	// HasHolds reports whether a limit of the descriptor has holds. In this case, refunds only release holds.
 	HasHolds bool
 
 	// sharedValues has a text for each entry of a request: the escaped pattern or condition that replaces the value in the
@@ -178,10 +178,10 @@ type RateLimit struct {
 	// Replaces has the names of the limits that don't count in a request with this limit.
 	Replaces []string
 
-	// Response is the current_limit of responses; nil if Unlimited. All responses share it.
+	// Response is the current_limit of responses, which all responses share. It is nil if Unlimited is true.
 	Response *rlsv3.RateLimitResponse_RateLimit
 
-	// Metrics keeps the counts of the metrics for the limit. All limits in requests of one domain share it.
+	// Metrics keeps the counts of the metrics for the limit. All limits in requests of one domain share their Metrics.
 	Metrics *Attachment
 }
 
@@ -244,11 +244,11 @@ type lookup struct {
 	isDenied      bool    // a node of untestedNodes can deny, so the descriptor is denied
 }
 
-// addUntested records that the condition of n was not tested.
+// addUntestedNode records that the condition of n was not tested.
 //
 // If n can deny, the descriptor of the request is denied, because a client could otherwise avoid limits with a long value.
 // If n can't deny, n does not match, so siblings of n can still match and deny.
-func (l *lookup) addUntested(n *node) {
+func (l *lookup) addUntestedNode(n *node) {
 	if slices.Contains(l.untestedNodes, n) {
 		return
 	}

@@ -16,8 +16,8 @@ func TestEnforcementGrowsWithItsPercentage(t *testing.T) {
 		large := rapid.Float64Range(small, 100).Draw(t, "large")
 		key := rapid.SliceOf(rapid.Byte()).Draw(t, "key")
 		few, many := &Rule{enforcement: newEnforcement(small)}, &Rule{enforcement: newEnforcement(large)}
-		if !few.InShadow(key) {
-			assert.False(t, many.InShadow(key), "%v %% of the keys include this key", small)
+		if !few.IsShadowed(key) {
+			assert.False(t, many.IsShadowed(key), "%v %% of the keys include this key", small)
 		}
 	})
 }
@@ -28,7 +28,7 @@ func TestEnforcementHasItsShareOfTheKeys(t *testing.T) {
 		const keys = 100_000
 		enforced := 0
 		for i := range keys {
-			if !rule.InShadow([]byte("shop|tenant=" + strconv.Itoa(i))) {
+			if !rule.IsShadowed([]byte("shop|tenant=" + strconv.Itoa(i))) {
 				enforced++
 			}
 		}
@@ -42,7 +42,7 @@ func TestAllVersionsEnforceTheSameKeys(t *testing.T) {
 	rule := &Rule{enforcement: newEnforcement(10)}
 	var enforced []int
 	for i := range 40 {
-		if !rule.InShadow([]byte("shop|tenant=" + strconv.Itoa(i))) {
+		if !rule.IsShadowed([]byte("shop|tenant=" + strconv.Itoa(i))) {
 			enforced = append(enforced, i)
 		}
 	}
@@ -53,9 +53,9 @@ func TestRuleWithoutEnforceDeniesAllKeys(t *testing.T) {
 	for _, percent := range []float64{0, 100, 150, -1} {
 		rule := &Rule{enforcement: newEnforcement(percent)}
 		for i := range 100 {
-			assert.False(t, rule.InShadow([]byte(strconv.Itoa(i))))
+			assert.False(t, rule.IsShadowed([]byte(strconv.Itoa(i))))
 		}
 		assert.Equal(t, 100.0, rule.EnforcedPercent())
 	}
-	assert.True(t, (&Rule{RuleFields: limitsfile.RuleFields{ShadowMode: true}, enforcement: newEnforcement(100)}).InShadow(nil))
+	assert.True(t, (&Rule{RuleFields: limitsfile.RuleFields{ShadowMode: true}, enforcement: newEnforcement(100)}).IsShadowed(nil))
 }

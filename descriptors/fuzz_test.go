@@ -56,7 +56,7 @@ func checkSiblings(t *testing.T, d *Domain, s *siblingNodes, parent path, parent
 		n := &s.nodes[i]
 		nodePath := parent.child(n.Descriptor)
 		entryList := append(parentEntries[:len(parentEntries):len(parentEntries)], entries(n.Key, n.Value)...)
-		if got := s.find(entryList, &lookup{}); got != n && (n.Value != "" || got == nil || !got.WildcardKey && !got.HasManyValues()) && n.Condition == nil {
+		if got := s.find(entryList, &lookup{}); got != n && (n.Value != "" || got == nil || !got.HasWildcardKey && !got.HasManyValues()) && n.Condition == nil {
 			t.Fatalf("%s: got %v for its own key and value", nodePath, got)
 		}
 		if r := n.rule; r != nil {
@@ -120,7 +120,7 @@ func FuzzWildcard(f *testing.F) {
 				w.addFilters()
 			}
 			for _, k := range []string{key, strings.ReplaceAll(key, "*", ""), strings.ReplaceAll(key, "*", "xy")} {
-				got := w.first(k, text, 1<<30)
+				got := w.firstMatch(k, text, 1<<30)
 				if (got != nil) != hasMatch || hasMatch && got.node.Value != want {
 					t.Fatalf("first of %q for %q: got %v, want %q", patterns, text, got, want)
 				}

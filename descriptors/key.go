@@ -29,26 +29,26 @@ func (r *Rule) AppendKey(dst []byte, domain string, entries []*ratelimitv3.RateL
 	return dst
 }
 
-// AppendCutKey does what AppendKey does, for a rule without share_threshold. It never allocates: if the name is longer
+// AppendBoundedKey does what AppendKey does, for a rule without share_threshold. It never allocates: if the name is longer
 // than the free capacity of dst, it appends only the start of the name.
-func AppendCutKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
+func AppendBoundedKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
 	appendSeparator := func(separator byte) {
 		if len(dst) < cap(dst) {
 			dst = append(dst, separator)
 		}
 	}
-	dst = appendCut(dst, domain)
+	dst = appendBounded(dst, domain)
 	for i := 0; i < len(entries) && len(dst) < cap(dst); i++ {
 		appendSeparator('|')
-		dst = appendCut(dst, entries[i].GetKey())
+		dst = appendBounded(dst, entries[i].GetKey())
 		appendSeparator('=')
-		dst = appendCut(dst, entries[i].GetValue())
+		dst = appendBounded(dst, entries[i].GetValue())
 	}
 	return dst
 }
 
-// appendCut appends s, escaped as a value, until dst has no free capacity.
-func appendCut(dst []byte, s string) []byte {
+// appendBounded appends s, escaped as a value, until dst has no free capacity.
+func appendBounded(dst []byte, s string) []byte {
 	for i := 0; i < len(s) && len(dst) < cap(dst); i++ {
 		var buffer [3]byte // an escaped byte has 3 bytes: %XX
 		escaped := appendEscaped(buffer[:0], s[i:i+1], &escapedInValue)
@@ -96,8 +96,8 @@ func newEnforcement(percent float64) enforcement {
 	return enforcement{percent, uint64(percent / 100 * math.MaxUint64)}
 }
 
-// InShadow reports whether requests pass even if the counter with the name key denies them.
-func (r *Rule) InShadow(key []byte) bool {
+// IsShadowed reports whether a request passes even if the counter with the name key denies the request.
+func (r *Rule) IsShadowed(key []byte) bool {
 	if r.ShadowMode || r.enforcement.hashEnd == 0 {
 		return r.ShadowMode
 	}

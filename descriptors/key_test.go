@@ -57,7 +57,7 @@ func TestCutKeyIsTheStartOfTheKey(t *testing.T) {
 	for _, kv := range [][]string{{}, {"k", "v"}, {"k", ""}, {"k", longText, longText, "v"}, {"k=1", "%v", "*", " "}} {
 		whole := (&Rule{}).AppendKey(nil, "d|", entries(kv...))
 		for size := range 50 {
-			got := AppendCutKey(make([]byte, 0, size), "d|", entries(kv...))
+			got := AppendBoundedKey(make([]byte, 0, size), "d|", entries(kv...))
 			assert.Equal(t, string(whole[:min(len(whole), size)]), string(got), size)
 		}
 	}
@@ -66,5 +66,5 @@ func TestCutKeyIsTheStartOfTheKey(t *testing.T) {
 func TestCutKeyOfALongValueDoesNotAllocate(t *testing.T) {
 	memory := make([]byte, 0, 100)
 	request := entries("k", strings.Repeat("x", 1<<20))
-	assert.Zero(t, testing.AllocsPerRun(100, func() { AppendCutKey(memory, "d", request) }))
+	assert.Zero(t, testing.AllocsPerRun(100, func() { AppendBoundedKey(memory, "d", request) }))
 }

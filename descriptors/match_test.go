@@ -198,7 +198,7 @@ descriptors:
 
 	leased := r.Limits[2]
 	assert.True(t, leased.Lease)
-	assert.Equal(t, int64(2), leased.LeasePermits())
+	assert.Equal(t, int64(2), leased.MaxLeasePermits())
 
 	free := c.Domain("d").Match(entries("b", "1")).Limits[0]
 	assert.True(t, free.Unlimited)

@@ -37,12 +37,12 @@ func newMetricKey(p path) *metricKey {
 // varies reports whether the metric key has keys or values of the request.
 func (k *metricKey) varies() bool { return k.labels != nil }
 
-// isDetailed reports whether the rule has detailed_metric. If so, its metric key has the values of all entries.
+// isDetailed reports whether the rule has detailed_metric. The metric key of such a rule has the values of all entries.
 func (k *metricKey) isDetailed() bool { return k.trail[len(k.trail)-1].DetailedMetric }
 
 // segmentVaries reports whether the segment of d contains texts of the request.
 func (k *metricKey) segmentVaries(d *limitsfile.Descriptor) bool {
-	return d.WildcardKey || k.valueVaries(d)
+	return d.HasWildcardKey || k.valueVaries(d)
 }
 
 // valueVaries reports whether the segment of d contains the value of the request.
@@ -79,7 +79,7 @@ func (r *Rule) MetricFlags() string {
 	return string(flags)
 }
 
-// AppendMetricKey appends the metric key of r to dst, as envoyproxy/ratelimit writes it: the domain and a segment for
+// AppendMetricKey appends the metric key of r to dst, in the form of envoyproxy/ratelimit: the domain and a segment for
 // each entry, separated by dots, such as shop.tenant_acme.path. It escapes nothing. entries must match r.
 func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) []byte {
 	dst = append(dst, domain...)
@@ -129,13 +129,13 @@ func metricValue(d *limitsfile.Descriptor, key, value string) (text string, ok b
 // matchesAsWildcard reports whether an entry matches d only through a * or a condition, because the text of the entry
 // differs from the text of d. The entry must match d.
 func matchesAsWildcard(d *limitsfile.Descriptor, key, value string) bool {
-	return d.WildcardKey && (d.Value == "" || key != d.Key || value != d.Value) || d.HasManyValues() && value != d.Value
+	return d.HasWildcardKey && (d.Value == "" || key != d.Key || value != d.Value) || d.HasManyValues() && value != d.Value
 }
 
 // metricPattern returns the pattern of d in a segment, as in envoyproxy/ratelimit: kw* in the segment kw1_kw*.
 func metricPattern(d *limitsfile.Descriptor) string {
 	switch {
-	case !d.WildcardKey:
+	case !d.HasWildcardKey:
 		return d.Value
 	case d.Value == "":
 		return d.Key
@@ -186,7 +186,7 @@ func (r *Rule) ReplaceVaryingTexts(entries []*ratelimitv3.RateLimitDescriptor_En
 	for i, e := range entries {
 		d := r.metricKey.trail[i]
 		newEntries[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.GetKey(), Value: e.GetValue()}
-		if d.WildcardKey {
+		if d.HasWildcardKey {
 			newEntries[i].Key = text
 		}
 		if r.metricKey.valueVaries(d) {

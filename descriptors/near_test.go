@@ -8,7 +8,7 @@ import (
 
 func TestQuotesShowSpacesAtTheEnds(t *testing.T) {
 	for text, want := range map[string]string{"a b": "a b", " a": `" a"`, "a\t": `"a\t"`, "": ""} {
-		assert.Equal(t, want, Quoted(text))
+		assert.Equal(t, want, QuoteIfNeeded(text))
 	}
 }
 

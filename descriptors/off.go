@@ -9,7 +9,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// OffSwitch is a switch that has taken limits out of force.
+// OffSwitch is a switch that has turned off limits.
 type OffSwitch struct {
 	Path string // the path of a rule or of a domain, or "all domains"
 	limitsfile.Notes
@@ -38,10 +38,10 @@ func (c *Config) OffSwitches() []OffSwitch {
 	return switches
 }
 
-// HasOffSwitch reports whether a switch has taken limits out of force.
+// HasOffSwitch reports whether a switch has turned off limits.
 func (c *Config) HasOffSwitch() bool { return c.hasOffSwitch }
 
-// offSwitch returns the switch that has taken all limits of d out of force, or nil.
+// offSwitch returns the switch that has turned off all limits of d, or nil.
 func (d *Domain) offSwitch() *OffSwitch {
 	switch s := d.source.OffSwitch; {
 	case s == nil:
@@ -53,8 +53,8 @@ func (d *Domain) offSwitch() *OffSwitch {
 	}
 }
 
-// OffSwitchAt returns the switch that has taken the limits for entries out of force, or nil.
-func (d *Domain) OffSwitchAt(entries []*ratelimitv3.RateLimitDescriptor_Entry) *OffSwitch {
+// OffSwitchFor returns the switch that has turned off the limits for entries, or nil.
+func (d *Domain) OffSwitchFor(entries []*ratelimitv3.RateLimitDescriptor_Entry) *OffSwitch {
 	if s := d.offSwitch(); s != nil {
 		return s
 	}
@@ -71,8 +71,8 @@ func runtimeChanges(domain *limitsfile.Domain, d *limitsfile.Descriptor) string 
 	addChange := func(name, cause string, n limitsfile.Notes) {
 		text += ", " + name + "=" + fields.Printable(strings.TrimSpace(cause+n.String()))
 	}
-	if d.Created != nil {
-		addChange("created", "at run time", *d.Created)
+	if d.CreationNotes != nil {
+		addChange("created", "at run time", *d.CreationNotes)
 	}
 	for _, override := range d.Overrides {
 		name := "override"

@@ -42,14 +42,14 @@ descriptors:
 			assert.Equal(t, c.switches, config.OffSwitches())
 			assert.Equal(t, c.switches != nil, config.HasOffSwitch())
 			for text, want := range map[string]string{"a=1": c.outer, "a=1,b=2": c.inner, "c=3": c.unknown, "a=1,b=2,c=3": c.unknown} {
-				off := config.Domain("d").OffSwitchAt(entries(strings.FieldsFunc(text, func(c rune) bool { return c == '=' || c == ',' })...))
+				off := config.Domain("d").OffSwitchFor(entries(strings.FieldsFunc(text, func(c rune) bool { return c == '=' || c == ',' })...))
 				if want == "" {
 					assert.Nil(t, off, text)
 				} else if assert.NotNil(t, off, text) {
 					assert.Equal(t, OffSwitch{want, notes}, *off, text)
 				}
 			}
-			assert.Equal(t, c.unknown != "", config.Domain("d").OffSwitchAt(nil) != nil, "without entries")
+			assert.Equal(t, c.unknown != "", config.Domain("d").OffSwitchFor(nil) != nil, "without entries")
 		})
 	}
 }

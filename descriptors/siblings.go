@@ -34,7 +34,7 @@ type keyNodes struct {
 	wildcards  wildcards        // the nodes with a * only in the value
 }
 
-var emptyKeyNodes keyNodes // is used for a key that no descriptor has
+var emptyKeyNodes keyNodes // the nodes of a key that no descriptor has
 
 // newSiblingNodes returns the nodes of descriptors, without rules and children.
 func newSiblingNodes(descriptors []*limitsfile.Descriptor) siblingNodes {
@@ -48,23 +48,23 @@ func newSiblingNodes(descriptors []*limitsfile.Descriptor) siblingNodes {
 
 // add adds n to the index. i is the index of n in s.nodes.
 func (s *siblingNodes) add(n *node, i int) {
-	k := s.keys[n.Key]
-	if k == nil {
-		k = &keyNodes{}
-		s.keys[n.Key] = k
+	nodesOfKey := s.keys[n.Key]
+	if nodesOfKey == nil {
+		nodesOfKey = &keyNodes{}
+		s.keys[n.Key] = nodesOfKey
 	}
 	switch {
 	case n.Condition != nil:
-		k.conditions = append(k.conditions, n)
+		nodesOfKey.conditions = append(nodesOfKey.conditions, n)
 	case n.Value == "":
-		k.anyValue = n
+		nodesOfKey.anyValue = n
 	default:
-		if k.values == nil {
-			k.values = map[string]*node{}
+		if nodesOfKey.values == nil {
+			nodesOfKey.values = map[string]*node{}
 		}
-		k.values[n.Value] = n
+		nodesOfKey.values[n.Value] = n
 	}
-	if !n.WildcardKey && !n.WildcardValue {
+	if !n.HasWildcardKey && !n.HasWildcardValue {
 		return
 	}
 	value := anyText
@@ -72,10 +72,10 @@ func (s *siblingNodes) add(n *node, i int) {
 		value = limitsfile.NewPattern(n.Value)
 	}
 	switch {
-	case n.WildcardKey:
+	case n.HasWildcardKey:
 		s.wildcards.add(wildcard{limitsfile.NewPattern(n.Key), value, i, n})
-	case n.WildcardValue:
-		k.wildcards.add(wildcard{anyText, value, i, n})
+	case n.HasWildcardValue:
+		nodesOfKey.wildcards.add(wildcard{anyText, value, i, n})
 	}
 }
 
@@ -121,19 +121,19 @@ func (s *siblingNodes) findExact(key, value string) *node {
 	if s == nil {
 		return nil
 	}
-	k := s.keys[key]
+	nodesOfKey := s.keys[key]
 	switch {
-	case k == nil:
+	case nodesOfKey == nil:
 		return nil
 	case value == "":
-		return k.anyValue
+		return nodesOfKey.anyValue
 	}
-	for _, n := range k.conditions {
+	for _, n := range nodesOfKey.conditions {
 		if n.Value == value {
 			return n
 		}
 	}
-	return k.values[value]
+	return nodesOfKey.values[value]
 }
 
 // find returns the node that the last entry matches, or nil. It looks for these nodes, in this order: the node with the key
@@ -142,35 +142,35 @@ func (s *siblingNodes) findExact(key, value string) *node {
 func (s *siblingNodes) find(entries []*ratelimitv3.RateLimitDescriptor_Entry, l *lookup) *node {
 	e := entries[len(entries)-1]
 	key, value := e.GetKey(), e.GetValue()
-	k := s.keys[key]
-	if k == nil {
+	nodesOfKey := s.keys[key]
+	if nodesOfKey == nil {
 		if len(s.wildcards.list) == 0 {
 			return nil
 		}
-		k = &emptyKeyNodes
+		nodesOfKey = &emptyKeyNodes
 	}
-	if n := k.values[value]; n != nil {
+	if n := nodesOfKey.values[value]; n != nil {
 		return n
 	}
-	if len(k.conditions) > 0 {
-		if n := l.firstMetCondition(k.conditions, entries); n != nil {
+	if len(nodesOfKey.conditions) > 0 {
+		if n := l.firstMetCondition(nodesOfKey.conditions, entries); n != nil {
 			return n
 		}
 	}
-	if len(s.wildcards.list)+len(k.wildcards.list) > 0 {
-		firstMatch := k.wildcards.first(key, value, math.MaxInt)
-		maxOrder := math.MaxInt
+	if len(s.wildcards.list)+len(nodesOfKey.wildcards.list) > 0 {
+		firstMatch := nodesOfKey.wildcards.firstMatch(key, value, math.MaxInt)
+		endIndex := math.MaxInt
 		if firstMatch != nil {
-			maxOrder = firstMatch.order
+			endIndex = firstMatch.fileIndex
 		}
-		if w := s.wildcards.first(key, value, maxOrder); w != nil {
+		if w := s.wildcards.firstMatch(key, value, endIndex); w != nil {
 			firstMatch = w
 		}
 		if firstMatch != nil {
 			return firstMatch.node
 		}
 	}
-	return k.anyValue
+	return nodesOfKey.anyValue
 }
 
 // firstMetCondition returns the first node with a condition that the last entry meets, or nil.
@@ -183,7 +183,7 @@ func (l *lookup) firstMetCondition(nodes []*node, entries []*ratelimitv3.RateLim
 			return n
 		case err == nil:
 		case errors.Is(err, ErrNotTested):
-			l.addUntested(n)
+			l.addUntestedNode(n)
 		case l.domain != nil && l.domain.observer != nil:
 			l.domain.observer.ExpressionFailed(l.domain.Name, n.Descriptor, err)
 		}
@@ -212,7 +212,7 @@ var anyText = limitsfile.NewPattern("*")
 // wildcard is a node with a * in its key or value.
 type wildcard struct {
 	key, value limitsfile.Pattern
-	order      int // the index among all siblings in file order
+	fileIndex  int // the index of node among all siblings, in file order
 	node       *node
 }
 
@@ -221,12 +221,12 @@ func (w *wildcard) matches(key, value string) bool { return w.value.Match(value)
 // wildcards is a list of wildcards in file order.
 type wildcards struct {
 	list    []wildcard
-	filters []bigramFilter // the filter of each wildcard in list; nil if list has fewer than minFiltered wildcards
+	filters []bigramFilter // the filter of each wildcard in list; nil if list has fewer than minFilteredWildcards wildcards
 }
 
 func (ws *wildcards) add(w wildcard) {
 	ws.list = append(ws.list, w)
-	if len(ws.list) >= minFiltered {
+	if len(ws.list) >= minFilteredWildcards {
 		ws.addFilters()
 	}
 }
@@ -240,11 +240,11 @@ func (ws *wildcards) addFilters() {
 	}
 }
 
-// first returns the first wildcard that matches and has an order below maxOrder.
-func (ws *wildcards) first(key, value string, maxOrder int) *wildcard {
+// firstMatch returns the first wildcard that matches and has a fileIndex below endIndex.
+func (ws *wildcards) firstMatch(key, value string, endIndex int) *wildcard {
 	if ws.filters == nil || len(key)+len(value) > maxFilteredBytes {
 		for i := range ws.list {
-			if w := &ws.list[i]; w.order < maxOrder && w.matches(key, value) {
+			if w := &ws.list[i]; w.fileIndex < endIndex && w.matches(key, value) {
 				return w
 			}
 		}
@@ -258,7 +258,7 @@ func (ws *wildcards) first(key, value string, maxOrder int) *wildcard {
 		if f := &ws.filters[i]; f[0]&missingBits0|f[1]&missingBits1 != 0 {
 			continue
 		}
-		if w := &ws.list[i]; w.order < maxOrder && w.matches(key, value) {
+		if w := &ws.list[i]; w.fileIndex < endIndex && w.matches(key, value) {
 			return w
 		}
 	}
@@ -270,8 +270,8 @@ func (ws *wildcards) first(key, value string, maxOrder int) *wildcard {
 type bigramFilter [2]uint64
 
 const (
-	// minFiltered is the least number of wildcards for which filters save time.
-	minFiltered = 4
+	// minFilteredWildcards is the least number of wildcards for which filters save time.
+	minFilteredWildcards = 4
 
 	// maxFilteredBytes bounds the texts that use the filter. The pairs of a longer text set nearly all bits, so the filter
 	// would rule out few patterns.
@@ -290,28 +290,28 @@ func (f *bigramFilter) addPair(a, b uint32) {
 }
 
 // addText adds the pairs of text. previous and next are the neighbours of text, or unknownByte.
-func (f *bigramFilter) addText(text string, previous, next int) {
+func (f *bigramFilter) addText(text string, previousByte, nextByte int) {
 	for i := range len(text) {
-		if previous >= 0 {
-			f.addPair(uint32(previous), uint32(text[i]))
+		if previousByte >= 0 {
+			f.addPair(uint32(previousByte), uint32(text[i]))
 		}
-		previous = int(text[i])
+		previousByte = int(text[i])
 	}
-	if previous >= 0 && next >= 0 {
-		f.addPair(uint32(previous), uint32(next))
+	if previousByte >= 0 && nextByte >= 0 {
+		f.addPair(uint32(previousByte), uint32(nextByte))
 	}
 }
 
 // addPattern adds the pairs of all texts that match p. edge is the neighbour at both ends of such a text.
 func (f *bigramFilter) addPattern(p *limitsfile.Pattern, edge int) {
-	if p.Literal {
+	if p.IsLiteral {
 		f.addText(p.Prefix, edge, edge)
 		return
 	}
 	if p.Prefix != "" {
 		f.addText(p.Prefix, edge, unknownByte)
 	}
-	for _, part := range p.Middle {
+	for _, part := range p.MiddleParts {
 		f.addText(part, unknownByte, unknownByte)
 	}
 	if p.Suffix != "" {

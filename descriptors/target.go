@@ -47,8 +47,8 @@ func ParseTarget(text string) (Target, error) {
 	if err := t.Check(); err != nil {
 		return Target{}, err
 	}
-	if want := t.String(); want != text {
-		return Target{}, fmt.Errorf("target: got %s, want %s", fields.Printable(text), want)
+	if canonicalText := t.String(); canonicalText != text {
+		return Target{}, fmt.Errorf("target: got %s, want %s", fields.Printable(text), canonicalText)
 	}
 	return t, nil
 }
@@ -124,8 +124,8 @@ type CounterPrefix struct {
 	// the domain.
 	Entries []*ratelimitv3.RateLimitDescriptor_Entry
 
-	// AnyValue means that the last entry stands for all values of its key. The value of the entry is then empty.
-	AnyValue bool
+	// HasAnyValue means that the last entry stands for all values of its key. The value of the entry is then empty.
+	HasAnyValue bool
 }
 
 // ParseCounterPrefix parses DOMAIN or DOMAIN|KEY=VALUE|KEY. A last key without a = means all values of the key.
@@ -149,7 +149,7 @@ func ParseCounterPrefix(text string) (CounterPrefix, error) {
 			if i < len(parts)-1 {
 				return CounterPrefix{}, fmt.Errorf("prefix: got the key %s without a value, want KEY=VALUE before the last key", fields.Printable(part))
 			}
-			p.AnyValue = true
+			p.HasAnyValue = true
 		}
 		if strings.Contains(part, "*") {
 			return CounterPrefix{}, fmt.Errorf("prefix: got a * in %s, which has no meaning there; leave the value out for all values, and write %%2A for the character", fields.Printable(part))
@@ -166,7 +166,7 @@ func (p CounterPrefix) KeyStart() (start string, endsAnywhere bool) {
 	if len(p.Entries) == 0 {
 		start += "|"
 	}
-	return start, p.AnyValue || len(p.Entries) == 0
+	return start, p.HasAnyValue || len(p.Entries) == 0
 }
 
 // String returns the text that ParseCounterPrefix parses.
@@ -175,7 +175,7 @@ func (p CounterPrefix) String() string {
 	if len(p.Entries) == 0 {
 		return strings.TrimSuffix(start, "|")
 	}
-	if p.AnyValue {
+	if p.HasAnyValue {
 		return strings.TrimSuffix(start, "=")
 	}
 	return start

@@ -33,14 +33,14 @@ type Trace struct {
 type Step struct {
 	Entry *ratelimitv3.RateLimitDescriptor_Entry
 
-	// Siblings is the number of descriptors at this level.
-	Siblings int
+	// SiblingCount is the number of descriptors at this level.
+	SiblingCount int
 
 	// Candidates has the first descriptors that match the entry or come close, in file order.
 	Candidates []Candidate
 
-	// OtherValues is the number of descriptors with the same key and another value.
-	OtherValues int
+	// OtherValueCount is the number of descriptors with the same key and another value.
+	OtherValueCount int
 
 	// Winner is the candidate that wins, or nil.
 	Winner *Candidate
@@ -60,7 +60,7 @@ type Candidate struct {
 	// Difference says how the entry differs from the descriptor, if Kind is NoMatch.
 	Difference Difference
 
-	// Failure is the error because of which the condition of the descriptor was not tested or failed, or nil.
+	// Failure is the error of the condition of the descriptor, or ErrNotTested if the condition was not tested, or nil.
 	Failure error
 }
 
@@ -73,7 +73,7 @@ const (
 	ExactMatch     MatchKind = iota + 1 // the same key and value
 	ConditionMatch                      // the same key, and a value that meets the condition
 	PatternMatch                        // a * in the key or value of the descriptor
-	AnyValue                            // the same key, and no value in the descriptor
+	AnyValueMatch                       // the same key, and no value in the descriptor
 	NoMatch
 )
 
@@ -84,25 +84,25 @@ func (k MatchKind) String() string {
 
 // Trace returns the result of Match and its steps. Trace costs much more than Match.
 func (d *Domain) Trace(entries []*ratelimitv3.RateLimitDescriptor_Entry) Trace {
-	return d.TraceWithin(new(Budget), entries)
+	return d.TraceWithBudget(new(Budget), entries)
 }
 
-// TraceWithin returns the result of MatchWithin and its steps.
-func (d *Domain) TraceWithin(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) Trace {
+// TraceWithBudget returns the result of MatchWithBudget and its steps.
+func (d *Domain) TraceWithBudget(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) Trace {
 	var t Trace
 	l := lookup{budget: *b}
-	list := &d.root
+	siblings := &d.root
 	for i := range entries {
-		if list == nil {
+		if siblings == nil {
 			break
 		}
-		n := list.find(entries[:i+1], &l)
+		n := siblings.find(entries[:i+1], &l)
 		if l.isDenied {
 			n = nil
 			t.Rule = d.untestedRule
 		}
 		candidateLookup := lookup{untestedNodes: l.untestedNodes} // has a full budget, to test all candidates
-		t.Steps = append(t.Steps, list.step(entries[:i+1], n, &candidateLookup))
+		t.Steps = append(t.Steps, siblings.step(entries[:i+1], n, &candidateLookup))
 		if n == nil {
 			break
 		}
@@ -110,7 +110,7 @@ func (d *Domain) TraceWithin(b *Budget, entries []*ratelimitv3.RateLimitDescript
 		if i == len(entries)-1 {
 			t.Rule = n.rule
 		}
-		list = n.children
+		siblings = n.children
 	}
 	*b = l.budget
 	return t
@@ -119,7 +119,7 @@ func (d *Domain) TraceWithin(b *Budget, entries []*ratelimitv3.RateLimitDescript
 // step returns the comparison of the last entry with s. winner is the node that find has returned, or nil.
 func (s *siblingNodes) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, winner *node, l *lookup) Step {
 	e := entries[len(entries)-1]
-	step := Step{Entry: e, Siblings: len(s.nodes)}
+	step := Step{Entry: e, SiblingCount: len(s.nodes)}
 	otherCandidates, similarValues := 0, 0
 	for i := range s.nodes {
 		n := &s.nodes[i]
@@ -137,8 +137,8 @@ func (s *siblingNodes) step(entries []*ratelimitv3.RateLimitDescriptor_Entry, wi
 			case SimilarValue:
 				similarValues++
 			case OtherValue:
-				step.OtherValues++
-				if winner != nil || step.OtherValues > maxOtherValues {
+				step.OtherValueCount++
+				if winner != nil || step.OtherValueCount > maxOtherValues {
 					continue
 				}
 			}
@@ -181,30 +181,30 @@ func (n *node) matchKind(entries []*ratelimitv3.RateLimitDescriptor_Entry, l *lo
 
 // textMatchKind returns the way in which n matches an entry. n must not have a condition.
 func (n *node) textMatchKind(key, value string) MatchKind {
-	isWildcard := n.WildcardKey || n.WildcardValue
+	isWildcard := n.HasWildcardKey || n.HasWildcardValue
 	switch {
 	case value != "" && n.Key == key && n.Value == value:
 		return ExactMatch
 	case isWildcard && matchesPattern(n.Key, key) && (n.Value == "" || matchesPattern(n.Value, value)):
 		return PatternMatch
 	case !isWildcard && n.Key == key && n.Value == "":
-		return AnyValue
+		return AnyValueMatch
 	}
 	return NoMatch
 }
 
-// Label returns the key and value of e for people: `service=checkout`.
-func Label(e *ratelimitv3.RateLimitDescriptor_Entry) string {
+// EntryLabel returns the key and value of e for people: `service=checkout`.
+func EntryLabel(e *ratelimitv3.RateLimitDescriptor_Entry) string {
 	text := e.GetKey() + "=" + e.GetValue()
-	if Quoted(e.GetKey()) != e.GetKey() || Quoted(e.GetValue()) != e.GetValue() {
+	if QuoteIfNeeded(e.GetKey()) != e.GetKey() || QuoteIfNeeded(e.GetValue()) != e.GetValue() {
 		return strconv.Quote(text)
 	}
 	return text
 }
 
-// Quoted returns text. If text starts or ends with a space, or has characters that a terminal can't show, Quoted returns
-// text in quotes.
-func Quoted(text string) string {
+// QuoteIfNeeded returns text. If text starts or ends with a space, or has characters that a terminal can't show, the result
+// is text in quotes.
+func QuoteIfNeeded(text string) string {
 	if strings.TrimSpace(text) != text {
 		return strconv.Quote(text)
 	}
@@ -250,8 +250,8 @@ func (d Difference) String() string {
 func difference(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Descriptor) Difference {
 	key, value := e.GetKey(), e.GetValue()
 	hasSameKey, hasAnyValue := matchesPattern(d.Key, key), d.Value == ""
-	// matchesAfter reports whether the entry matches d after change has changed the texts of both.
-	matchesAfter := func(change func(string) string) bool {
+	// matchesWith reports whether the entry matches d after change has changed the texts of the entry and of d.
+	matchesWith := func(change func(string) string) bool {
 		return matchesPattern(change(d.Key), change(key)) && (hasAnyValue || matchesPattern(change(d.Value), change(value)))
 	}
 	switch {
@@ -259,19 +259,19 @@ func difference(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Descript
 		return UnmetCondition
 	case d.Condition != nil:
 		return Unrelated
-	case matchesAfter(strings.ToLower):
+	case matchesWith(strings.ToLower):
 		return OtherCase
-	case matchesAfter(strings.TrimSpace):
+	case matchesWith(strings.TrimSpace):
 		return ExtraSpace
-	case value != "" && !hasAnyValue && !d.WildcardKey && !d.WildcardValue && key+"_"+value == d.Key+"_"+d.Value:
+	case value != "" && !hasAnyValue && !d.HasWildcardKey && !d.HasWildcardValue && key+"_"+value == d.Key+"_"+d.Value:
 		return JoinedText
-	case hasSameKey && d.WildcardValue && partlyMatches(d.Value, value):
+	case hasSameKey && d.HasWildcardValue && partlyMatches(d.Value, value):
 		return PartOfPattern
-	case hasSameKey && !d.WildcardValue && isSimilar(value, d.Value):
+	case hasSameKey && !d.HasWildcardValue && isSimilar(value, d.Value):
 		return SimilarValue
 	case hasSameKey:
 		return OtherValue
-	case !d.WildcardKey && isSimilar(key, d.Key) && (hasAnyValue || matchesPattern(d.Value, value)):
+	case !d.HasWildcardKey && isSimilar(key, d.Key) && (hasAnyValue || matchesPattern(d.Value, value)):
 		return SimilarKey
 	}
 	return Unrelated
@@ -297,8 +297,8 @@ func partlyMatches(pattern, text string) bool {
 // isSimilar reports whether b could be a misspelling of a.
 func isSimilar(a, b string) bool {
 	const minBytes, maxBytes, maxDistance = 3, 64, 2
-	shortest, longest := min(len(a), len(b)), max(len(a), len(b))
-	if shortest < minBytes || longest > maxBytes || longest-shortest > maxDistance {
+	minLength, maxLength := min(len(a), len(b)), max(len(a), len(b))
+	if minLength < minBytes || maxLength > maxBytes || maxLength-minLength > maxDistance {
 		return false
 	}
 	return levenshtein.ComputeDistance(a, b) <= min(maxDistance, len(a)/3)

@@ -87,14 +87,14 @@ func TestTraceListsFewCandidatesBesideTheWinner(t *testing.T) {
 		assert.Len(t, s.Candidates, maxCandidates+1)
 	}
 	s := step(values.String(), "unlike")
-	assert.Equal(t, 30, s.OtherValues)
+	assert.Equal(t, 30, s.OtherValueCount)
 	assert.Equal(t, maxOtherValues, countCandidates(s, NoMatch, OtherValue))
 	s = step(winner+values.String(), strings.Repeat("a", 40))
-	assert.Equal(t, 30, s.OtherValues)
+	assert.Equal(t, 30, s.OtherValueCount)
 	assert.Len(t, s.Candidates, 1, "with a winner, other values are only counted")
 	s = step(similar.String(), "tenant-xx")
 	assert.Equal(t, maxOtherValues, countCandidates(s, NoMatch, SimilarValue))
-	assert.Equal(t, 27, s.OtherValues)
+	assert.Equal(t, 27, s.OtherValueCount)
 	s = step(similar.String(), "tenant-07")
 	assert.Len(t, s.Candidates, 1, "a similar value is no misspelling of another exact value")
 }
@@ -106,8 +106,8 @@ func TestTraceNamesTheKindOfEachMatch(t *testing.T) {
 	}{
 		{"key: k, value: v", "k", "v", ExactMatch},
 		{"key: k, value: v", "l", "v", NoMatch},
-		{"key: k", "k", "", AnyValue},
-		{"key: k", "k", "v", AnyValue},
+		{"key: k", "k", "", AnyValueMatch},
+		{"key: k", "k", "v", AnyValueMatch},
 		{"key: k, value: 'v*'", "k", "vw", PatternMatch},
 		{"key: k, value: 'v*'", "k", "v*", ExactMatch},
 		{"key: k, value: 'v*'", "k", "x", NoMatch},
@@ -136,7 +136,7 @@ func TestLabelIsQuotedIfATerminalHidesAPart(t *testing.T) {
 		{"k", "v ", `"k=v "`},
 		{"k\n", "v\n", `"k\n=v\n"`},
 	} {
-		assert.Equal(t, c.want, Label(entries(c.key, c.value)[0]))
+		assert.Equal(t, c.want, EntryLabel(entries(c.key, c.value)[0]))
 	}
 }
 
@@ -150,7 +150,7 @@ func TestTraceIsBoundedInLargeDomains(t *testing.T) {
 	d := compileFiles(t, b.String()).Domain("d")
 	trace := d.Trace(entries("path", "/0500", "user", "u", "more", "m"))
 	assert.Equal(t, "/0500", trace.Steps[0].Winner.Value)
-	assert.Equal(t, 4999, trace.Steps[0].OtherValues)
+	assert.Equal(t, 4999, trace.Steps[0].OtherValueCount)
 	assert.LessOrEqual(t, len(trace.Steps[0].Candidates), maxCandidates+1)
 
 	assert.Empty(t, d.Trace(nil).Steps)

@@ -72,7 +72,7 @@ descriptors:
 	step := trace.Steps[0]
 	assert.Nil(t, step.Winner)
 	require.Len(t, step.Candidates, 4)
-	for i, want := range []MatchKind{NoMatch, NoMatch, ConditionMatch, AnyValue} {
+	for i, want := range []MatchKind{NoMatch, NoMatch, ConditionMatch, AnyValueMatch} {
 		assert.Equal(t, want, step.Candidates[i].Kind, i)
 		if i < 2 {
 			assert.ErrorIs(t, step.Candidates[i].Failure, ErrNotTested)
@@ -88,8 +88,8 @@ func TestDescriptorsOfACallShareABudget(t *testing.T) {
 	trace := new(Budget)
 	denied := 0
 	for range 10 {
-		rule := d.MatchWithin(b, request)
-		assert.Equal(t, rule, d.TraceWithin(trace, request).Rule)
+		rule := d.MatchWithBudget(b, request)
+		assert.Equal(t, rule, d.TraceWithBudget(trace, request).Rule)
 		if rule == d.UntestedRule() {
 			denied++
 		} else {

@@ -24,17 +24,17 @@ var algorithms = [...]struct {
 	take func(s *State, l *Limit, now, n int64, chargeDenied bool) Result
 	traits
 }{
-	FixedWindow:    {"fixed_window", "fw", fixedWindow, traits{defaultChargeDenied: true, resetsAtOnce: true, alignsWindows: true, countsByWindow: true, allowsLeases: true}},
+	FixedWindow:    {"fixed_window", "fw", fixedWindow, traits{defaultChargeDenied: true, resetsAtWindowEnd: true, alignsWindows: true, countsByWindow: true, allowsLeases: true}},
 	SlidingWindow:  {"sliding_window", "sw", slidingWindow, traits{}},
 	SlidingLog:     {"sliding_log", "sl", slidingLog, traits{}},
 	TokenBucket:    {"token_bucket", "tb", tokenBucket, traits{usesBurst: true, allowsLeases: true}},
-	FirstHitWindow: {"first_hit_window", "fh", firstHitWindow, traits{resetsAtOnce: true}},
+	FirstHitWindow: {"first_hit_window", "fh", firstHitWindow, traits{resetsAtWindowEnd: true}},
 	Concurrency:    {"concurrency", "cc", concurrencyWithoutID, traits{hasHolds: true}},
 }
 
 // traits are properties of an algorithm. The methods of Algorithm explain each trait.
 type traits struct {
-	usesBurst, defaultChargeDenied, resetsAtOnce, alignsWindows, countsByWindow, allowsLeases, hasHolds bool
+	usesBurst, defaultChargeDenied, resetsAtWindowEnd, alignsWindows, countsByWindow, allowsLeases, hasHolds bool
 }
 
 // Algorithms returns all algorithms in the order of their constants.
@@ -67,9 +67,9 @@ func (a Algorithm) UsesBurst() bool { return algorithms[a].usesBurst }
 // DefaultChargeDenied reports whether denied hits are charged if a limit in a limits file has no charge_denied.
 func (a Algorithm) DefaultChargeDenied() bool { return algorithms[a].defaultChargeDenied }
 
-// ResetsAtOnce reports whether a counter forgets all hits of a window when the window ends. So charged denied
-// hits make no caller wait longer. A peek is allowed as long as the count does not exceed the limit.
-func (a Algorithm) ResetsAtOnce() bool { return algorithms[a].resetsAtOnce }
+// ResetsAtWindowEnd reports whether a counter forgets all hits of a window when the window ends. If denied hits are
+// charged, no caller waits longer for that. A peek is allowed as long as the count does not exceed the limit.
+func (a Algorithm) ResetsAtWindowEnd() bool { return algorithms[a].resetsAtWindowEnd }
 
 // AlignsWindows reports whether the windows of all keys start at the same times. ResetAfter is then always the time
 // until the window ends. Windows of a second or more end at a whole second.

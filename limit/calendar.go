@@ -15,12 +15,12 @@ import (
 type calendar struct {
 	zone         *time.Location
 	months, days int64  // the length of a window, in months or in days; the other number is 0
-	epochDay     int64  // the place of 1970-01-01 in its window, in days from 0; only with days
+	epochDay     int64  // the number of days from the start of the first window to 1970-01-01; only used if days is above 0
 	tag          string // the part of Limit.Tag for the window, such as EuropeBerlinday1
 	lastWindow   atomic.Pointer[window]
 }
 
-// window is a span of time in microseconds since 1970, without the end.
+// window is a span of time, in microseconds since 1970. The end does not belong to the window.
 type window struct{ start, end int64 }
 
 // maxZoneOffset is longer than the largest difference between a local time and UTC.
@@ -82,7 +82,7 @@ func (c *calendar) windowAt(now int64) (start, end int64) {
 		return w.start, w.end
 	}
 	localTime := time.UnixMicro(now).In(c.zone)
-	number := c.windowNumber(localTime) // if clocks went back across midnight, number is too small until the loop below
+	number := c.windowNumber(localTime) // after clocks went back across midnight, number can be too small; the loop corrects it
 	start, end = c.windowStart(number), c.windowStart(number+1)
 	for end <= now {
 		number++
@@ -107,8 +107,8 @@ func (c *calendar) windowStart(number int64) int64 {
 	return firstMoment(time.Date(1970, month, day, 0, 0, 0, 0, time.UTC), c.zone)
 }
 
-// firstMoment returns the first moment at which clocks in zone show the time of midnight or a later time. midnight has
-// the wanted date and time in UTC.
+// firstMoment returns the first moment at which clocks in zone show midnight or a later time. midnight has the date of
+// the wanted day, in UTC.
 func firstMoment(midnight time.Time, zone *time.Location) int64 {
 	for t := midnight.Add(-maxZoneOffset).In(zone); ; {
 		_, offset := t.Zone()

@@ -8,7 +8,7 @@ import (
 
 // The bounds of holds.
 const (
-	DefaultHold    = 30 * second     // the Hold of a Spec with a Hold of 0
+	DefaultHold    = 30 * second     // a Hold of 0 in a Spec means DefaultHold
 	MinHold        = second / 10     // the shortest Hold
 	MaxHold        = 86_400 * second // the longest Hold
 	MaxHoldID      = 64              // the most bytes in the id of a hold
@@ -37,6 +37,7 @@ type hold struct {
 	id            string // empty for an anonymous hold; anonymous holds with the same expiry are one hold
 }
 
+// holdSet has the holds of one key.
 type holdSet struct {
 	holds    []hold           // sorted by expiry; of holds with the same expiry, the anonymous hold comes first
 	expiries map[string]int64 // the expiries of the named holds; the key is the id
@@ -71,7 +72,7 @@ func concurrency(s *State, l *Limit, now, n int64, id string) Result {
 		r.Allowed = true
 		total -= set.release(n, id)
 	case exists:
-		r.Allowed, r.Held = true, true
+		r.Allowed, r.HoldExists = true, true
 		if n > 0 {
 			set.setExpiry(i, now+l.period)
 		}
@@ -89,8 +90,8 @@ func concurrency(s *State, l *Limit, now, n int64, id string) Result {
 	r.Remaining = l.max - total
 	if !r.Allowed || n > max(r.Remaining, 0) && id == "" {
 		r.RetryAfter = Never
-		if maxSlots := l.max - max(n, 1); maxSlots >= 0 { // the most taken slots with which the hit passes
-			r.RetryAfter = set.expiryAfter(max(total-maxSlots, 1)) - now
+		if maxTakenSlots := l.max - max(n, 1); maxTakenSlots >= 0 { // the hit passes if at most maxTakenSlots slots are taken
+			r.RetryAfter = set.timeWhenSlotsExpire(max(total-maxTakenSlots, 1)) - now
 		}
 	}
 	if len(set.holds) == 0 {
@@ -99,7 +100,7 @@ func concurrency(s *State, l *Limit, now, n int64, id string) Result {
 	}
 	end, isNamed := set.expiries[id]
 	if !isNamed {
-		end = set.expiryAfter(1)
+		end = set.timeWhenSlotsExpire(1)
 	}
 	r.ResetAfter = end - now
 	s.a, s.log = total, log
@@ -110,8 +111,8 @@ func concurrencyWithoutID(s *State, l *Limit, now, n int64, _ bool) Result {
 	return concurrency(s, l, now, n, "")
 }
 
-// Undo reverts an admitted Take or TakeHold of n hits at the same now. oldExpiry is the expiry of a renewed hold before
-// the hits, or 0.
+// Undo reverts an admitted Take or TakeHold of n hits at the same now. If the hits renewed a hold, oldExpiry is the
+// expiry of the hold before the renewal. Otherwise oldExpiry is 0.
 func (l *Limit) Undo(s *State, now, n int64, id string, oldExpiry int64) Result {
 	if !l.Algorithm.HasHolds() || s.log == nil || id != "" && oldExpiry == 0 {
 		return l.TakeHold(s, now, -n, id)
@@ -254,8 +255,9 @@ func (h hold) members() int64 {
 	return 1
 }
 
-// expiryAfter returns the time at which at least this number of slots has expired. The set must have as many slots.
-func (set *holdSet) expiryAfter(slots int64) (expiry int64) {
+// timeWhenSlotsExpire returns the time at which at least this number of slots has expired. The set must have at least
+// this number of slots.
+func (set *holdSet) timeWhenSlotsExpire(slots int64) (expiry int64) {
 	for i := 0; slots > 0; i++ {
 		expiry = set.holds[i].expiry
 		slots -= set.holds[i].slots

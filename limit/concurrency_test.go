@@ -71,7 +71,7 @@ func TestHoldsAreTakenRenewedAndReleased(t *testing.T) {
 			l := mustNew(t, Spec{Algorithm: Concurrency, Requests: 4})
 			var s State
 			for i, st := range steps {
-				want := Result{Allowed: st.allowed, Held: st.held, Remaining: st.free, ResetAfter: st.reset * second, RetryAfter: st.retry * second}
+				want := Result{Allowed: st.allowed, HoldExists: st.held, Remaining: st.free, ResetAfter: st.reset * second, RetryAfter: st.retry * second}
 				if st.retry == Never {
 					want.RetryAfter = Never
 				}
@@ -118,7 +118,7 @@ func TestHoldersNeverExceedTheLimit(t *testing.T) {
 				holders = append(holders[:i], holders[i+1:]...)
 			case action == "renew":
 				if i := drawHolder(); holders[i].id != "" {
-					require.True(t, l.TakeHold(&s, now, 1, holders[i].id).Held)
+					require.True(t, l.TakeHold(&s, now, 1, holders[i].id).HoldExists)
 					holders[i].expiry = now + l.Period()
 				}
 			} // "lose": the holder does nothing, so its hold expires
@@ -193,7 +193,7 @@ func TestUndoRestoresTheHolds(t *testing.T) {
 		n, name := rapid.Int64Range(1, 3).Draw(t, "n"), id.Draw(t, "id")
 		peek := l.TakeHold(&s, now, 0, name)
 		expectedState, oldExpiry := clone(s), int64(0)
-		if peek.Held {
+		if peek.HoldExists {
 			oldExpiry = now + peek.ResetAfter
 		}
 		if l.TakeHold(&s, now, n, name).Allowed {

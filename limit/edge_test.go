@@ -114,17 +114,17 @@ func TestLogCombinesTheHitsOfATickWhenItIsLong(t *testing.T) {
 	var s State
 	now := epoch - epoch%tick
 	for n := range exactLogEntries {
-		assert.Equal(t, n, s.Entries())
+		assert.Equal(t, n, s.EntryCount())
 		require.True(t, l.Take(&s, now, 1).Allowed)
 		now++
 	}
 	for range 10 {
 		require.True(t, l.Take(&s, now, 1).Allowed)
 		now++
-		assert.Equal(t, exactLogEntries, s.Entries(), "hits of one tick share an entry")
+		assert.Equal(t, exactLogEntries, s.EntryCount(), "hits of one tick share an entry")
 	}
 	require.True(t, l.Take(&s, now+tick, 1).Allowed)
-	assert.Equal(t, exactLogEntries+1, s.Entries())
+	assert.Equal(t, exactLogEntries+1, s.EntryCount())
 	assert.Equal(t, int64(10_000-exactLogEntries-11), l.Take(&s, now+tick, 0).Remaining)
 }
 
@@ -147,7 +147,7 @@ func TestHoldsOfACounterAreBounded(t *testing.T) {
 				}
 				require.True(t, l.TakeHold(&s, epoch+i, c.slots, id).Allowed)
 			}
-			assert.Equal(t, int(2*(c.holds-c.namedHolds)+4*c.namedHolds), s.Entries())
+			assert.Equal(t, int(2*(c.holds-c.namedHolds)+4*c.namedHolds), s.EntryCount())
 			assert.False(t, l.TakeHold(&s, epoch+c.holds, c.slots, "").Allowed)
 			l.TakeHold(&s, epoch+c.holds, -c.slots, "")
 			assert.True(t, l.TakeHold(&s, epoch+c.holds, c.slots, "").Allowed)
@@ -217,7 +217,7 @@ func TestCountedWindowKeepsItsEndWhenTheClockGoesBack(t *testing.T) {
 
 func TestLeaseOfTwoPermitsHasAnEffect(t *testing.T) {
 	for requests, want := range map[uint32]int64{199: 0, 200: 2, 299: 2, 300: 3} {
-		assert.Equal(t, want, mustNew(t, Spec{Requests: requests, Unit: Hour, Lease: true}).LeasePermits())
+		assert.Equal(t, want, mustNew(t, Spec{Requests: requests, Unit: Hour, Lease: true}).MaxLeasePermits())
 	}
 }
 

@@ -24,25 +24,25 @@ func (s *State) Append(b []byte) []byte {
 	return b
 }
 
-var errNoState = errors.New("value is not the state of a counter")
+var errInvalidState = errors.New("value is not the state of a counter")
 
-// DecodeState returns the State that Append has encoded in b. It fails if b is not such an encoding.
+// DecodeState returns the State that Append has encoded in b. It returns an error if Append can't have written b.
 func DecodeState(b []byte) (State, error) {
 	var s State
 	for i, field := range []*int64{&s.a, &s.b, &s.c} {
 		n, size := binary.Uvarint(b)
 		if canBeTime := i == 0; size <= 0 || int64(n) < 0 || !canBeTime && n > MaxHits {
-			return State{}, errNoState
+			return State{}, errInvalidState
 		}
 		*field, b = int64(n), b[size:]
 	}
 	var lastTime, total int64
 	for len(b) > 0 {
-		pause, size := binary.Uvarint(b)
+		sincePreviousEntry, size := binary.Uvarint(b)
 		n, sizeOfHits := binary.Uvarint(b[max(size, 0):])
-		time := lastTime + int64(pause)
+		time := lastTime + int64(sincePreviousEntry)
 		if size <= 0 || sizeOfHits <= 0 || time < lastTime || n == 0 || n > MaxHits {
-			return State{}, errNoState
+			return State{}, errInvalidState
 		}
 		if s.log == nil {
 			s.log = &Log{entries: make([]hitEntry, 0, len(b)/minEntryBytes+1)}
@@ -51,9 +51,9 @@ func DecodeState(b []byte) (State, error) {
 		lastTime, total, b = time, total+int64(n), b[size+sizeOfHits:]
 	}
 	if s.log != nil && total != s.a {
-		return State{}, errNoState
+		return State{}, errInvalidState
 	}
 	return s, nil
 }
 
-const minEntryBytes = 2 // the least bytes of an encoded log entry
+const minEntryBytes = 2 // an encoded log entry has at least this number of bytes

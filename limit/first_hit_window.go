@@ -5,7 +5,7 @@ package limit
 //
 // Bound: at most Max hits in a window. A span of the same length can overlap two windows and so admit 2 × Max hits.
 //
-// State: a is the window's start, b its count.
+// State: a is the start of the window, and b is its count.
 func firstHitWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	start, count := s.a, s.b
 	if count == 0 || now >= start+l.period {

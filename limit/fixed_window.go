@@ -6,7 +6,7 @@ import "strconv"
 //
 // Bound: at most Max hits in an aligned window, and 2 × Max in any span of a window's length.
 //
-// State: a is the window's start, b its count.
+// State: a is the start of the window, and b is its count.
 func fixedWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	start, count := s.a, s.b
 	alignedStart, end := l.WindowAt(now)
@@ -36,8 +36,8 @@ func (l *Limit) WindowAt(now int64) (start, end int64) {
 	return start, start + l.period
 }
 
-// AppendWindow appends the name of the window of l that starts at start to b, such as @1700000040. The number is the
-// start in seconds since 1970, or in milliseconds if windows can start within a second.
+// AppendWindow appends to b the name of the window that starts at start, such as @1700000040. The number is the start in
+// seconds since 1970, or in milliseconds if windows can start within a second.
 func (l *Limit) AppendWindow(b []byte, start int64) []byte {
 	unit := int64(second)
 	if l.period%second != 0 {
@@ -46,7 +46,7 @@ func (l *Limit) AppendWindow(b []byte, start int64) []byte {
 	return strconv.AppendInt(append(b, '@'), start/unit, 10)
 }
 
-// WindowStart returns the start of the window that ends at end. l must have ResetsAtOnce.
+// WindowStart returns the start of the window that ends at end. l must have ResetsAtWindowEnd.
 func (l *Limit) WindowStart(end int64) int64 {
 	if l.calendar != nil {
 		start, _ := l.calendar.windowAt(end - 1)
@@ -55,8 +55,8 @@ func (l *Limit) WindowStart(end int64) int64 {
 	return end - l.period
 }
 
-// CountHits decides n hits on a window with this count. The window ends in timeLeft microseconds. It returns the new
-// count.
+// CountHits decides n hits on a window with this count, and returns the new count. The window ends in timeLeft
+// microseconds.
 func (l *Limit) CountHits(count, n, timeLeft int64, chargeDenied bool) (int64, Result) {
 	r := Result{ResetAfter: timeLeft}
 	r.Allowed = n < 0 || count+n <= l.max

@@ -8,9 +8,9 @@ import (
 
 // The bounds of leases.
 const (
-	DefaultLeaseWaste = 0.01 // the LeaseWaste of a Spec with a LeaseWaste of 0
+	DefaultLeaseWaste = 0.01 // a LeaseWaste of 0 in a Spec means DefaultLeaseWaste
 	MaxLeaseWaste     = 0.5  // the largest LeaseWaste
-	MinLeasePermits   = 2    // a limit with fewer LeasePermits gets no lease
+	MinLeasePermits   = 2    // a limit with fewer MaxLeasePermits gets no lease
 )
 
 // CanLease reports whether a limit of this spec can have a lease.
@@ -44,20 +44,20 @@ func (s *Spec) checkLease() (errs []error) {
 	return errs
 }
 
-// LeasePermits returns the most permits of l that all replicas together may hold, or 0 if l has no lease. The Capacity of
+// MaxLeasePermits returns the most permits of l that all replicas together may hold, or 0 if l has no lease. The Capacity of
 // a token bucket is the Burst minus these permits. So if the bucket is full and the replicas hold all permits, no more
 // than the Burst can pass at once.
-func (l *Limit) LeasePermits() int64 { return l.leasePermits }
+func (l *Limit) MaxLeasePermits() int64 { return l.maxLeasePermits }
 
 // burstPermits returns the difference between the Burst and the Capacity.
 func (l *Limit) burstPermits() int64 {
 	if l.Algorithm.UsesBurst() {
-		return l.leasePermits
+		return l.maxLeasePermits
 	}
 	return 0
 }
 
-func (s *Spec) leasePermitsOf(capacity int64) int64 {
+func (s *Spec) maxLeasePermitsOf(capacity int64) int64 {
 	permits := int64(float64(capacity)*s.WasteShare() + rounding)
 	if !s.Lease || permits < MinLeasePermits {
 		return 0
@@ -65,9 +65,9 @@ func (s *Spec) leasePermitsOf(capacity int64) int64 {
 	return permits
 }
 
-// LeaseBudget returns the limit on the permits of l that all replicas hold: LeasePermits in each window.
+// LeaseBudget returns the limit on the permits of l that all replicas hold: MaxLeasePermits in each window.
 func (l *Limit) LeaseBudget() *Limit {
-	budget, _ := New(Spec{Requests: uint32(l.LeasePermits()), Unit: l.Unit, Multiplier: l.Multiplier}) // New can't fail, because l has the same window
+	budget, _ := New(Spec{Requests: uint32(l.MaxLeasePermits()), Unit: l.Unit, Multiplier: l.Multiplier}) // New can't fail, because l has the same window
 	return budget
 }
 

@@ -16,13 +16,13 @@ func TestLeasePermitsAreTheWasteShareOfTheCapacity(t *testing.T) {
 		1<<31 - 1: {Requests: 1<<32 - 1, Unit: Second, Lease: true, LeaseWaste: 0.5},
 	} {
 		l := mustNew(t, spec)
-		assert.Equal(t, want, l.LeasePermits())
+		assert.Equal(t, want, l.MaxLeasePermits())
 		if want > 0 {
 			assert.Equal(t, want, l.LeaseBudget().Max())
 			assert.Equal(t, l.Period(), l.LeaseBudget().Period())
 		}
 	}
-	assert.Zero(t, mustNew(t, Spec{Requests: 1000, Unit: Minute}).LeasePermits(), "no lease")
+	assert.Zero(t, mustNew(t, Spec{Requests: 1000, Unit: Minute}).MaxLeasePermits(), "no lease")
 }
 
 func TestLeaseNeedsASharedCounterOfWholeSeconds(t *testing.T) {

@@ -42,7 +42,7 @@ type Spec struct {
 	Burst uint32 // the capacity of a token bucket; 0 means Requests
 
 	// ChargeDenied means that denied hits are charged too. The debt is at most Requests. If the algorithm has
-	// ResetsAtOnce, the debt has no bound, but it ends with the window.
+	// ResetsAtWindowEnd, the debt has no bound, but it ends with the window.
 	ChargeDenied bool
 
 	Scope            Scope
@@ -66,11 +66,11 @@ type Spec struct {
 type Limit struct {
 	Spec
 
-	period       int64  // the length of the window, or Hold, in microseconds
-	max          int64  // Requests
-	capacity     int64  // the most hits that can be spent at once
-	leasePermits int64  // the permits that all replicas together may hold
-	tag          string // such as fw60
+	period          int64  // the length of the window, or Hold, in microseconds
+	max             int64  // Requests
+	capacity        int64  // the most hits that can be spent at once
+	maxLeasePermits int64  // the permits that all replicas together may hold
+	tag             string // such as fw60
 
 	calendar *calendar // nil without a Timezone
 
@@ -78,8 +78,8 @@ type Limit struct {
 	ticks    int64 // the number of ticks in a window of slidingWindow
 	tick     int64 // the length of a tick of slidingWindow, in microseconds
 
-	lastScaled    atomic.Pointer[scaledLimit] // the last result of Scaled, with its ratio
-	chargeVariant atomic.Pointer[Limit]       // an equal limit with the other ChargeDenied; see WithChargeDenied
+	lastScaledLimit    atomic.Pointer[scaledLimit] // the last result of Scaled, with its ratio
+	otherChargeVariant atomic.Pointer[Limit]       // the limit that differs only in ChargeDenied; see WithChargeDenied
 }
 
 // New checks s and returns its Limit. The error joins one error for each wrong field. Such an error starts with the
@@ -129,9 +129,9 @@ func New(s Spec) (*Limit, error) {
 	if s.Burst > 0 && l.max > 0 {
 		l.capacity = int64(s.Burst)
 	}
-	l.leasePermits = s.leasePermitsOf(l.capacity)
+	l.maxLeasePermits = s.maxLeasePermitsOf(l.capacity)
 	if s.Algorithm.UsesBurst() && l.max > 0 {
-		l.capacity -= l.leasePermits
+		l.capacity -= l.maxLeasePermits
 		if maxBurst, _ := mulAddDiv(MaxPeriod, l.max, 0, l.period); l.capacity > maxBurst { // an empty bucket must refill within MaxPeriod
 			return nil, fmt.Errorf("burst %d would take more than ten years to refill; at %d per %s it can be at most %d", s.Burst, s.Requests, l.Window(), maxBurst)
 		}
@@ -252,9 +252,9 @@ func (n Numbers) Join(log *Log) State { return State{n.a, n.b, n.c, log} }
 // IsZero reports whether the key has spent nothing. A store can forget such a State.
 func (s *State) IsZero() bool { return *s == State{} }
 
-// Entries returns the number of log entries of s, at most MaxLogEntries. For Concurrency, it is the number of
+// EntryCount returns the number of log entries of s, at most MaxLogEntries. For Concurrency, it returns the number of
 // log entries that need as much memory as the holds of s.
-func (s *State) Entries() int {
+func (s *State) EntryCount() int {
 	switch {
 	case s.log == nil:
 		return 0
@@ -278,12 +278,12 @@ type Result struct {
 	ResetAfter int64
 
 	// RetryAfter is the time in microseconds until the same hits pass if no other hits come. It is Never if the hits
-	// exceed the capacity. If Allowed is true, only Limit.NextAfter uses RetryAfter.
+	// exceed the capacity. If Allowed is true, only Limit.TimeUntilAdmitted uses RetryAfter.
 	RetryAfter int64
 
-	// Held reports whether the hits or the peek named a hold that existed already. Such hits renew the hold, and take
+	// HoldExists reports whether the hits or the peek had the id of a hold that existed already. Such hits renew the hold, and take
 	// no further slots.
-	Held bool
+	HoldExists bool
 }
 
 // Spent returns the number of spent hits of a counter with the answer r.
@@ -293,13 +293,13 @@ func (l *Limit) Spent(r Result) int64 { return l.capacity - r.Remaining }
 //
 // A negative n refunds hits. A refund is always allowed and refunds at most the spent hits.
 //
-// An n of 0 peeks. A peek is denied if one more hit would be denied, or for an algorithm with ResetsAtOnce if
-// the count exceeds the limit.
+// An n of 0 peeks. A peek is denied if one more hit would be denied. For an algorithm with ResetsAtWindowEnd, a peek is
+// denied only if the count exceeds the limit.
 //
 // If the clock goes back, s keeps its own time until the clock reaches that time again. If the clock goes
 // back by more than a window, s restarts at now and keeps everything that is spent.
 func (l *Limit) Take(s *State, now, n int64) Result {
-	return l.TakeWith(s, now, n, l.ChargeDenied)
+	return l.TakeWithChargeDenied(s, now, n, l.ChargeDenied)
 }
 
 // TakeHold does what Take does, for the hold with this id. Without an id or without holds, it calls Take.
@@ -310,31 +310,31 @@ func (l *Limit) TakeHold(s *State, now, n int64, id string) Result {
 	return concurrency(s, l, now, min(max(n, -MaxHits), MaxHits), id)
 }
 
-// TakeWith does what Take does, with chargeDenied in place of l.ChargeDenied.
-func (l *Limit) TakeWith(s *State, now, n int64, chargeDenied bool) Result {
+// TakeWithChargeDenied does what Take does, with chargeDenied in place of l.ChargeDenied.
+func (l *Limit) TakeWithChargeDenied(s *State, now, n int64, chargeDenied bool) Result {
 	return algorithms[l.Algorithm].take(s, l, now, min(max(n, -MaxHits), MaxHits), chargeDenied)
 }
 
-// ForgottenAfter returns the time in microseconds until l has forgotten the hits of an allowed Take with the
-// Result r. With holds, r.ResetAfter can be about another anonymous hold, so ForgottenAfter returns Hold.
-func (l *Limit) ForgottenAfter(r Result) int64 {
+// TimeUntilForgotten returns the time in microseconds until l has forgotten the hits of an allowed Take with the
+// Result r. With holds, r.ResetAfter can be about another anonymous hold, so TimeUntilForgotten returns Hold.
+func (l *Limit) TimeUntilForgotten(r Result) int64 {
 	if l.Algorithm.HasHolds() {
 		return l.Hold
 	}
 	return r.ResetAfter
 }
 
-// NextAfter returns the time in microseconds until n further hits pass. r is the Result of n hits that l has just
+// TimeUntilAdmitted returns the time in microseconds until n further hits pass. r is the Result of n hits that l has just
 // charged or denied. The time is Never if the hits can't pass. It can be a microsecond too long for a token bucket.
-func (l *Limit) NextAfter(n int64, r Result) int64 {
+func (l *Limit) TimeUntilAdmitted(n int64, r Result) int64 {
 	switch {
 	case !r.Allowed:
 		return r.RetryAfter
-	case n <= r.Remaining || n <= 0 || r.Held:
+	case n <= r.Remaining || n <= 0 || r.HoldExists:
 		return 0
-	case n > l.capacity: // l denies so many hits; the fallback or permits of a lease have admitted them
+	case n > l.capacity: // the fallback or permits of a lease have admitted the hits, which l would deny
 		return Never
-	case l.Algorithm.ResetsAtOnce():
+	case l.Algorithm.ResetsAtWindowEnd():
 		return r.ResetAfter
 	case l.Algorithm.UsesBurst():
 		return max(span{r.ResetAfter, 0}.sub(l.refillTime(l.capacity-n), l.max).ceil(), 0)
@@ -354,10 +354,10 @@ func (l *Limit) DurationUntilReset(r Result) int64 {
 	return r.RetryAfter
 }
 
-// FromPeek turns the Result of a peek into the Result of n hits that are not charged. If the hits don't pass,
+// ResultFromPeek turns the Result of a peek into the Result of n hits that are not charged. If the hits don't pass,
 // RetryAfter is ResetAfter, which is an upper bound, or Never if n exceeds the capacity.
-func (l *Limit) FromPeek(peek Result, n int64) Result {
-	peek.Allowed, peek.RetryAfter = n <= peek.Remaining || peek.Held, 0
+func (l *Limit) ResultFromPeek(peek Result, n int64) Result {
+	peek.Allowed, peek.RetryAfter = n <= peek.Remaining || peek.HoldExists, 0
 	switch {
 	case peek.Allowed:
 	case n > l.capacity:

@@ -257,7 +257,7 @@ func TestLogFreesMemoryAfterManyHits(t *testing.T) {
 		now += second / 2
 		l.Take(&s, now, 1)
 	}
-	assert.Equal(t, 2, s.Entries())
+	assert.Equal(t, 2, s.EntryCount())
 	assert.LessOrEqual(t, cap(s.log.entries), 64)
 }
 
@@ -283,7 +283,7 @@ func TestHitsBeyondTheCapacityNeverPassASecondTime(t *testing.T) {
 		for _, requests := range []uint32{0, 10} {
 			l, err := New(Spec{Algorithm: a, Requests: requests, Unit: Hour})
 			require.NoError(t, err)
-			assert.Equal(t, int64(Never), l.NextAfter(l.Capacity()+1, Result{Allowed: true}), l)
+			assert.Equal(t, int64(Never), l.TimeUntilAdmitted(l.Capacity()+1, Result{Allowed: true}), l)
 		}
 	}
 }

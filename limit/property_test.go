@@ -110,7 +110,7 @@ func TestDecisionsAndRemainingAgreeWithTheHistory(t *testing.T) {
 			r := l.Take(&s, now, n)
 
 			want := spent+n <= l.capacity
-			if n == 0 && !a.ResetsAtOnce() {
+			if n == 0 && !a.ResetsAtWindowEnd() {
 				want = spent+1 <= l.capacity
 			}
 			if a == SlidingWindow && want != r.Allowed {
@@ -218,7 +218,7 @@ func TestPeekIsAllowedIfOneMoreHitPasses(t *testing.T) {
 		var s State
 		now := drawHistory(t, l, &s)
 		peek := l.Take(&s, now, 0)
-		if a.ResetsAtOnce() {
+		if a.ResetsAtWindowEnd() {
 			assert.Equal(t, peek.Remaining >= 0, peek.Allowed, "denied once the count exceeds the limit")
 			return
 		}
@@ -238,7 +238,7 @@ func TestRefundNeverExceedsTheCapacity(t *testing.T) {
 		assert.LessOrEqual(t, r.Remaining, l.capacity)
 		assert.GreaterOrEqual(t, r.Remaining, remainingBefore)
 		assert.LessOrEqual(t, r.Remaining-remainingBefore, n)
-		if a.ResetsAtOnce() || a == SlidingLog || a.HasHolds() {
+		if a.ResetsAtWindowEnd() || a == SlidingLog || a.HasHolds() {
 			assert.Equal(t, min(remainingBefore+n, l.capacity), r.Remaining)
 		}
 	})
@@ -269,7 +269,7 @@ func TestDebtIsAtMostOneWindow(t *testing.T) {
 		for range 10 {
 			l.Take(&s, now, drawHits(t, l))
 		}
-		if !a.ResetsAtOnce() { // the debt of a window has no bound
+		if !a.ResetsAtWindowEnd() { // the debt of a window has no bound
 			assert.GreaterOrEqual(t, l.Take(&s, now, 0).Remaining, -l.max)
 		}
 		assert.True(t, l.max == 0 || l.Take(&s, now+2*l.period+l.fillTime.us+1, 1).Allowed)
@@ -304,7 +304,7 @@ func TestNextAfterIsTheEarliestTimeTheSameHitsPass(t *testing.T) {
 		now := drawHistory(t, l, &s)
 		n := min(max(drawHits(t, l), 0), MaxHits)
 		r := l.Take(&s, now, n)
-		wait := l.NextAfter(n, r)
+		wait := l.TimeUntilAdmitted(n, r)
 		switch {
 		case r.Allowed && wait == 0:
 			assert.True(t, l.Take(&s, now, n).Allowed, "the same hits pass once more")
@@ -358,7 +358,7 @@ func TestStateStaysBoundedForAnyClock(t *testing.T) {
 			if a.HasHolds() {
 				continue // a hold lasts until its expiry, even if the clock goes back
 			}
-			assert.LessOrEqual(t, int64(s.Entries()), min(l.max, MaxLogEntries))
+			assert.LessOrEqual(t, int64(s.EntryCount()), min(l.max, MaxLogEntries))
 			// After the clock went back, the wait is at most the time of the state
 			// and one window.
 			assert.LessOrEqual(t, r.ResetAfter, 3*l.period+l.fillTime.us+1)

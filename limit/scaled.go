@@ -11,7 +11,7 @@ type scaledLimit struct {
 // Scaled returns l with its rate and capacity multiplied by ratio and rounded down, but at least 1 unless l admits
 // nothing. ratio is above 0 and at most 1. l keeps the last result, so a call with the same ratio allocates nothing.
 func (l *Limit) Scaled(ratio float64) *Limit {
-	if scaled := l.lastScaled.Load(); scaled != nil && scaled.ratio == ratio {
+	if scaled := l.lastScaledLimit.Load(); scaled != nil && scaled.ratio == ratio {
 		return scaled.limit
 	}
 	multiply := func(n int64) uint32 {
@@ -31,7 +31,7 @@ func (l *Limit) Scaled(ratio float64) *Limit {
 		s.Burst = 0
 		scaled, _ = New(s)
 	}
-	l.lastScaled.Store(&scaledLimit{ratio, scaled})
+	l.lastScaledLimit.Store(&scaledLimit{ratio, scaled})
 	return scaled
 }
 
@@ -40,12 +40,12 @@ func (l *Limit) WithChargeDenied(chargeDenied bool) *Limit {
 	if l.ChargeDenied == chargeDenied {
 		return l
 	}
-	if variant := l.chargeVariant.Load(); variant != nil {
+	if variant := l.otherChargeVariant.Load(); variant != nil {
 		return variant
 	}
 	s := l.Spec
 	s.ChargeDenied = chargeDenied
 	variant, _ := New(s) // New can't fail, because no bound depends on ChargeDenied
-	l.chargeVariant.Store(variant)
+	l.otherChargeVariant.Store(variant)
 	return variant
 }

@@ -56,8 +56,8 @@ func slidingLog(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 	r.Remaining = l.max - total
 	if n >= 0 && r.Remaining < max(n, 1) {
 		r.RetryAfter = Never
-		if maxSpent := l.max - max(n, 1); maxSpent >= 0 {
-			r.RetryAfter = log.retryAt(total, maxSpent) + l.period - now
+		if maxSpent := l.max - max(n, 1); maxSpent >= 0 { // the hits pass if at most maxSpent hits are spent
+			r.RetryAfter = log.lastBlockingTime(total, maxSpent) + l.period - now
 		}
 	}
 	if log.len() == 0 {
@@ -114,7 +114,7 @@ func (log *Log) charge(time, n, total, maxHits, tick int64) int64 {
 	return total + n
 }
 
-// maxSpareEntries is the capacity of a log from which on charge gives unused memory back.
+// maxSpareEntries is the largest capacity of a log that charge never reduces. It reduces a larger log with unused memory.
 const maxSpareEntries = 64
 
 // refund removes up to n hits from the newest entries and returns the number of removed hits.
@@ -132,8 +132,8 @@ func (log *Log) refund(n int64) int64 {
 	return n - hitsLeft
 }
 
-// retryAt returns the time of the entry after whose expiry at most maxSpent of the total hits are left.
-func (log *Log) retryAt(total, maxSpent int64) int64 {
+// lastBlockingTime returns the time of the last entry that must expire until at most maxSpent of the total hits are left.
+func (log *Log) lastBlockingTime(total, maxSpent int64) int64 {
 	i := log.head
 	for ; total > maxSpent; i++ {
 		total -= log.entries[i].n

@@ -31,7 +31,7 @@ func TestLongLogDeniesAtMostATickEarlier(t *testing.T) {
 				if l.Take(&s, now, 1).Allowed {
 					admitted = append(admitted, charge{now, 1})
 				}
-				longest = max(longest, s.Entries())
+				longest = max(longest, s.EntryCount())
 			}
 			spent := l.Spent(l.Take(&s, now, 0))
 			require.GreaterOrEqual(t, spent, hitsSince(now-l.period))
@@ -58,7 +58,7 @@ func TestLogOfAHugeLimitHasBoundedSize(t *testing.T) {
 		now += 150 // two and a half windows
 		l.Take(&s, now, 1)
 	}
-	assert.LessOrEqual(t, s.Entries(), MaxLogEntries)
+	assert.LessOrEqual(t, s.EntryCount(), MaxLogEntries)
 	assert.LessOrEqual(t, cap(s.log.entries), 4*MaxLogEntries)
 	tick := ceilDiv(l.period, logTicks)
 	assert.InDelta(t, l.period/150, l.Spent(l.Take(&s, now, 0)), float64(tick/150+1))
@@ -72,6 +72,6 @@ func TestClockSetBackMovesTheLogToNow(t *testing.T) {
 	}
 	now := epoch - 2*l.period
 	assert.Equal(t, Result{Allowed: true, Remaining: 5, ResetAfter: l.period}, l.Take(&s, now, 0))
-	assert.Equal(t, 1, s.Entries())
+	assert.Equal(t, 1, s.EntryCount())
 	assert.EqualValues(t, 10, l.Take(&s, now+l.period, 0).Remaining)
 }

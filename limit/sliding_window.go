@@ -12,63 +12,63 @@ const maxTicks = 1 << 19
 // window's length can admit almost 2 × Max. The covered part is a number of ticks of period/2^19 (at least a
 // microsecond). It is rounded up, so rounding never admits more.
 //
-// State: a is the current window's start, b its count, c the previous window's count.
+// State: a is the start of the current window, b is its count, and c is the count of the previous window.
 func slidingWindow(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
-	start, current, previous := s.a, s.b, s.c
+	start, currentCount, previousCount := s.a, s.b, s.c
 	switch alignedStart := now - now%l.period; {
 	case alignedStart == start+l.period:
-		start, current, previous = alignedStart, 0, current
+		start, currentCount, previousCount = alignedStart, 0, currentCount
 	case alignedStart > start:
-		start, current, previous = alignedStart, 0, 0
+		start, currentCount, previousCount = alignedStart, 0, 0
 	case start-now > l.period:
 		start = alignedStart
 	}
 	coveredTicks := l.ticks - max(now-start, 0)/l.tick
-	previousHits := ceilDiv(previous*coveredTicks, l.ticks)
+	previousHits := ceilDiv(previousCount*coveredTicks, l.ticks)
 
 	var r Result
 	switch {
 	case n < 0:
 		r.Allowed = true
-		current += n
-		if current < 0 {
-			previous = max(previous+current, 0)
-			current = 0
+		currentCount += n
+		if currentCount < 0 {
+			previousCount = max(previousCount+currentCount, 0)
+			currentCount = 0
 		}
-		previousHits = ceilDiv(previous*coveredTicks, l.ticks)
+		previousHits = ceilDiv(previousCount*coveredTicks, l.ticks)
 	default:
-		r.Allowed = current+previousHits+max(n, 1) <= l.max
+		r.Allowed = currentCount+previousHits+max(n, 1) <= l.max
 		if r.Allowed || chargeDenied {
-			current = max(current, min(current+n, 2*l.max-previousHits)) // bounds the debt
+			currentCount = max(currentCount, min(currentCount+n, 2*l.max-previousHits)) // bounds the debt
 		}
 	}
-	r.Remaining = l.max - current - previousHits
+	r.Remaining = l.max - currentCount - previousHits
 	if n >= 0 && r.Remaining < max(n, 1) {
 		r.RetryAfter = Never
 		if maxSpent := l.max - max(n, 1); maxSpent >= 0 {
-			r.RetryAfter = l.slidingRetryAt(start, current, previous, maxSpent) - now
+			r.RetryAfter = l.slidingRetryTime(start, currentCount, previousCount, maxSpent) - now
 		}
 	}
 	switch {
-	case current > 0:
+	case currentCount > 0:
 		r.ResetAfter = start + 2*l.period - now
-	case previous > 0:
+	case previousCount > 0:
 		r.ResetAfter = start + l.period - now
 	default:
 		start = 0
 	}
-	s.a, s.b, s.c = start, current, previous
+	s.a, s.b, s.c = start, currentCount, previousCount
 	return r
 }
 
-// slidingRetryAt returns the earliest time at which the estimated hits are at most maxSpent.
-func (l *Limit) slidingRetryAt(start, current, previous, maxSpent int64) int64 {
-	if current > maxSpent { // the current window ends before the hits pass
-		start, current, previous = start+l.period, 0, current
+// slidingRetryTime returns the earliest time at which the estimated hits are at most maxSpent.
+func (l *Limit) slidingRetryTime(start, currentCount, previousCount, maxSpent int64) int64 {
+	if currentCount > maxSpent { // the current window ends before the hits pass
+		start, currentCount, previousCount = start+l.period, 0, currentCount
 	}
 	coveredTicks := l.ticks
-	if previous > 0 {
-		coveredTicks = min((maxSpent-current)*l.ticks/previous, l.ticks)
+	if previousCount > 0 {
+		coveredTicks = min((maxSpent-currentCount)*l.ticks/previousCount, l.ticks)
 	}
 	return start + min((l.ticks-coveredTicks)*l.tick, l.period)
 }

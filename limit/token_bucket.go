@@ -33,7 +33,7 @@ func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 		}
 	default:
 		newSpentTime := spentTime.add(l.refillTime(min(max(n, 1), l.capacity+l.max)), l.max)
-		r.Allowed = n <= l.capacity && !l.fillTime.isShorter(newSpentTime)
+		r.Allowed = n <= l.capacity && !l.fillTime.isShorterThan(newSpentTime)
 		if n > 0 && (r.Allowed || chargeDenied) {
 			spentTime = minSpan(newSpentTime, l.maxSpentTime())
 		}
@@ -127,12 +127,12 @@ func (a span) add(b span, parts int64) span {
 // sub returns a - b. If a < b, the us of the result is negative.
 func (a span) sub(b span, parts int64) span { return a.add(span{-b.us, -b.frac}, parts) }
 
-func (a span) isShorter(b span) bool {
+func (a span) isShorterThan(b span) bool {
 	return a.us < b.us || a.us == b.us && a.frac < b.frac
 }
 
 func minSpan(a, b span) span {
-	if b.isShorter(a) {
+	if b.isShorterThan(a) {
 		return b
 	}
 	return a

@@ -48,7 +48,7 @@ func TestScriptAnswersHoldsAsPackageLimit(t *testing.T) {
 					require.Equal(t, want, got[i].Result, "step %d, hit %d: %d hits of %q", step, i, h.n, h.hold)
 				}
 				r.requireKeys(map[string]*limit.State{"holds": &s}, limit.Concurrency)
-				maxEntries = max(maxEntries, s.Entries())
+				maxEntries = max(maxEntries, s.EntryCount())
 			}
 			assert.Positive(t, maxEntries)
 		})
@@ -64,17 +64,17 @@ func TestDeniedGroupChangesNoHolds(t *testing.T) {
 
 	later := now + 10_000_000
 	got := r.take(later, []int64{3}, newHit("a", "1", 1), newHit("a", "2", 1), newHit("b", "1", 3))
-	assert.True(t, got[0].Held)
+	assert.True(t, got[0].HoldExists)
 	assert.True(t, got[1].Allowed)
 	assert.False(t, got[2].Allowed)
 	assert.Equal(t, int64(limit.Never), got[2].RetryAfter)
 	peek := r.take(later, nil, hit{key: "a", limit: l, hold: "1"}, hit{key: "a", limit: l, hold: "2"}, hit{key: "b", limit: l})
 	assert.Equal(t, int64(20_000_000), peek[0].ResetAfter, "a denied group renews no hold")
-	assert.False(t, peek[1].Held)
+	assert.False(t, peek[1].HoldExists)
 	assert.Equal(t, int64(2), peek[2].Remaining)
 
 	got = r.take(later, []int64{2}, newHit("a", "1", 1), newHit("a", "2", 1))
-	assert.True(t, got[0].Held && got[1].Allowed)
+	assert.True(t, got[0].HoldExists && got[1].Allowed)
 	assert.Equal(t, int64(30_000_000), got[0].ResetAfter)
 }
 
@@ -114,7 +114,7 @@ func TestTimeForAHitDoesNotDependOnTheNumberOfHolds(t *testing.T) {
 	for i := range 20 {
 		id := fmt.Sprint(i * 1000)
 		require.False(t, r.take(now+1, nil, hit{key: "holds", limit: l, n: 1, hold: "new"})[0].Allowed)
-		require.True(t, r.take(now+1, nil, hit{key: "holds", limit: l, n: 1, hold: id})[0].Held)
+		require.True(t, r.take(now+1, nil, hit{key: "holds", limit: l, n: 1, hold: id})[0].HoldExists)
 		require.True(t, r.take(now+1, nil, hit{key: "holds", limit: l, n: -1, hold: id})[0].Allowed)
 		require.True(t, r.take(now+1, nil, hit{key: "holds", limit: l, n: 1, hold: id})[0].Allowed)
 	}

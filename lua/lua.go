@@ -2,8 +2,8 @@
 // scripts of all algorithms, so one call of take charges many hits. The head of take.lua documents KEYS, ARGV and
 // reply. The head of an algorithm's script documents the stored state. testdata/take.lua.golden has the whole script.
 //
-// Most hits are admitted. An algorithm with a packed state has a second script, named NAME_admit, which admits hits
-// with less work. The step of the algorithm starts with the same text.
+// Most hits are admitted. An algorithm with a packed state has a second script, NAME_admit, which admits hits with less
+// work. The function step of the algorithm starts with the text of NAME_admit.
 package lua
 
 import (

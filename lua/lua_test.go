@@ -191,7 +191,7 @@ func (r *redis) decode(reply string, hits []hit) []answer {
 			reset = -1 - reset
 		}
 		answers[i].Result = limit.Result{
-			Allowed: retry == 0 || retry <= retryHeld, Held: retry == retryHeld, Remaining: hits[i].limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
+			Allowed: retry == 0 || retry <= retryHeld, HoldExists: retry == retryHeld, Remaining: hits[i].limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
 		}
 		if retry <= retryHeld {
 			answers[i].RetryAfter = retryHeld - retry
@@ -670,12 +670,12 @@ func TestLongLogsGiveTheSameAnswersAndAreBounded(t *testing.T) {
 				got := r.take(now, nil, hit{key: "log", limit: l, n: n})[0]
 				require.Empty(t, got.err)
 				require.Equal(t, l.Take(&s, now, n), got.Result, "step %d", step)
-				longest = max(longest, s.Entries())
+				longest = max(longest, s.EntryCount())
 			}
 			assert.Greater(t, longest, 2048, "the log has combined hits")
 			assert.LessOrEqual(t, longest, limit.MaxLogEntries)
 			ctx := t.Context()
-			assert.EqualValues(t, 2*s.Entries()+1, r.client.LLen(ctx, r.prefix+"log").Val())
+			assert.EqualValues(t, 2*s.EntryCount()+1, r.client.LLen(ctx, r.prefix+"log").Val())
 			assert.Less(t, r.client.MemoryUsage(ctx, r.prefix+"log", 0).Val(), int64(80_000))
 		})
 	}

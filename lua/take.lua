@@ -32,7 +32,7 @@
 --          reset     microseconds until nothing is spent, as limit.Result.ResetAfter. For a denial
 --                    that may end early (backend.Result.MayEndEarly), -1 minus these microseconds
 --          retry     microseconds, as limit.Result.RetryAfter, or -1 for limit.Never. For an allowed hit: 0, or
---                    -2 if its hold existed (limit.Result.Held), or -2 - r if its RetryAfter is r > 0
+--                    -2 if its hold existed (limit.Result.HoldExists), or -2 - r if its RetryAfter is r > 0
 --          A failed hit has its index in KEYS, from 1, and an error. The script charges nothing for it.
 -- If Redis is a read-only replica, the script charges nothing and returns the error READONLY.
 --

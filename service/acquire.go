@@ -48,15 +48,15 @@ func (s *Service) sendWait(ctx context.Context, c *Call, code rlsv3.RateLimitRes
 	} else {
 		longestReset := int64(0)
 		for j := range c.results {
-			longestReset = max(longestReset, c.hits[j].Limit.ForgottenAfter(c.results[j].Result))
+			longestReset = max(longestReset, c.hits[j].Limit.TimeUntilForgotten(c.results[j].Result))
 		}
 		text = secondsText(longestReset)
 	}
 	_ = grpc.SetHeader(ctx, metadata.Pairs(key, text)) // it fails only without a gRPC call, which has no headers
 }
 
-// refundAdmitted refunds the hits that a denied call has charged. Each refund goes to the window of the charge.
-func (s *Service) refundAdmitted(ctx context.Context, c *Call) {
+// refundAdmittedHits refunds the hits that a denied call has charged. Each refund goes to the window of the charge.
+func (s *Service) refundAdmittedHits(ctx context.Context, c *Call) {
 	var refunds []backend.Hit
 	for j, h := range c.hits {
 		if c.isCharged(j) {
@@ -84,8 +84,8 @@ func (c *Call) hasDeniedGroup() bool {
 // isCharged reports whether hit j was charged. The renewal of a hold charges nothing.
 func (c *Call) isCharged(j int) bool {
 	h, r := &c.hits[j], &c.results[j]
-	isInDeniedGroup := c.isGroupDenied && h.InGroup()
-	return r.Allowed && !r.Held && h.N > 0 && !c.isPeek && !isInDeniedGroup
+	isInDeniedGroup := c.isGroupDenied && h.IsInGroup()
+	return r.Allowed && !r.HoldExists && h.N > 0 && !c.isPeek && !isInDeniedGroup
 }
 
 // secondsText returns microseconds in seconds: 1500000 becomes "1.5".

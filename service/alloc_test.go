@@ -24,7 +24,7 @@ func TestCallAllocatesOnlyTheResponse(t *testing.T) {
 type decisionCounter struct{ decisions int }
 
 func (c *decisionCounter) Answered(_ context.Context, call *Call) {
-	for i := range call.Decisions() {
+	for i := range call.DecisionCount() {
 		if call.Decision(i).Result.Err == nil {
 			c.decisions++
 		}

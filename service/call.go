@@ -28,8 +28,8 @@ type Call struct {
 	Request *rlsv3.RateLimitRequest
 	Start   time.Time // the time of the decisions
 
-	// DomainFound reports whether a limits file in force has the domain of the request.
-	DomainFound bool
+	// HasDomain reports whether a limits file in force has the domain of the request.
+	HasDomain bool
 
 	// Rules has an element for each descriptor: the rule that matches, or nil. A rejected request can have fewer rules.
 	Rules []*descriptors.Rule
@@ -60,13 +60,13 @@ type Call struct {
 
 	keys []byte // memory of the keys of hits
 
-	exceedsMaxHits bool // a hit exceeds the max_hits of its rule
-	isPeek         bool // the Limiter gets only peeks, which charge nothing, because a hit above max_hits denies the call
-	hasHolds       bool // the limit of a hit has holds
-	isAcquire      bool // the caller waits for permits, so the call charges nothing if it is denied
-	wantsWait      bool // the caller wants the header of sendWait
-	isGroupDenied  bool // no all-or-none hit was charged, because a hit has denied the group
-	keepsCharges   bool // the Service does not refund the admitted hits
+	exceedsMaxHits  bool // a hit exceeds the max_hits of its rule
+	isPeek          bool // the Limiter gets only peeks, which charge nothing, because a hit above max_hits denies the call
+	hasHolds        bool // the limit of a hit has holds
+	isAcquire       bool // the caller waits for permits, so the call charges nothing if it is denied
+	wantsWaitHeader bool // the caller wants the header of sendWait
+	isGroupDenied   bool // no all-or-none hit was charged, because a hit has denied the group
+	keepsCharges    bool // the Service does not refund the admitted hits
 }
 
 // IsGivenUp reports whether the call failed because its caller canceled it, or because its deadline passed.
@@ -115,7 +115,7 @@ func (c *Call) hitsEnd(i, firstHit int) int {
 // match finds the rule of each descriptor of req and prepares the hits.
 func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, allOrNone bool) error {
 	domain := config.Domain(req.Domain)
-	c.DomainFound = domain != nil
+	c.HasDomain = domain != nil
 	for i, d := range req.Descriptors {
 		var rule *descriptors.Rule
 		switch {
@@ -126,7 +126,7 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, al
 				return status.Errorf(codes.InvalidArgument, "descriptors[%d]: %v", i, err)
 			}
 		default:
-			rule = domain.MatchWithin(&c.budget, d.GetEntries())
+			rule = domain.MatchWithBudget(&c.budget, d.GetEntries())
 		}
 		c.Rules = append(c.Rules, rule)
 		if rule != nil {
@@ -159,7 +159,7 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, al
 				c.hasHolds = c.hasHolds || l.Algorithm.HasHolds()
 			}
 			c.exceedsMaxHits = c.exceedsMaxHits || rule.ExceedsMaxHits(n)
-			h := backend.Hit{Key: key, Limit: l.Limit, Rule: rule.Path, N: n, Shadow: rule.InShadow(key)}
+			h := backend.Hit{Key: key, Limit: l.Limit, Rule: rule.Path, N: n, Shadow: rule.IsShadowed(key)}
 			h.AllOrNone = allOrNone && !h.Shadow
 			c.hits = append(c.hits, h)
 			c.hitDescriptors = append(c.hitDescriptors, i)

@@ -39,7 +39,7 @@ func TestCallKnowsWhetherItsDomainWasFound(t *testing.T) {
 	for domain, want := range map[string]bool{"d": true, "other": false} {
 		c := &Call{replacedNames: map[string]bool{}}
 		require.NoError(t, c.match(newConfig(t), &rlsv3.RateLimitRequest{Domain: domain, Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("a=1")}}, false))
-		assert.Equal(t, want, c.DomainFound, domain)
+		assert.Equal(t, want, c.HasDomain, domain)
 	}
 }
 
@@ -174,7 +174,7 @@ func TestMetadataNamesShadowModeOfARuleWithoutHits(t *testing.T) {
 func TestMapAndOtherValueOfMetadataAreNotMerged(t *testing.T) {
 	m := map[string]any{"b": 1}
 	dst := map[string]any{"text": "x", "map": map[string]any{"a": 1}}
-	addMissing(dst, map[string]any{"text": m, "map": "x"})
+	addMissingFields(dst, map[string]any{"text": m, "map": "x"})
 	assert.Equal(t, map[string]any{"text": "x", "map": map[string]any{"a": 1}}, dst)
 }
 

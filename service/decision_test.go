@@ -397,7 +397,7 @@ descriptors:
 		t.Run(name, func(t *testing.T) {
 			var got []bool
 			observer := callObserver(func(c *Call) {
-				for i := range c.Decisions() {
+				for i := range c.DecisionCount() {
 					got = append(got, c.Decision(i).ChargesDenied)
 				}
 			})

@@ -81,27 +81,27 @@ func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse, quotaMode bool) {
 // policyName returns the name of l, or else the window in words, such as "per minute". The result is a string in the
 // syntax of structured fields (RFC 9651): in quotes, with only visible ASCII characters and spaces.
 func policyName(l *descriptors.RateLimit) string {
-	quoted := []byte{'"'}
+	quotedName := []byte{'"'}
 	for _, c := range cmp.Or(l.Name, l.PerWindow()) {
 		switch {
 		case c == '"' || c == '\\':
-			quoted = append(quoted, '\\', byte(c))
+			quotedName = append(quotedName, '\\', byte(c))
 		case c < ' ' || c > '~':
-			quoted = append(quoted, '?')
+			quotedName = append(quotedName, '?')
 		default:
-			quoted = append(quoted, byte(c))
+			quotedName = append(quotedName, byte(c))
 		}
 	}
-	return string(append(quoted, '"'))
+	return string(append(quotedName, '"'))
 }
 
 // uniqueName returns name. If names already contains name, uniqueName adds a number before the closing quote.
 func uniqueName(names []string, name string) string {
-	unique := name
-	for i := 2; slices.Contains(names, unique); i++ {
-		unique = name[:len(name)-1] + " " + strconv.Itoa(i) + `"`
+	newName := name
+	for i := 2; slices.Contains(names, newName); i++ {
+		newName = name[:len(name)-1] + " " + strconv.Itoa(i) + `"`
 	}
-	return unique
+	return newName
 }
 
 func wholeSeconds(micros int64) int64 { return (micros + secondMicros - 1) / secondMicros }

@@ -18,17 +18,17 @@ func dynamicMetadata(req *rlsv3.RateLimitRequest, rules []*descriptors.Rule, sta
 	for i, d := range req.Descriptors {
 		descriptorList[i] = descriptorMetadata(d)
 		if st := statuses[i]; st.CurrentLimit != nil && st.Code != rlsv3.RateLimitResponse_OVER_LIMIT {
-			addMissing(ruleMetadata, rules[i].Metadata.AsMap()) // AsMap returns a copy
+			addMissingFields(ruleMetadata, rules[i].Metadata.AsMap()) // AsMap returns a copy
 		}
 	}
-	m := map[string]any{"domain": req.Domain, "descriptors": descriptorList}
+	requestMetadata := map[string]any{"domain": req.Domain, "descriptors": descriptorList}
 	if req.HitsAddend != 0 {
-		m["hitsAddend"] = req.HitsAddend
+		requestMetadata["hitsAddend"] = req.HitsAddend
 	}
 	if len(ruleMetadata) > 0 {
-		m["metadata"] = ruleMetadata
+		requestMetadata["metadata"] = ruleMetadata
 	}
-	s, _ := structpb.NewStruct(m) // it fails only for invalid UTF-8, and gRPC has rejected invalid UTF-8
+	s, _ := structpb.NewStruct(requestMetadata) // it fails only for invalid UTF-8, and gRPC has rejected invalid UTF-8
 	return s
 }
 
@@ -51,18 +51,18 @@ func descriptorMetadata(d *ratelimitv3.RateLimitDescriptor) map[string]any {
 	return m
 }
 
-// addMissing adds each field of src to dst, unless dst has a field with this name. If both fields are maps, it merges the
+// addMissingFields adds each field of src to dst, unless dst has a field with this name. If both fields are maps, it merges the
 // maps in the same way.
-func addMissing(dst, src map[string]any) {
+func addMissingFields(dst, src map[string]any) {
 	for name, value := range src {
-		existing, exists := dst[name]
+		oldValue, exists := dst[name]
 		if !exists {
 			dst[name] = value
 			continue
 		}
-		existingMap, existingIsMap := existing.(map[string]any)
-		if m, isMap := value.(map[string]any); isMap && existingIsMap {
-			addMissing(existingMap, m)
+		oldMap, isOldMap := oldValue.(map[string]any)
+		if m, isMap := value.(map[string]any); isMap && isOldMap {
+			addMissingFields(oldMap, m)
 		}
 	}
 }
@@ -98,32 +98,32 @@ func (c *Call) addRuleMetadata(resp *rlsv3.RateLimitResponse, headerStatus *rlsv
 
 // decisionMetadata describes the decision about descriptor i. The descriptor has the hits in [firstHit, nextHit).
 func (c *Call) decisionMetadata(i, firstHit, nextHit int, st *rlsv3.RateLimitResponse_DescriptorStatus) *structpb.Struct {
-	d := &structpb.Struct{Fields: map[string]*structpb.Value{"code": structpb.NewStringValue(st.Code.String())}}
+	decision := &structpb.Struct{Fields: map[string]*structpb.Value{"code": structpb.NewStringValue(st.Code.String())}}
 	rule := c.Rules[i]
 	if rule == nil {
-		return d
+		return decision
 	}
-	d.Fields["rule"] = structpb.NewStringValue(rule.Path)
+	decision.Fields["rule"] = structpb.NewStringValue(rule.Path)
 	if rule.ShadowMode || firstHit < nextHit && c.hits[firstHit].Shadow {
-		d.Fields["shadow_mode"] = structpb.NewBoolValue(true)
+		decision.Fields["shadow_mode"] = structpb.NewBoolValue(true)
 	}
 	if firstHit == nextHit {
 		if rule.IsUnlimited() {
-			d.Fields["limit"] = structpb.NewStringValue("unlimited")
+			decision.Fields["limit"] = structpb.NewStringValue("unlimited")
 		}
-		return d
+		return decision
 	}
 	j := c.mostRestrictiveHit(firstHit, nextHit)
 	l, r := c.limits[j], &c.results[j]
-	d.Fields["limit"] = structpb.NewStringValue(l.String())
+	decision.Fields["limit"] = structpb.NewStringValue(l.String())
 	if l.Name != "" {
-		d.Fields["limit_name"] = structpb.NewStringValue(l.Name)
+		decision.Fields["limit_name"] = structpb.NewStringValue(l.Name)
 	}
-	d.Fields["over_limit"] = structpb.NewBoolValue(!r.Allowed)
-	d.Fields["remaining"] = structpb.NewNumberValue(float64(min(max(r.Remaining, 0), math.MaxUint32)))
-	d.Fields["source"] = structpb.NewStringValue(r.Source.String())
-	if r.Degraded() {
-		d.Fields["reason"] = structpb.NewStringValue(r.Reason.String())
+	decision.Fields["over_limit"] = structpb.NewBoolValue(!r.Allowed)
+	decision.Fields["remaining"] = structpb.NewNumberValue(float64(min(max(r.Remaining, 0), math.MaxUint32)))
+	decision.Fields["source"] = structpb.NewStringValue(r.Source.String())
+	if r.IsDegraded() {
+		decision.Fields["reason"] = structpb.NewStringValue(r.Reason.String())
 	}
-	return d
+	return decision
 }

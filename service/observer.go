@@ -32,8 +32,8 @@ type Decision struct {
 	Result backend.Result
 }
 
-// Decisions returns the number of decisions. Each counted limit has a decision.
-func (c *Call) Decisions() int { return len(c.hits) }
+// DecisionCount returns the number of decisions. Each counted limit has a decision.
+func (c *Call) DecisionCount() int { return len(c.hits) }
 
 // IsAcquire reports whether the caller waits for permits. A denied call then charges nothing.
 func (c *Call) IsAcquire() bool { return c.isAcquire }
@@ -44,7 +44,7 @@ func (c *Call) Decision(i int) Decision {
 	isPeek := c.isPeek || c.exceedsMaxHits && c.hitExceedsMaxHits(i)
 	return Decision{
 		Descriptor: d, Rule: c.Rules[d], Limit: c.limits[i], Hit: h,
-		ChargesDenied: h.Limit.ChargeDenied && !h.InGroup() && !isPeek, Result: c.results[i],
+		ChargesDenied: h.Limit.ChargeDenied && !h.IsInGroup() && !isPeek, Result: c.results[i],
 	}
 }
 

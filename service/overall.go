@@ -18,40 +18,40 @@ import (
 func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus, quotaMode bool) (
 	code rlsv3.RateLimitResponse_Code, headerStatus *rlsv3.RateLimitResponse_DescriptorStatus,
 ) {
-	isAnyOverLimit, leastRemaining := false, uint32(math.MaxUint32)
+	isAnyOverLimit, minRemaining := false, uint32(math.MaxUint32)
 	for i, st := range statuses {
 		isOverLimit := st.Code == rlsv3.RateLimitResponse_OVER_LIMIT
 		isAnyOverLimit = isAnyOverLimit || isOverLimit
 		switch {
 		case st.CurrentLimit == nil:
 		case isOverLimit && !isInQuotaMode(c.Rules[i], true, quotaMode):
-			headerStatus, leastRemaining = st, 0
-		case st.LimitRemaining < leastRemaining:
-			headerStatus, leastRemaining = st, st.LimitRemaining
+			headerStatus, minRemaining = st, 0
+		case st.LimitRemaining < minRemaining:
+			headerStatus, minRemaining = st, st.LimitRemaining
 		}
 	}
-	isOver := func(i, _, _ int) bool { return statuses[i].Code == rlsv3.RateLimitResponse_OVER_LIMIT }
-	if isAnyOverLimit && c.isDeniedBy(quotaMode, isOver) {
+	isDescriptorOverLimit := func(i, _, _ int) bool { return statuses[i].Code == rlsv3.RateLimitResponse_OVER_LIMIT }
+	if isAnyOverLimit && c.isDeniedBy(quotaMode, isDescriptorOverLimit) {
 		return rlsv3.RateLimitResponse_OVER_LIMIT, headerStatus
 	}
 	return rlsv3.RateLimitResponse_OK, headerStatus
 }
 
 // isDeniedBy reports whether c is denied: if a descriptor that is not in quota mode is over its limit, or if all
-// descriptors in quota mode are over their limits. isOver reports whether descriptor i is over its limit. The hits of this
-// descriptor have the indexes from start to end-1.
-func (c *Call) isDeniedBy(quotaMode bool, isOver func(i, start, end int) bool) bool {
+// descriptors in quota mode are over their limits. isDescriptorOverLimit reports whether descriptor i is over its limit. The
+// hits of this descriptor have the indexes from start to end-1.
+func (c *Call) isDeniedBy(quotaMode bool, isDescriptorOverLimit func(i, start, end int) bool) bool {
 	hitIndex, quotaCount, deniedQuotaCount := 0, 0, 0
 	for i, rule := range c.Rules {
 		start := hitIndex
 		hitIndex = c.hitsEnd(i, hitIndex)
-		switch isQuota := isInQuotaMode(rule, hitIndex > start, quotaMode); {
-		case isQuota && isOver(i, start, hitIndex):
+		switch hasQuotaMode := isInQuotaMode(rule, hitIndex > start, quotaMode); {
+		case hasQuotaMode && isDescriptorOverLimit(i, start, hitIndex):
 			quotaCount++
 			deniedQuotaCount++
-		case isQuota:
+		case hasQuotaMode:
 			quotaCount++
-		case isOver(i, start, hitIndex):
+		case isDescriptorOverLimit(i, start, hitIndex):
 			return true
 		}
 	}
@@ -65,7 +65,8 @@ func isInQuotaMode(rule *descriptors.Rule, hasHit, quotaMode bool) bool {
 	return quotaMode || rule != nil && rule.QuotaMode && (hasHit || rule.IsUnlimited())
 }
 
-// isQuotaModeDenied reports whether all descriptors in quota mode are denied. quotaCount of them have a rule.
+// isQuotaModeDenied reports whether all descriptors in quota mode are denied. quotaCount is the number of descriptors in
+// quota mode that have a rule, and deniedCount is the number of these descriptors that are over their limits.
 func (c *Call) isQuotaModeDenied(deniedCount, quotaCount int) bool {
 	if deniedCount == 0 || deniedCount < quotaCount {
 		return false
@@ -118,7 +119,7 @@ func (s *Service) take(ctx context.Context, c *Call) {
 			continue
 		}
 		h.N = requestedHits[j]
-		r.Result = h.Limit.FromPeek(r.Result, h.N)
+		r.Result = h.Limit.ResultFromPeek(r.Result, h.N)
 		if c.hitExceedsMaxHits(j) {
 			r.Allowed, r.RetryAfter = false, limit.Never
 		}

@@ -15,16 +15,16 @@ const secondMicros = 1_000_000
 func (c *Call) newResponse() *rlsv3.RateLimitResponse {
 	resp, statuses, durations := allocResponse(len(c.Rules))
 	resp.OverallCode = rlsv3.RateLimitResponse_OK
-	hit := 0
+	hitIndex := 0
 	for i, rule := range c.Rules {
 		status := &statuses[i]
 		resp.Statuses[i] = status
 		status.Code = rlsv3.RateLimitResponse_OK
-		firstHit := hit
-		hit = c.hitsEnd(i, hit)
+		firstHit := hitIndex
+		hitIndex = c.hitsEnd(i, hitIndex)
 		switch {
-		case firstHit < hit:
-			c.setStatus(status, &durations[i], c.mostRestrictiveHit(firstHit, hit))
+		case firstHit < hitIndex:
+			c.setStatus(status, &durations[i], c.mostRestrictiveHit(firstHit, hitIndex))
 		case rule != nil && rule.IsUnlimited():
 			status.LimitRemaining = math.MaxUint32
 		}
@@ -33,19 +33,19 @@ func (c *Call) newResponse() *rlsv3.RateLimitResponse {
 }
 
 // mostRestrictiveHit returns the index of the hit that the status of the descriptor describes: the first denied hit with
-// the longest wait, or else the first hit with the least remaining. The hits have the indexes from start to end-1.
+// the longest wait, or else the first hit with the fewest remaining hits. The hits have the indexes from start to end-1.
 func (c *Call) mostRestrictiveHit(start, end int) int {
-	best := start
+	bestIndex := start
 	for j := start + 1; j < end; j++ {
-		r, bestResult := c.results[j].Result, c.results[best].Result
+		r, bestResult := c.results[j].Result, c.results[bestIndex].Result
 		switch {
 		case r.Allowed && (!bestResult.Allowed || r.Remaining >= bestResult.Remaining):
-		case !r.Allowed && !bestResult.Allowed && denialRank(c.hits[j].Limit, r) <= denialRank(c.hits[best].Limit, bestResult):
+		case !r.Allowed && !bestResult.Allowed && denialRank(c.hits[j].Limit, r) <= denialRank(c.hits[bestIndex].Limit, bestResult):
 		default:
-			best = j
+			bestIndex = j
 		}
 	}
-	return best
+	return bestIndex
 }
 
 // denialRank returns the rank of a denial. A denial with a longer wait has a larger rank. Denials of hits that never pass
@@ -122,15 +122,15 @@ const neverWait = math.MaxInt64 // the wait for hits that never pass
 func (c *Call) retryAfter(quotaMode, withSlots bool) int64 {
 	var longestWait int64
 	quotaCount, shortestQuotaWait := 0, int64(neverWait)
-	hit := 0
+	hitIndex := 0
 	for i, rule := range c.Rules {
-		firstHit, wait := hit, int64(0)
-		for ; hit < len(c.hits) && c.hitDescriptors[hit] == i; hit++ {
-			if w := c.wait(hit); w == neverWait || withSlots || !c.hits[hit].Limit.Algorithm.HasHolds() {
+		firstHit, wait := hitIndex, int64(0)
+		for ; hitIndex < len(c.hits) && c.hitDescriptors[hitIndex] == i; hitIndex++ {
+			if w := c.wait(hitIndex); w == neverWait || withSlots || !c.hits[hitIndex].Limit.Algorithm.HasHolds() {
 				wait = max(wait, w)
 			}
 		}
-		if isInQuotaMode(rule, hit > firstHit, quotaMode) {
+		if isInQuotaMode(rule, hitIndex > firstHit, quotaMode) {
 			quotaCount++
 			shortestQuotaWait = min(shortestQuotaWait, wait)
 		} else {
@@ -143,15 +143,15 @@ func (c *Call) retryAfter(quotaMode, withSlots bool) int64 {
 	return longestWait
 }
 
-// wait returns the microseconds until the limit of hit j admits the same hits. If this call has charged the hits, this is
-// the wait until the limit admits the hits a second time. wait returns 0 if the limit can't deny the call.
+// wait returns the microseconds until the limit of hit j admits the same hits. If this call has charged the hits, wait
+// returns the microseconds until the limit admits the hits a second time. If the limit can't deny the call, it returns 0.
 func (c *Call) wait(j int) int64 {
 	h, r := &c.hits[j], &c.results[j]
 	isCharged := c.keepsCharges && c.isCharged(j)
 	if h.Shadow || r.Allowed && !isCharged {
 		return 0
 	}
-	wait := h.Limit.NextAfter(h.N, r.Result)
+	wait := h.Limit.TimeUntilAdmitted(h.N, r.Result)
 	if wait == limit.Never {
 		return neverWait
 	}

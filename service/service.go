@@ -107,8 +107,8 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 	if len(c.hits) > 0 {
 		// A caller that waits for permits repeats a denied call, so a denied call must charge nothing.
 		values := metadata.ValueFromIncomingContext(ctx, limit.AcquireKey)
-		c.wantsWait = len(values) == 1
-		c.isAcquire = c.wantsWait && values[0] == "true"
+		c.wantsWaitHeader = len(values) == 1
+		c.isAcquire = c.wantsWaitHeader && values[0] == "true"
 		if c.isAcquire {
 			s.chargeNothingIfDenied(c)
 		}
@@ -173,10 +173,10 @@ func (s *Service) respond(ctx context.Context, c *Call) (*rlsv3.RateLimitRespons
 	isRefunded := c.isAcquire && resp.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT
 	c.isGroupDenied, c.keepsCharges = c.hasDeniedGroup(), !isRefunded
 	if isRefunded {
-		s.refundAdmitted(context.WithoutCancel(ctx), c)
+		s.refundAdmittedHits(context.WithoutCancel(ctx), c)
 	}
 	c.raiseWaits(resp.Statuses)
-	if c.wantsWait {
+	if c.wantsWaitHeader {
 		s.sendWait(ctx, c, resp.OverallCode)
 	}
 	if s.options.Headers != nil && headerStatus != nil {

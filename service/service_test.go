@@ -116,7 +116,7 @@ type decision struct {
 type decisionRecorder struct{ decisions []decision }
 
 func (r *decisionRecorder) Answered(_ context.Context, c *Call) {
-	for i := range c.Decisions() {
+	for i := range c.DecisionCount() {
 		if d := c.Decision(i); d.Result.Err == nil {
 			r.decisions = append(r.decisions, decision{d.Rule.Path, d.Limit.Name, d.N, d.Result.Allowed, d.Result.Source})
 		}
@@ -380,7 +380,7 @@ descriptors:
 			decisions := -1
 			r := newFixture(t, limits, func(o *Options) {
 				o.Observers = []Observer{callObserver(func(c *Call) {
-					decisions = c.Decisions()
+					decisions = c.DecisionCount()
 					_, ok := c.DescriptorDecision(0)
 					assert.False(t, ok)
 				})}
@@ -392,7 +392,7 @@ descriptors:
 			assert.Zero(t, decisions)
 			r.svc.AnswerAll(t.Context(), []Item{{ctx, req, func(answered *Call) {
 				require.Error(t, answered.Err)
-				assert.Zero(t, answered.Decisions())
+				assert.Zero(t, answered.DecisionCount())
 			}}})
 		})
 	}

@@ -9,14 +9,14 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// These constants are names in the metadata of gRPC. If a client sends AskSwitches, the trailer TrailerSwitches of the
-// answer has the Switches of the request as JSON. Envoy does not send AskSwitches.
+// These constants are names in the metadata of gRPC. If a client sends AskSwitchesKey, the trailer SwitchesTrailerKey of the
+// answer has the Switches of the request as JSON. Envoy does not send AskSwitchesKey.
 const (
-	AskSwitches     = "rls-ask-switches"
-	TrailerSwitches = "rls-switches-bin"
+	AskSwitchesKey     = "rls-ask-switches"
+	SwitchesTrailerKey = "rls-switches-bin"
 )
 
-// Switch is a switch at run time that has taken the limits of a descriptor out of force.
+// Switch is a switch at run time that has turned off the limits of a descriptor.
 type Switch struct {
 	// Descriptor is the index of the descriptor in the request.
 	Descriptor int `json:"descriptor"`
@@ -29,7 +29,7 @@ type Switch struct {
 	Expires time.Time `json:"expires_at,omitzero"` // zero for a switch without an end
 }
 
-// Switch returns the switch that has taken the limits of descriptor i out of force, or nil.
+// Switch returns the switch that has turned off the limits of descriptor i, or nil.
 func (c *Call) Switch(i int) *Switch {
 	if !c.hasOffSwitch() || i >= len(c.Rules) || c.Rules[i] != nil {
 		return nil
@@ -38,20 +38,20 @@ func (c *Call) Switch(i int) *Switch {
 	if domain == nil {
 		return nil
 	}
-	offSwitch := domain.OffSwitchAt(c.Request.Descriptors[i].GetEntries())
+	offSwitch := domain.OffSwitchFor(c.Request.Descriptors[i].GetEntries())
 	if offSwitch == nil {
 		return nil
 	}
-	return &Switch{Descriptor: i, Path: offSwitch.Path, Author: offSwitch.Author, Reason: offSwitch.Reason, Expires: offSwitch.Expires}
+	return &Switch{Descriptor: i, Path: offSwitch.Path, Author: offSwitch.Author, Reason: offSwitch.Reason, Expires: offSwitch.ExpiresAt}
 }
 
-// IsUnmatched reports whether no rule matches descriptor i. It is false if a switch has taken the limits out of force.
+// IsUnmatched reports whether no rule matches descriptor i. It is false if a switch has turned off the limits.
 func (c *Call) IsUnmatched(i int) bool { return c.Rules[i] == nil && c.Switch(i) == nil }
 
 func (c *Call) hasOffSwitch() bool { return c.config != nil && c.config.HasOffSwitch() }
 
 func (c *Call) sendSwitches(ctx context.Context) {
-	if !c.hasOffSwitch() || len(metadata.ValueFromIncomingContext(ctx, AskSwitches)) == 0 {
+	if !c.hasOffSwitch() || len(metadata.ValueFromIncomingContext(ctx, AskSwitchesKey)) == 0 {
 		return
 	}
 	var switches []*Switch
@@ -61,6 +61,6 @@ func (c *Call) sendSwitches(ctx context.Context) {
 		}
 	}
 	if text, err := json.Marshal(switches); err == nil && len(switches) > 0 {
-		_ = grpc.SetTrailer(ctx, metadata.Pairs(TrailerSwitches, string(text))) // it fails only without a gRPC call, which has no trailers
+		_ = grpc.SetTrailer(ctx, metadata.Pairs(SwitchesTrailerKey, string(text))) // it fails only without a gRPC call, which has no trailers
 	}
 }

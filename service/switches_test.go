@@ -18,7 +18,7 @@ import (
 
 func TestCallNamesTheSwitchOfADescriptor(t *testing.T) {
 	ends := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
-	notes := limitsfile.Notes{Author: "ops", Reason: "incident", Expires: ends}
+	notes := limitsfile.Notes{Author: "ops", Reason: "incident", ExpiresAt: ends}
 	limits := func(change func(d *limitsfile.Domain)) *descriptors.Store {
 		set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte(`domain: d
 descriptors:
@@ -85,7 +85,7 @@ func TestTrailerHasTheSwitchesThatTheCallAsksFor(t *testing.T) {
 	on := descriptors.Compile(set)
 	set.Domains[0].Descriptors[0].Overrides = []limitsfile.AppliedOverride{{Target: "d|a", IsSwitch: true}}
 	off := descriptors.Compile(set)
-	asks := metadata.Pairs(AskSwitches, "true")
+	asks := metadata.Pairs(AskSwitchesKey, "true")
 	for name, c := range map[string]struct {
 		config *descriptors.Config
 		asks   metadata.MD
@@ -105,7 +105,7 @@ func TestTrailerHasTheSwitchesThatTheCallAsksFor(t *testing.T) {
 			ctx := grpc.NewContextWithServerTransportStream(metadata.NewIncomingContext(t.Context(), c.asks), stream)
 			_, err := r.svc.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc(c.entry)}})
 			require.NoError(t, err)
-			assert.Equal(t, c.want, stream.trailer.Get(TrailerSwitches))
+			assert.Equal(t, c.want, stream.trailer.Get(SwitchesTrailerKey))
 		})
 	}
 }

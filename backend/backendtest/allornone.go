@@ -204,7 +204,7 @@ type histories map[string][]func(*limit.State)
 // take decides one hit and remembers its charge.
 func (m histories) take(h backend.Hit, now time.Time) limit.Result {
 	lim := h.Limit
-	if h.InGroup() {
+	if h.IsInGroup() {
 		spec := lim.Spec
 		spec.ChargeDenied = false
 		lim, _ = limit.New(spec) // New can't fail, because only ChargeDenied has changed
@@ -230,13 +230,13 @@ func (m histories) request(now time.Time, hits []backend.Hit) (results []limit.R
 	}
 	for _, h := range hits {
 		h.AllOrNone = !h.Shadow
-		if h.InGroup() { // all hits of its counter in this request are in the group
+		if h.IsInGroup() { // all hits of its counter in this request are in the group
 			m[counter(h)] = m[counter(h)][:len(m[counter(h)])-1]
 		}
 	}
 	for i, h := range hits {
 		h.AllOrNone = !h.Shadow
-		if h.InGroup() {
+		if h.IsInGroup() {
 			h.N = 0
 			results[i].Remaining = maps.Clone(m).take(h, now).Remaining
 		}
@@ -292,7 +292,7 @@ func testRequestTraces(t *testing.T, l backend.Limiter) {
 					require.Equal(t, answers[i], r.Result, "hit %d at %v", i+1, elapsed)
 				} else if times[counter(hits[i])] == 1 {
 					require.Equal(t, answers[i].Remaining, r.Remaining, "hit %d at %v: remaining", i+1, elapsed)
-					require.Equal(t, hits[i].Limit.NextAfter(hits[i].N, answers[i]), hits[i].Limit.NextAfter(hits[i].N, r.Result), "hit %d at %v: retry", i+1, elapsed)
+					require.Equal(t, hits[i].Limit.TimeUntilAdmitted(hits[i].N, answers[i]), hits[i].Limit.TimeUntilAdmitted(hits[i].N, r.Result), "hit %d at %v: retry", i+1, elapsed)
 				}
 			}
 		}

@@ -255,7 +255,7 @@ func testPeeksAtTheLimit(t *testing.T, l backend.Limiter) {
 		hit.N = 1
 		assertTake(t, l, start, hit, no, 0)
 		hit.N = 0
-		assertTake(t, l, start, hit, lim.Algorithm.ResetsAtOnce(), 0)
+		assertTake(t, l, start, hit, lim.Algorithm.ResetsAtWindowEnd(), 0)
 	}
 	for _, lim := range perHour(t, l, 5, true) {
 		hit, start := backend.Hit{Key: Key(), Limit: lim, N: 5}, Start()

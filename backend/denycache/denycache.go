@@ -4,7 +4,7 @@
 // The answers are the answers of the next Layer, with four exceptions:
 //
 //   - A refund or a reset through another replica takes effect later.
-//   - A repeated denial is not charged, even if the limit charges denied hits. If the algorithm has ResetsAtOnce, the
+//   - A repeated denial is not charged, even if the limit charges denied hits. If the algorithm has ResetsAtWindowEnd, the
 //     charge would delay nobody. With another algorithm, the charge would prolong the denial, so the cache remembers
 //     no denials of limits that charge denied hits.
 //   - Remaining is 0, or negative for a debt, because other hits can have spent the remaining hits.
@@ -78,7 +78,7 @@ func (l *Limiter) findDenial(now time.Time, h *backend.Hit) *backend.RememberedD
 		return nil
 	}
 	r := backend.Result{Result: e.result(h, micros), Source: backend.SourceDenyCache}
-	return &backend.RememberedDenial{Result: r, Since: time.UnixMicro(e.start), Until: time.UnixMicro(e.askAt)}
+	return &backend.RememberedDenial{Result: r, Since: time.UnixMicro(e.start), Until: time.UnixMicro(e.nextAskTime)}
 }
 
 // lookup is what the table knows about the counter of a hit.
@@ -131,8 +131,8 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		switch {
 		case h.N < 0: // another Take may have added a denial that is older than the refund
 			l.table.invalidate(hitLookup.id)
-		case hitLookup.isDenied || r.Err != nil || r.Degraded() || h.Limit.Algorithm.HasHolds():
-		case isGroupDenied && h.InGroup(): // TakeDeniedGroup sent only a peek, so r is no denial of h
+		case hitLookup.isDenied || r.Err != nil || r.IsDegraded() || h.Limit.Algorithm.HasHolds():
+		case isGroupDenied && h.IsInGroup(): // TakeDeniedGroup sent only a peek, so r is no denial of h
 		case r.Allowed:
 			if hitLookup.hasEntry {
 				l.table.invalidate(hitLookup.id)
@@ -149,7 +149,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 // followsGroupHit reports whether a hit of the group comes before hit i on the same counter.
 func followsGroupHit(hits []backend.Hit, lookups []lookup, i int) bool {
 	for j := range i {
-		if hits[j].InGroup() && lookups[j].id == lookups[i].id {
+		if hits[j].IsInGroup() && lookups[j].id == lookups[i].id {
 			return true
 		}
 	}

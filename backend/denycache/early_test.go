@@ -63,7 +63,7 @@ func TestDenialThatMayEndEarlyIsNotRemembered(t *testing.T) {
 	callCount, mayEndEarly := 0, true
 	l := New(backend.Counters{Limiter: backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
 		callCount++
-		results[0] = backend.Result{Source: backend.SourceRedis, DenialMayEndEarly: mayEndEarly, Result: lim.FromPeek(limit.Result{ResetAfter: 1e9}, 1)}
+		results[0] = backend.Result{Source: backend.SourceRedis, DenialMayEndEarly: mayEndEarly, Result: lim.ResultFromPeek(limit.Result{ResetAfter: 1e9}, 1)}
 	})}, Options{})
 	take(l, 0, hit("a", lim, 1))
 	take(l, 0, hit("a", lim, 1))
@@ -97,7 +97,7 @@ func TestFirstDenialIsRememberedForASecondDespiteEarlierEntries(t *testing.T) {
 			nextLimiter := l.next
 			defer func() { l.next = nextLimiter }()
 			l.next = backend.Counters{Limiter: backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
-				results[0] = backend.Result{Result: lim.FromPeek(limit.Result{ResetAfter: 30e6}, 1)}
+				results[0] = backend.Result{Result: lim.ResultFromPeek(limit.Result{ResetAfter: 30e6}, 1)}
 			})}
 			take(l, 0, hit("a", lim, 1))
 		},
@@ -106,7 +106,7 @@ func TestFirstDenialIsRememberedForASecondDespiteEarlierEntries(t *testing.T) {
 			defer func() { l.next = nextLimiter }()
 			for i, mayEndEarly := range []bool{false, true} {
 				l.next = backend.Counters{Limiter: backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
-					results[0] = backend.Result{DenialMayEndEarly: mayEndEarly, Result: lim.FromPeek(limit.Result{ResetAfter: 1e9}, 1)}
+					results[0] = backend.Result{DenialMayEndEarly: mayEndEarly, Result: lim.ResultFromPeek(limit.Result{ResetAfter: 1e9}, 1)}
 				})}
 				take(l, time.Duration(2*i)*time.Second, hit("a", lim, 1))
 			}

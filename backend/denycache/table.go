@@ -12,15 +12,15 @@ import (
 // entry is a remembered denial. It fills one cache line. Times are in microseconds since
 // 1970. An entry is free if its end is 0.
 type entry struct {
-	id        fingerprint.ID
-	start     int64  // the time of the first denial by the counter
-	askAt     int64  // the time at which hits go to the next Layer again; at most end
-	end       int64  // the time at which the denied hits can pass
-	resetTime int64  // the time at which the counter has no spent hits
-	remaining int32  // the Remaining of the denial
-	minHits   uint32 // the smallest number of hits that the entry denies; with 0, it denies peeks too
-	max       uint32 // the Max of the limit
-	capacity  uint32 // the Capacity of the limit
+	id          fingerprint.ID
+	start       int64  // the time of the first denial by the counter
+	nextAskTime int64  // the time at which hits go to the next Layer again; at most end
+	end         int64  // the time at which the denied hits can pass
+	resetTime   int64  // the time at which the counter has no spent hits
+	remaining   int32  // the Remaining of the denial
+	minHits     uint32 // the smallest number of hits that the entry denies; with 0, it denies peeks too
+	max         uint32 // the Max of the limit
+	capacity    uint32 // the Capacity of the limit
 }
 
 const (
@@ -79,10 +79,10 @@ func (t *table) find(id fingerprint.ID, h *backend.Hit, now int64, r *limit.Resu
 // the denial, if h has fewer hits than e denies, or if the limit was raised.
 func (e *entry) denies(h *backend.Hit, now int64) bool {
 	n := h.N
-	if !h.Limit.Algorithm.ResetsAtOnce() {
+	if !h.Limit.Algorithm.ResetsAtWindowEnd() {
 		n = max(n, 1) // a peek gets the answer of one hit
 	}
-	return e.start <= now && now < e.askAt && n >= int64(e.minHits) &&
+	return e.start <= now && now < e.nextAskTime && n >= int64(e.minHits) &&
 		h.Limit.Max() <= int64(e.max) && h.Limit.Capacity() <= int64(e.capacity)
 }
 
@@ -97,7 +97,7 @@ func (e *entry) result(h *backend.Hit, now int64) limit.Result {
 // add remembers the denial r of h. If an entry of the stripe was invalidated since the lookup, add does nothing, because
 // the denial may be older than the refund that invalidated the entry.
 func (t *table) add(l *lookup, h *backend.Hit, r limit.Result, now int64) {
-	resetsAtOnce := h.Limit.Algorithm.ResetsAtOnce()
+	resetsAtOnce := h.Limit.Algorithm.ResetsAtWindowEnd()
 	wait := r.RetryAfter
 	if wait == limit.Never && resetsAtOnce { // a smaller number of hits can pass after the window
 		wait = r.ResetAfter
@@ -123,7 +123,7 @@ func (t *table) add(l *lookup, h *backend.Hit, r limit.Result, now int64) {
 	if isDenying && oldEntry.minHits <= newEntry.minHits {
 		newEntry.start = oldEntry.start
 	}
-	newEntry.askAt = min(newEntry.end, now+max(now-newEntry.start, firstDenialTime))
+	newEntry.nextAskTime = min(newEntry.end, now+max(now-newEntry.start, firstDenialTime))
 	*oldEntry = newEntry
 }
 

@@ -53,7 +53,7 @@ const (
 	minFailingTime = 50 * time.Millisecond
 )
 
-// failureMemory is the time that a failure counts. If a Take fails that started more than failureMemory after the last
+// failureMemory is the time for which a failure counts. If a failed Take started more than failureMemory after the last
 // failure, the count begins again at 1. So two separate faults do not open the breaker together.
 const failureMemory = time.Second
 
@@ -144,8 +144,8 @@ func (b *breaker) beginOutage(err error) {
 	}
 	b.isInOutage = true
 	l.workers.Go(b.awaitRecovery)
-	l.shardsDown++
-	if l.shardsDown == 1 {
+	l.downShardCount++
+	if l.downShardCount == 1 {
 		l.outageError = err
 		l.options.Observer.StateChanged(StateChange{Down: true, Outage: Outage{Start: l.currentCountsLocked().start, Err: err}})
 	}
@@ -193,8 +193,8 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 	l := b.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.shardsDown--
-	if l.shardsDown == 0 {
+	l.downShardCount--
+	if l.downShardCount == 0 {
 		c := l.currentCountsLocked()
 		l.lastOutage = c.price()
 		l.lastOutage.CountersKept = !c.mayHaveLostCounters.Load()

@@ -48,7 +48,7 @@ func TestBreakerOpensAfterMinFailuresAndOpenAfter(t *testing.T) {
 					if s.fails {
 						r.primary.SetError(errDown)
 					}
-					assert.Equal(t, s.fails, r.take("k", lim, 1).Degraded())
+					assert.Equal(t, s.fails, r.take("k", lim, 1).IsDegraded())
 				}
 				assert.Equal(t, c.opens, r.isDown())
 				calls := r.primary.Calls()
@@ -67,7 +67,7 @@ func TestSlowFailuresOpenBreaker(t *testing.T) {
 		r.primary.Delay(2 * time.Second)
 		for range minFailures {
 			assert.False(t, r.isDown())
-			assert.True(t, r.take("k", lim, 1).Degraded())
+			assert.True(t, r.take("k", lim, 1).IsDegraded())
 		}
 		assert.True(t, r.isDown())
 	})
@@ -81,7 +81,7 @@ func TestUnsentHitsDoNotOpenBreaker(t *testing.T) {
 		for range 10 {
 			got := r.take("k", lim, 1)
 			require.NoError(t, got.Err)
-			assert.True(t, got.Degraded())
+			assert.True(t, got.IsDegraded())
 			time.Sleep(time.Second)
 		}
 		assert.False(t, r.isDown())
@@ -161,7 +161,7 @@ func TestProbesBackOffWithJitter(t *testing.T) {
 		time.Sleep(1200 * time.Millisecond)
 		synctest.Wait()
 		assert.False(t, r.isDown(), "up after a pause of at most 600 ms and the 500 ms of a stable primary")
-		assert.False(t, r.take("k", newLimit(t, 100, limit.Day), 1).Degraded())
+		assert.False(t, r.take("k", newLimit(t, 100, limit.Day), 1).IsDegraded())
 	})
 }
 
@@ -227,8 +227,8 @@ func TestBreakerOpensForItsShardOnly(t *testing.T) {
 		lim := newLimit(t, 1000, limit.Year)
 		r.primary.FailHits(failKeysWithB)
 		for range 1000 {
-			assert.False(t, r.take("a", lim, 1).Degraded())
-			assert.True(t, r.take("b", lim, 1).Degraded())
+			assert.False(t, r.take("a", lim, 1).IsDegraded())
+			assert.True(t, r.take("b", lim, 1).IsDegraded())
 			time.Sleep(time.Millisecond)
 		}
 		assert.True(t, r.breakers[1].isOpen())

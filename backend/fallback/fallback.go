@@ -43,11 +43,11 @@ type Options struct {
 	IdleProbe time.Duration
 
 	// KeepsCounters is called after a successful Probe. It reports whether the shard has certainly kept its counters
-	// since the previous successful Probe. If so, the answers to the replay lower the price of the outage.
+	// since the previous successful Probe. In this case, the answers to the replay lower the price of the outage.
 	KeepsCounters func(shard int) bool
 
 	// LastCount returns and forgets the spent hits in the last answer of the primary about the counter of a hit.
-	// startTime is the time of the answer, or the start of the window if the algorithm has ResetsAtOnce. If there is
+	// startTime is the time of the answer, or the start of the window if the algorithm has ResetsAtWindowEnd. If there is
 	// no such answer, ok is false.
 	LastCount func(now time.Time, h *backend.Hit) (spent int64, startTime time.Time, ok bool)
 
@@ -99,12 +99,12 @@ type Limiter struct {
 	counts atomic.Pointer[outageCounts] // the counts of the outage or blip in progress, or nil; changed under mu only
 
 	mu             sync.Mutex  // guards the fields below
-	shardsDown     int         // the number of shards in an outage; the outage of a shard ends after its replay
+	downShardCount int         // the number of shards in an outage; the outage of a shard ends after its replay
 	outageError    error       // the failure that opened the first breaker of the outage in progress
 	lastOutage     Outage      // the last outage that has ended
 	blipTimer      *time.Timer // runs reportBlip; nil before the first blip
 	lastBlip       Outage      // the last reported blip
-	blips          int64       // the number of reported blips
+	blipCount      int64       // the number of reported blips
 	lastBlipReport time.Time
 
 	ctx     context.Context // the context of the probes

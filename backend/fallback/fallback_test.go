@@ -49,12 +49,12 @@ func TestSecondaryDecidesTheFirstFailedHit(t *testing.T) {
 		for n := range 51 {
 			got := r.take("k", lim, 1)
 			require.NoError(t, got.Err)
-			assert.True(t, got.Degraded())
+			assert.True(t, got.IsDegraded())
 			assert.Equal(t, n < 50, got.Allowed, "hit %d", n+1)
 		}
 		r.primary.SetError(nil)
 		got := r.take("k", lim, 1)
-		assert.False(t, got.Degraded())
+		assert.False(t, got.IsDegraded())
 		assert.Equal(t, int64(99), got.Remaining)
 	})
 }
@@ -93,7 +93,7 @@ func TestModeAndRatioDetermineTheAdmittedHits(t *testing.T) {
 			for range 200 {
 				got := r.take("k", lim, 1)
 				require.NoError(t, got.Err)
-				require.True(t, got.Degraded())
+				require.True(t, got.IsDegraded())
 				if got.Allowed {
 					admittedHits++
 				} else {
@@ -155,7 +155,7 @@ func TestCancellationDoesNotOpenBreaker(t *testing.T) {
 			r.Take(ctx, time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
 			cancel()
 			require.ErrorIs(t, results[0].Err, context.DeadlineExceeded)
-			require.False(t, results[0].Degraded())
+			require.False(t, results[0].IsDegraded())
 		}
 		assert.Zero(t, r.unclosedBreakers.Load())
 		assert.Zero(t, spent(r.secondary, Namespace+"k", lim))
@@ -198,7 +198,7 @@ func TestPartialFailureFallsBackPerHit(t *testing.T) {
 					remaining         int64
 				}{{true, true, 1}, {false, true, 6}, {true, false, 0}, {false, true, 9}, {true, true, 10}, {true, true, 0}} {
 					require.NoError(t, results[i].Err)
-					assert.Equal(t, want.degraded, results[i].Degraded(), "degraded %d", i)
+					assert.Equal(t, want.degraded, results[i].IsDegraded(), "degraded %d", i)
 					assert.Equal(t, want.allowed, results[i].Allowed, "allowed %d", i)
 					assert.Equal(t, want.remaining, results[i].Remaining, "remaining %d", i)
 				}

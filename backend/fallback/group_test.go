@@ -50,7 +50,7 @@ func TestGroupOverPrimaryAndSecondaryIsChargedCompletelyOrNotAtAll(t *testing.T)
 					{Key: []byte("up"), Limit: lim, N: c.upHits, AllOrNone: true}, {Key: []byte("down"), Limit: lim, N: c.downHits, AllOrNone: true},
 				}, results)
 				assert.Equal(t, []bool{c.upHits <= 10, c.downHits <= 5}, []bool{results[0].Allowed, results[1].Allowed})
-				assert.Equal(t, c.want, [2]int64{spent(r.primaryCounters, "up", lim), spent(r.secondary, Namespace+"down", r.share(lim))})
+				assert.Equal(t, c.want, [2]int64{spent(r.primaryCounters, "up", lim), spent(r.secondary, Namespace+"down", r.shareOf(lim))})
 			})
 		})
 	}
@@ -69,7 +69,7 @@ func TestGroupWithAFixedDenialChargesNothing(t *testing.T) {
 			{Key: []byte("a"), Limit: localLimit, N: 2, AllOrNone: true}, {Key: []byte("b"), Limit: denyLimit, N: 1, AllOrNone: true},
 		}, results)
 		assert.Equal(t, []bool{true, false}, []bool{results[0].Allowed, results[1].Allowed})
-		assert.Zero(t, spent(r.secondary, Namespace+"a", r.share(localLimit)))
+		assert.Zero(t, spent(r.secondary, Namespace+"a", r.shareOf(localLimit)))
 	})
 }
 
@@ -109,7 +109,7 @@ func TestGroupChangesNoCounterIfAnyPartDenies(t *testing.T) {
 		parts := rapid.SliceOfN(part, 2, 5).Draw(t, "hits")
 		counterOf := func(i int) (backend.Limiter, string, *limit.Limit) {
 			if parts[i].isDown {
-				return secondary, fmt.Sprint(Namespace, "d", i), l.share(localLimit)
+				return secondary, fmt.Sprint(Namespace, "d", i), l.shareOf(localLimit)
 			}
 			return primary, fmt.Sprint("u", i), localLimit
 		}

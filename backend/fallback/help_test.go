@@ -78,7 +78,7 @@ func (r *fixture) waitUntilUp() {
 func (r *fixture) isDown() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.shardsDown > 0
+	return r.downShardCount > 0
 }
 
 func (r *fixture) take(key string, lim *limit.Limit, n int64) backend.Result {

@@ -53,7 +53,7 @@ func hasCounterOf(hits []backend.Hit, h *backend.Hit) bool {
 func (l *Limiter) releaseHold(ctx context.Context, now time.Time, h *backend.Hit, r *backend.Result) bool {
 	isReset := h.N <= -limit.MaxHits
 	isRelease := h.N < 0 && !isReset && h.HoldID == "" && h.Limit.Algorithm.HasHolds()
-	if !isRelease || l.mode(h.Limit) != limit.FailLocal {
+	if !isRelease || l.modeOf(h.Limit) != limit.FailLocal {
 		return false
 	}
 	batch := backend.NewSubBatch()

@@ -109,7 +109,7 @@ func TestNamedReleaseAfterAnOutageFreesNoOtherSlot(t *testing.T) {
 		r.heal()
 		assert.True(t, r.takeNamed(lim, "during", -1).Allowed)
 		assert.Equal(t, int64(1), spent(r.primaryCounters, "k", lim))
-		assert.True(t, r.takeNamed(lim, "before", 1).Held)
+		assert.True(t, r.takeNamed(lim, "before", 1).HoldExists)
 		assert.True(t, r.takeNamed(lim, "before", -1).Allowed)
 		assert.Zero(t, spent(r.primaryCounters, "k", lim))
 	})
@@ -141,7 +141,7 @@ func TestReleaseOfASlotOfTheOutageLooksOnlyAtItsOwnCounter(t *testing.T) {
 			r.Take(t.Context(), time.Now(), []backend.Hit{other, {Key: []byte("k"), Limit: lim, N: -1}}, make([]backend.Result, 2))
 			assert.Equal(t, int64(2), spent(r.primaryCounters, "k", lim), "the release ends a hold of the outage")
 		}
-		assert.Zero(t, spent(r.secondary, Namespace+"k", r.share(lim)))
+		assert.Zero(t, spent(r.secondary, Namespace+"k", r.shareOf(lim)))
 	})
 }
 

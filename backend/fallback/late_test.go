@@ -72,7 +72,7 @@ func TestLateAnswerCorrectsChargesAndPrice(t *testing.T) {
 				primary.deliver()
 				time.Sleep(time.Second)
 				assert.Equal(t, c.wantPrimary, spent(r.primaryCounters, "k", lim), "in the primary")
-				assert.Equal(t, c.wantSecondary, spent(r.secondary, Namespace+"k", r.share(lim)), "in the secondary")
+				assert.Equal(t, c.wantSecondary, spent(r.secondary, Namespace+"k", r.shareOf(lim)), "in the secondary")
 				assert.Equal(t, c.wantExcess, r.Status().MaxExcessHits)
 			})
 		})
@@ -167,7 +167,7 @@ func TestLateAnswerCorrectsTheChargesOfAGroup(t *testing.T) {
 				primary.deliver()
 				time.Sleep(time.Second)
 				assert.Equal(t, c.wantPrimary, [2]int64{spent(r.primaryCounters, "a", a), spent(r.primaryCounters, "b", b)}, "in the primary")
-				assert.Equal(t, c.wantSecondary, [2]int64{spent(secondary, Namespace+"a", r.share(a)), spent(secondary, Namespace+"b", r.share(b))}, "in the secondary")
+				assert.Equal(t, c.wantSecondary, [2]int64{spent(secondary, Namespace+"a", r.shareOf(a)), spent(secondary, Namespace+"b", r.shareOf(b))}, "in the secondary")
 				assert.Equal(t, c.wantExcess, r.Status().MaxExcessHits)
 			})
 		})
@@ -226,7 +226,7 @@ func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
 				if c.change != nil {
 					lim = newLimit(t, 100, limit.Hour, c.change)
 				}
-				share := r.share(lim)
+				share := r.shareOf(lim)
 				assert.True(t, takeOne(r.secondary, Namespace+"k", share, c.admittedBefore).Allowed)
 				r.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: c.lateHits, Shadow: c.shadow}}, make([]backend.Result, 1))
 				r.options.Primary = r.primary // for the replay

@@ -125,28 +125,28 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failedHit
 			continue
 		}
 		c.byReason[r.Reason].Add(1)
-		lc := c.limitCountsOf(h)
-		lc.decisions.Add(1)
-		isAdmitted := r.Allowed && (!isGroupDenied || !h.InGroup())
+		counts := c.limitCountsOf(h)
+		counts.decisions.Add(1)
+		isAdmitted := r.Allowed && (!isGroupDenied || !h.IsInGroup())
 		switch {
 		case !isAdmitted:
 			isCallAdmitted = isCallAdmitted && h.Shadow
 		case h.N > 0:
-			lc.admittedHits.Add(h.N)
-			lc.addExcess(excessOf(h))
+			counts.admittedHits.Add(h.N)
+			counts.addExcess(excessOf(h))
 			switch {
 			case r.Mode != limit.FailLocal:
 			case h.Limit.Algorithm.HasHolds():
 				l.recordHold(h)
 			case r.Reason == backend.ReasonBreakerOpen:
-				l.breakerOf(h).log.add(h.Key, loggedCharge{limit: h.Limit, n: h.N, counts: lc, excess: excessOf(h)})
+				l.breakerOf(h).log.add(h.Key, loggedCharge{limit: h.Limit, n: h.N, counts: counts, excess: excessOf(h)})
 			case backend.IsNotSent(f.err):
-				l.breakerOf(h).replayLater(h, lc)
+				l.breakerOf(h).replayLater(h, counts)
 			}
 		}
 		if r.Reason != backend.ReasonBreakerOpen && h.N > 0 {
 			if lateError := (*backend.LateError)(nil); errors.As(f.err, &lateError) {
-				l.awaitLateAnswer(lateError, &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, chargeEnd: chargeEnd(h, r), counts: lc})
+				l.awaitLateAnswer(lateError, &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, chargeEnd: chargeEnd(h, r), counts: counts})
 			}
 		}
 	}
@@ -168,16 +168,16 @@ func (c *outageCounts) limitCountsOf(h *backend.Hit) *limitCounts {
 	if c.countsOfName[name] == nil && len(c.countsOfName) >= maxPricedLimits {
 		name = limitName{rule: OtherRules}
 	}
-	lc := c.countsOfName[name]
-	if lc == nil {
-		lc = &limitCounts{totalExcess: c.totalExcess}
-		c.countsOfName[name] = lc
+	counts := c.countsOfName[name]
+	if counts == nil {
+		counts = &limitCounts{totalExcess: c.totalExcess}
+		c.countsOfName[name] = counts
 	}
 	if c.limitPointers < maxLimitPointers {
 		c.limitPointers++
-		c.countsOfLimit.Store(h.Limit, lc)
+		c.countsOfLimit.Store(h.Limit, counts)
 	}
-	return lc
+	return counts
 }
 
 // price returns an Outage with the counts, and without End and Err.
@@ -189,10 +189,10 @@ func (c *outageCounts) price() Outage {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for name, lc := range c.countsOfName {
+	for name, counts := range c.countsOfName {
 		p := LimitPrice{
 			Rule: name.rule, Limit: name.limit,
-			Decisions: lc.decisions.Load(), AdmittedHits: lc.admittedHits.Load(), MaxExcessHits: lc.excessHits.Load(),
+			Decisions: counts.decisions.Load(), AdmittedHits: counts.admittedHits.Load(), MaxExcessHits: counts.excessHits.Load(),
 		}
 		o.AdmittedHits += p.AdmittedHits
 		o.MaxExcessHits += p.MaxExcessHits
@@ -240,12 +240,12 @@ func (l *Limiter) currentCountsLocked() *outageCounts {
 func (l *Limiter) reportBlip(c *outageCounts) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ctx.Err() != nil || l.shardsDown > 0 || l.counts.Load() != c {
+	if l.ctx.Err() != nil || l.downShardCount > 0 || l.counts.Load() != c {
 		return
 	}
 	l.counts.Store(nil)
 	l.lastBlip, l.lastBlipReport = c.price(), time.Now()
-	l.blips++
+	l.blipCount++
 	l.lastBlip.End = c.start.Add(time.Duration(c.lastNanos.Load()))
 	l.options.Observer.BlipEnded(l.lastBlip)
 }
@@ -278,7 +278,7 @@ func (l *Limiter) Status() Status {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.Down, s.Outage, s.Blip, s.Blips = l.shardsDown > 0, l.lastOutage, l.lastBlip, l.blips
+	s.Down, s.Outage, s.Blip, s.Blips = l.downShardCount > 0, l.lastOutage, l.lastBlip, l.blipCount
 	if s.Down {
 		s.Outage = l.currentCountsLocked().price()
 		s.Outage.Err = l.outageError

@@ -72,7 +72,7 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*loggedCharge, keep
 	defer peeks.Release()
 	defer charges.Release()
 	for i, e := range entries {
-		peeks.AddWithPrefix(Namespace, i, backend.Hit{Key: []byte(e.key), Limit: l.share(e.limit)})
+		peeks.AddWithPrefix(Namespace, i, backend.Hit{Key: []byte(e.key), Limit: l.shareOf(e.limit)})
 	}
 	peeks.Take(ctx, time.Now(), l.options.Secondary)
 
@@ -132,7 +132,7 @@ type lateHit struct {
 // chargeEnd returns the time at which the secondary forgets the charge of h. r is the answer of the secondary.
 func chargeEnd(h *backend.Hit, r *backend.Result) time.Time {
 	switch now := time.Now(); {
-	case r.Held: // a renewal charges nothing
+	case r.HoldExists: // a renewal charges nothing
 		return now
 	case h.Limit.Algorithm.HasHolds():
 		return now.Add(time.Duration(h.Limit.Period()) * time.Microsecond)
@@ -172,13 +172,13 @@ func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 func (l *Limiter) refundSecondary(h *backend.Hit) {
 	refund := backend.NewSubBatch()
 	defer refund.Release()
-	refund.AddWithPrefix(Namespace, 0, backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: -h.N, HoldID: h.HoldID})
+	refund.AddWithPrefix(Namespace, 0, backend.Hit{Key: h.Key, Limit: l.shareOf(h.Limit), N: -h.N, HoldID: h.HoldID})
 	refund.Take(l.ctx, time.Now(), l.options.Secondary)
 }
 
 // replayLater lets the replay charge the primary with an admitted hit. The primary has certainly not charged the hit.
-func (b *breaker) replayLater(h *backend.Hit, lc *limitCounts) {
-	b.log.add(h.Key, loggedCharge{limit: h.Limit, n: h.N, counts: lc, excess: excessOf(h)})
+func (b *breaker) replayLater(h *backend.Hit, counts *limitCounts) {
+	b.log.add(h.Key, loggedCharge{limit: h.Limit, n: h.N, counts: counts, excess: excessOf(h)})
 	b.startReplay()
 }
 

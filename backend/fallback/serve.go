@@ -29,7 +29,7 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 			l.breakerOf(h).recordFailure(now, r.Err)
 		}
 		failedHits = append(failedHits, failedHit{i, r.Err})
-		if l.mode(h.Limit) != limit.FailLocal {
+		if l.modeOf(h.Limit) != limit.FailLocal {
 			*r = l.fixedAnswer(h, reason)
 			continue
 		}
@@ -59,15 +59,15 @@ func canServe(ctx context.Context, reason backend.Reason) bool {
 }
 
 // undoGroup refunds the charged hits of a denied group. If the primary denies the group, it has charged nothing, but the
-// secondary can have charged its hits of the group. The same holds the other way round. Other callers see the charges
-// until the refund.
+// secondary can have charged its hits of the group. If only the secondary denies the group, the primary can have charged its
+// hits. Other callers see the charges until the refund.
 func (l *Limiter) undoGroup(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var isDenied, isDeniedByPrimary, isDeniedBySecondary bool
 	for i := range hits {
 		if r := &results[i]; hits[i].DeniesGroup(r) {
 			isDenied = true
-			isDeniedByPrimary = isDeniedByPrimary || !r.Degraded()
-			isDeniedBySecondary = isDeniedBySecondary || r.Degraded() && r.Mode == limit.FailLocal
+			isDeniedByPrimary = isDeniedByPrimary || !r.IsDegraded()
+			isDeniedBySecondary = isDeniedBySecondary || r.IsDegraded() && r.Mode == limit.FailLocal
 		}
 	}
 	if !isDenied {
@@ -77,13 +77,13 @@ func (l *Limiter) undoGroup(ctx context.Context, now time.Time, hits []backend.H
 	defer refunds.Release()
 	for i, h := range hits {
 		r := &results[i]
-		isCharged := h.InGroup() && r.Err == nil && r.Allowed && !r.Held // a renewal charges nothing
+		isCharged := h.IsInGroup() && r.Err == nil && r.Allowed && !r.HoldExists // a renewal charges nothing
 		switch {
 		case !isCharged:
-		case !r.Degraded() && !isDeniedByPrimary:
+		case !r.IsDegraded() && !isDeniedByPrimary:
 			h.N, h.WindowStart = -h.N, r.WindowStart
 			refunds.Add(i, h)
-		case r.Degraded() && r.Mode == limit.FailLocal && !isDeniedBySecondary:
+		case r.IsDegraded() && r.Mode == limit.FailLocal && !isDeniedBySecondary:
 			l.refundSecondary(&h)
 		}
 	}
@@ -91,19 +91,19 @@ func (l *Limiter) undoGroup(ctx context.Context, now time.Time, hits []backend.H
 }
 
 type failedHit struct {
-	index int   // the place of the hit in the Take
+	index int   // the index of the hit in the Take
 	err   error // the error of the primary
 }
 
 // localHit returns the hit that the secondary gets in place of h, with the share of the limit of h.
 func (l *Limiter) localHit(h *backend.Hit) backend.Hit {
-	return backend.Hit{Key: h.Key, Limit: l.share(h.Limit), N: h.N, HoldID: h.HoldID, Shadow: h.Shadow, AllOrNone: h.AllOrNone}
+	return backend.Hit{Key: h.Key, Limit: l.shareOf(h.Limit), N: h.N, HoldID: h.HoldID, Shadow: h.Shadow, AllOrNone: h.AllOrNone}
 }
 
 // fixedAnswer returns the answer to h if its mode is FailAllow or FailDeny. The retry time of a denial
 // is the longest pause between two probes.
 func (l *Limiter) fixedAnswer(h *backend.Hit, reason backend.Reason) backend.Result {
-	r := backend.Result{Source: backend.SourceFallback, Reason: reason, Mode: l.mode(h.Limit)}
+	r := backend.Result{Source: backend.SourceFallback, Reason: reason, Mode: l.modeOf(h.Limit)}
 	if r.Mode == limit.FailAllow {
 		r.Allowed, r.Remaining = true, h.Limit.Capacity()
 		return r
@@ -118,26 +118,26 @@ func (l *Limiter) fixedAnswer(h *backend.Hit, reason backend.Reason) backend.Res
 
 // serveLocal lets the secondary decide the hits of localBatch, which is a part of hits.
 func (l *Limiter) serveLocal(ctx context.Context, now time.Time, localBatch *backend.SubBatch, hits []backend.Hit, results []backend.Result) {
-	for place, i := range localBatch.Index {
-		l.startFromLastCount(now, &hits[i], &localBatch.Hits[place])
+	for batchIndex, i := range localBatch.Index {
+		l.startFromLastCount(now, &hits[i], &localBatch.Hits[batchIndex])
 	}
 	localBatch.Take(ctx, now, l.options.Secondary)
-	for place, i := range localBatch.Index {
-		r := localBatch.Results[place]
+	for batchIndex, i := range localBatch.Index {
+		r := localBatch.Results[batchIndex]
 		r.Source, r.Reason, r.Mode = backend.SourceFallback, backend.ReasonOf(results[i].Err), limit.FailLocal
-		r.Share = localBatch.Hits[place].Limit
+		r.Share = localBatch.Hits[batchIndex].Limit
 		results[i] = r
 	}
 }
 
-func (l *Limiter) mode(lim *limit.Limit) limit.FailureMode {
+func (l *Limiter) modeOf(lim *limit.Limit) limit.FailureMode {
 	if lim.OnBackendFailure != limit.FailDefault {
 		return lim.OnBackendFailure
 	}
 	return l.options.Mode
 }
 
-func (l *Limiter) share(lim *limit.Limit) *limit.Limit {
+func (l *Limiter) shareOf(lim *limit.Limit) *limit.Limit {
 	return lim.Scaled(cmp.Or(lim.FallbackRatio, l.options.Ratio))
 }
 
@@ -159,7 +159,7 @@ func (l *Limiter) takePeeks(ctx context.Context, now time.Time, hits []backend.H
 		switch {
 		case r.Err == nil:
 		case !canServe(ctx, backend.ReasonOf(r.Err)):
-		case l.mode(h.Limit) == limit.FailLocal:
+		case l.modeOf(h.Limit) == limit.FailLocal:
 			localBatch.AddWithPrefix(Namespace, i, l.localHit(h))
 		default:
 			*r = l.fixedAnswer(h, backend.ReasonOf(r.Err))

@@ -249,7 +249,7 @@ func (c *leaseChecker) brokenPromise(w *checkedWorld) string {
 		return "the window admits more than the limit"
 	case !w.isLossy && unused < 0:
 		return "an admitted hit is not charged in its window"
-	case !w.isLossy && unused > c.limit.LeasePermits():
+	case !w.isLossy && unused > c.limit.MaxLeasePermits():
 		return "the replicas hold more than the budget"
 	}
 	return ""

@@ -57,8 +57,8 @@ func (l *Limiter) giveBackPart(returns []permitReturn, now int64) {
 		}
 	}
 	l.send(permitBatch, now)
-	for place, i := range permitBatch.Index {
-		if permitBatch.Results[place].Err != nil {
+	for batchIndex, i := range permitBatch.Index {
+		if permitBatch.Results[batchIndex].Err != nil {
 			returns[i].isLost = true
 		}
 	}

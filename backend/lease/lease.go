@@ -76,7 +76,7 @@ func New(o Options) *Limiter {
 // micros returns the microseconds from New to now. A change of this machine's clock has no effect on the result.
 func (l *Limiter) micros(now time.Time) int64 { return now.Sub(l.createdAt).Microseconds() }
 
-func hasLease(lim *limit.Limit) bool { return lim.LeasePermits() > 0 }
+func hasLease(lim *limit.Limit) bool { return lim.MaxLeasePermits() > 0 }
 
 // Take implements backend.Limiter.
 func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
@@ -136,7 +136,7 @@ func (l *Limiter) settle(now int64, hits []backend.Hit, results []backend.Result
 		if r.stripe == nil {
 			continue
 		}
-		isInDeniedGroup := isGroupDenied && hits[i].InGroup()
+		isInDeniedGroup := isGroupDenied && hits[i].IsInGroup()
 		isUsed := results[i].Err == nil && results[i].Allowed && !isInDeniedGroup
 		l.settleHit(now, &hits[i], &results[i], r, isUsed)
 	}

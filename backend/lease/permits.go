@@ -116,10 +116,10 @@ func (e *lease) answer(now int64) limit.Result {
 }
 
 // addPermits adds the permits to r, which is the answer of the shared counter to h. If the lease has a permit, addPermits
-// also allows a denied peek, unless the counter forgets all hits of a window at its end (ResetsAtOnce).
+// also allows a denied peek, unless the counter forgets all hits of a window at its end (ResetsAtWindowEnd).
 func (e *lease) addPermits(h *backend.Hit, r *limit.Result) {
 	r.Remaining += e.permits
-	if h.N == 0 && !r.Allowed && e.permits > 0 && !e.limit.Algorithm.ResetsAtOnce() {
+	if h.N == 0 && !r.Allowed && e.permits > 0 && !e.limit.Algorithm.ResetsAtWindowEnd() {
 		r.Allowed, r.RetryAfter = true, 0
 	}
 }
@@ -139,7 +139,7 @@ func (e *lease) planTrip(now int64) (t trip, ok bool) {
 		return t, false
 	}
 	wantedPermits := e.wantedPermits(now)
-	if wantedPermits < minTripPermits || e.expectedHits(maxHorizon) < min(minDemand, e.limit.LeasePermits()) {
+	if wantedPermits < minTripPermits || e.expectedHits(maxHorizon) < min(minDemand, e.limit.MaxLeasePermits()) {
 		return t, false
 	}
 	if e.budget == nil {
@@ -177,7 +177,7 @@ func (e *lease) wantedPermits(now int64) int64 {
 	return min(e.expectedHits(horizon), remaining/remainingDivisor)
 }
 
-// expectedHits returns the number of expected hits in this number of microseconds. The result is at most LeasePermits.
+// expectedHits returns the number of expected hits in this number of microseconds. The result is at most MaxLeasePermits.
 func (e *lease) expectedHits(micros int64) int64 {
-	return int64(min(e.rate*float64(micros), float64(e.limit.LeasePermits())))
+	return int64(min(e.rate*float64(micros), float64(e.limit.MaxLeasePermits())))
 }

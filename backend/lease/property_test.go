@@ -108,7 +108,7 @@ func TestTokenBucketNeverAdmitsMoreThanItsBurstAndRate(t *testing.T) {
 		for range 40 {
 			s.step()
 		}
-		maxBurst := s.limit.Capacity() + s.limit.LeasePermits()
+		maxBurst := s.limit.Capacity() + s.limit.MaxLeasePermits()
 		for i, firstAdmission := range s.admissions {
 			sum := int64(0)
 			for _, a := range s.admissions[i:] {
@@ -140,7 +140,7 @@ func TestAllReplicasTogetherHoldAtMostTheBudget(t *testing.T) {
 				}
 			}
 			unusedPermits := s.counters.count(s.limit, "k") - admittedHits
-			assert.LessOrEqual(t, unusedPermits, s.limit.LeasePermits())
+			assert.LessOrEqual(t, unusedPermits, s.limit.MaxLeasePermits())
 			assert.GreaterOrEqual(t, unusedPermits, int64(0))
 		}
 	})

@@ -135,7 +135,7 @@ func (s *sequence) check(lim *limit.Limit, admittedHits int64) {
 	assert.Equal(s.t, admittedHits+heldPermits, s.spent(lim, "k"), "the counter has the admitted hits and the permits")
 	budget := s.spent(lim.LeaseBudget(), Namespace+"k")
 	assert.LessOrEqual(s.t, heldPermits, budget, "permits are part of the allowance")
-	assert.LessOrEqual(s.t, budget, lim.LeasePermits())
+	assert.LessOrEqual(s.t, budget, lim.MaxLeasePermits())
 	assert.Equal(s.t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held, "each permit is used, returned, lapsed or still held")
 }
 
@@ -237,11 +237,11 @@ func TestSingleReplicaDeniesNoHitThatTheBucketWouldAdmit(t *testing.T) {
 				late := s.Stats().Held - s.heldPermits(lim) // the window of these permits has ended, and the next hit gives them back
 				r := s.hit(lim, n)
 				if r.Allowed {
-					lim.TakeWith(&bucket, s.now.UnixMicro(), n, true)
+					lim.TakeWithChargeDenied(&bucket, s.now.UnixMicro(), n, true)
 				} else {
 					assert.LessOrEqual(t, remaining-late, n, "denied")
 				}
-				assert.LessOrEqual(t, r.Remaining, lim.Capacity()+lim.LeasePermits())
+				assert.LessOrEqual(t, r.Remaining, lim.Capacity()+lim.MaxLeasePermits())
 				assert.GreaterOrEqual(t, r.ResetAfter, int64(0))
 				s.advance(pause)
 			}
@@ -366,10 +366,10 @@ func TestTripsWithoutNewPermitsAreRare(t *testing.T) {
 		{"without an answer of the counter", true, failHits(func(h *backend.Hit) bool { return !isBudget(h) }), 11},
 		{"without an answer", true, failHits(func(*backend.Hit) bool { return true }), 11},
 		{"with a spent budget", false, func(s *sequence, lim *limit.Limit) {
-			s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte(Namespace + "k"), Limit: lim.LeaseBudget(), N: lim.LeasePermits()}}, make([]backend.Result, 1))
+			s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte(Namespace + "k"), Limit: lim.LeaseBudget(), N: lim.MaxLeasePermits()}}, make([]backend.Result, 1))
 		}, 4},
 		{"with a budget of one permit", false, func(s *sequence, lim *limit.Limit) {
-			s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte(Namespace + "k"), Limit: lim.LeaseBudget(), N: lim.LeasePermits() - 1}}, make([]backend.Result, 1))
+			s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte(Namespace + "k"), Limit: lim.LeaseBudget(), N: lim.MaxLeasePermits() - 1}}, make([]backend.Result, 1))
 		}, 5},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -414,7 +414,7 @@ func TestTripsAskForWhatTheCounterNeeds(t *testing.T) {
 				for j, trip := range s.trips[tripsBefore:] {
 					assert.LessOrEqual(t, permitsOf(trip), rate*5/4, "permits for a second")
 					if tripsBefore+j == 0 {
-						assert.LessOrEqual(t, trip[0].N, lim.LeasePermits()/3+1, "the first trip leaves two thirds to others")
+						assert.LessOrEqual(t, trip[0].N, lim.MaxLeasePermits()/3+1, "the first trip leaves two thirds to others")
 						assert.GreaterOrEqual(t, trip[0].N, rate*3/4)
 					}
 				}
@@ -431,7 +431,7 @@ func TestTripsAskForWhatTheCounterNeeds(t *testing.T) {
 func TestFirstTripLeavesTwoThirdsOfTheBudget(t *testing.T) {
 	for _, permits := range []int64{2, 3, 7, 100} {
 		lim := newLimit(t, limit.Spec{Requests: uint32(100 * permits), Unit: limit.Hour, Lease: true})
-		require.Equal(t, permits, lim.LeasePermits())
+		require.Equal(t, permits, lim.MaxLeasePermits())
 		s := newSequence(t, Options{})
 		for len(s.trips) == 0 {
 			require.True(t, s.hit(lim, 1).Allowed)
@@ -620,7 +620,7 @@ func TestRefundOfUnspentHitsAdmitsAtMostThePermitsBeyondTheLimit(t *testing.T) {
 		s.advance(time.Millisecond)
 	}
 	assert.Equal(t, lim.Max()+heldPermits, admittedHits)
-	assert.LessOrEqual(t, heldPermits, lim.LeasePermits())
+	assert.LessOrEqual(t, heldPermits, lim.MaxLeasePermits())
 	s.now = s.now.Truncate(time.Hour).Add(time.Hour)
 	assert.Equal(t, lim.Max()-1, s.hit(lim, 1).Remaining, "the next window is exact")
 }

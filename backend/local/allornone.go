@@ -26,12 +26,12 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 	var oldExpiries []int64 // the expiry of each renewed hold before the renewal; nil if no hit has a named hold
 	for i := range hits {
 		h, s := &hits[i], l.stripeOf(ids[i])
-		inGroup := h.InGroup()
+		inGroup := h.IsInGroup()
 		if inGroup && h.HoldID != "" && h.Limit.Algorithm.HasHolds() {
 			if oldExpiries == nil {
 				oldExpiries = make([]int64, len(hits))
 			}
-			if peek := s.take(ids[i], h.Limit, counterChange{now: now, holdID: h.HoldID}); peek.Held {
+			if peek := s.take(ids[i], h.Limit, counterChange{now: now, holdID: h.HoldID}); peek.HoldExists {
 				oldExpiries[i] = now + peek.ResetAfter
 			}
 		}
@@ -43,7 +43,7 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 		return
 	}
 	for i := range slices.Backward(hits) { // if two hits renewed one hold, the undo of the first hit comes last
-		if h := &hits[i]; h.InGroup() && results[i].Allowed {
+		if h := &hits[i]; h.IsInGroup() && results[i].Allowed {
 			refund := counterChange{now: now, n: h.N, holdID: h.HoldID, isUndo: true}
 			if oldExpiries != nil {
 				refund.oldExpiry = oldExpiries[i]
@@ -52,7 +52,7 @@ func (l *Limiter) takeAllOrNone(now int64, hits []backend.Hit, results []backend
 		}
 	}
 	for i := range hits {
-		if h := &hits[i]; h.InGroup() {
+		if h := &hits[i]; h.IsInGroup() {
 			peek := l.stripeOf(ids[i]).take(ids[i], h.Limit, counterChange{now: now, holdID: h.HoldID})
 			results[i].Remaining, results[i].ResetAfter = peek.Remaining, peek.ResetAfter
 		}

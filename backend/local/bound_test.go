@@ -188,7 +188,7 @@ func TestKeysAndLogsTogetherStayWithinMaxKeys(t *testing.T) {
 
 			var logs int64
 			for i := range l.stripes[0].size {
-				state := l.stripes[0].stateOf(l.stripes[0].at(i))
+				state := l.stripes[0].stateOf(l.stripes[0].entryAt(i))
 				logs += logWeight(&state)
 			}
 			require.Equal(t, logs, l.memory.logWeight.Load())

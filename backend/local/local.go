@@ -162,7 +162,7 @@ func (l *Limiter) Sweep(now time.Time) {
 func (s *stripe) sweep(now int64) {
 	// The loop goes backwards, because forget moves the last entry to the index of the forgotten entry.
 	for index := s.size - 1; index >= 0; index-- {
-		if s.at(index).expiry <= now {
+		if s.entryAt(index).expiry <= now {
 			s.forget(index)
 		}
 	}
@@ -177,5 +177,5 @@ func (s *stripe) sweep(now int64) {
 	}
 }
 
-// maxCellsPerEntry is the number of cells for each entry from which on sweep frees cells.
+// maxCellsPerEntry bounds the cells for each entry. If a table has more cells after a sweep, the sweep frees cells.
 const maxCellsPerEntry = 6

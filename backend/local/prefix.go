@@ -56,7 +56,7 @@ func (l *Limiter) ResetPrefix(_ context.Context, p backend.KeyPrefix, _ int, dry
 func (l *Limiter) lastExpiry() (expiry int64) {
 	l.forEachStripe(func(s *stripe) {
 		for index := range s.size {
-			expiry = max(expiry, s.at(index).expiry)
+			expiry = max(expiry, s.entryAt(index).expiry)
 		}
 	})
 	return expiry
@@ -84,7 +84,7 @@ func (l *Limiter) resetOldCounter(h *backend.Hit, number uint32) {
 	s := l.stripeOf(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if index := s.find(id); index >= 0 && s.at(index).lastReset < number {
+	if index := s.find(id); index >= 0 && s.entryAt(index).lastReset < number {
 		s.forget(index)
 	}
 }

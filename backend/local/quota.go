@@ -10,11 +10,11 @@ import (
 
 // Quotas is a backend.QuotaStore in this process.
 type Quotas struct {
-	created int64
+	createdAt int64
 
 	mu       sync.Mutex // guards the fields below
 	states   map[string]quotaState
-	swept    int64 // the time of the last removal of expired states
+	sweptAt  int64 // the time of the last removal of expired states
 	nowMicro func() int64
 }
 
@@ -26,7 +26,7 @@ type quotaState struct {
 // NewQuotas returns an empty store.
 func NewQuotas() *Quotas {
 	now := func() int64 { return time.Now().UnixMicro() }
-	return &Quotas{created: now(), states: map[string]quotaState{}, nowMicro: now}
+	return &Quotas{createdAt: now(), states: map[string]quotaState{}, nowMicro: now}
 }
 
 // sweepInterval is the time between two removals of expired states, in microseconds.
@@ -37,8 +37,8 @@ func (q *Quotas) Update(_ context.Context, changes []*backend.QuotaChange) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.nowMicro()
-	if now-q.swept > sweepInterval {
-		q.swept = now
+	if now-q.sweptAt > sweepInterval {
+		q.sweptAt = now
 		for key, state := range q.states {
 			if state.expiry <= now {
 				delete(q.states, key)
@@ -50,7 +50,7 @@ func (q *Quotas) Update(_ context.Context, changes []*backend.QuotaChange) {
 		if old.expiry <= now {
 			old.bytes = nil
 		}
-		next, ttl := c.Apply(old.bytes, q.created, now)
+		next, ttl := c.Apply(old.bytes, q.createdAt, now)
 		q.states[string(c.Key)] = quotaState{next, now + ttl.Microseconds()}
 		c.Err, c.Conflicts = nil, 0
 	}

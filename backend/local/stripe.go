@@ -40,7 +40,7 @@ func (b *memoryBound) keysPerStripe() int {
 
 // logWeight returns the number of counters that the log of s counts as. It rounds up.
 func logWeight(s *limit.State) int64 {
-	return int64(s.Entries()+entriesPerKey-1) / entriesPerKey
+	return int64(s.EntryCount()+entriesPerKey-1) / entriesPerKey
 }
 
 // counterChange is a charge, a peek or a refund of one counter.
@@ -56,7 +56,7 @@ type counterChange struct {
 func (s *stripe) lockAndTake(id fingerprint.ID, h *backend.Hit, now int64) limit.Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.take(id, h.Limit, counterChange{now: now, n: h.N, holdID: h.HoldID, chargeDenied: h.Limit.ChargeDenied && !h.InGroup()})
+	return s.take(id, h.Limit, counterChange{now: now, n: h.N, holdID: h.HoldID, chargeDenied: h.Limit.ChargeDenied && !h.IsInGroup()})
 }
 
 // take applies c to the counter of id, under the limit l. The caller holds the mutex.
@@ -64,7 +64,7 @@ func (s *stripe) take(id fingerprint.ID, l *limit.Limit, c counterChange) limit.
 	state := &s.state
 	index := s.find(id)
 	if index >= 0 {
-		*state = s.stateOf(s.at(index))
+		*state = s.stateOf(s.entryAt(index))
 	} else {
 		*state = limit.State{}
 	}
@@ -76,7 +76,7 @@ func (s *stripe) take(id fingerprint.ID, l *limit.Limit, c counterChange) limit.
 	case c.holdID != "":
 		r = l.TakeHold(state, c.now, c.n, c.holdID)
 	default:
-		r = l.TakeWith(state, c.now, c.n, c.chargeDenied)
+		r = l.TakeWithChargeDenied(state, c.now, c.n, c.chargeDenied)
 	}
 	weightGrowth := logWeight(state) - oldWeight
 	if weightGrowth != 0 {
@@ -92,7 +92,7 @@ func (s *stripe) take(id fingerprint.ID, l *limit.Limit, c counterChange) limit.
 	if isNew {
 		index = s.add(id)
 	}
-	e := s.at(index)
+	e := s.entryAt(index)
 	if isNew {
 		e.lastReset = s.memory.lastReset.Load()
 	}
@@ -116,13 +116,13 @@ func (s *stripe) evict(currentID fingerprint.ID, now int64) {
 	distance := max(s.size/sampleSize, 1)
 	evictedIndex := -1
 	for i, index := 0, rand.IntN(s.size); i < min(sampleSize, s.size); i, index = i+1, (index+distance)%s.size {
-		e := s.at(index)
+		e := s.entryAt(index)
 		switch {
 		case e.id == currentID:
 		case e.expiry <= now:
 			s.forget(index)
 			return
-		case evictedIndex < 0 || e.isEvictedBefore(s.at(evictedIndex)):
+		case evictedIndex < 0 || e.isEvictedBefore(s.entryAt(evictedIndex)):
 			evictedIndex = index
 		}
 	}
@@ -138,7 +138,7 @@ func (e *entry) isEvictedBefore(other *entry) bool {
 
 // forget removes an entry with its log, and subtracts the weight of the log from memory.logWeight.
 func (s *stripe) forget(index int) {
-	if e := s.at(index); e.logNumber != 0 {
+	if e := s.entryAt(index); e.logNumber != 0 {
 		state := s.stateOf(e)
 		s.memory.logWeight.Add(-logWeight(&state))
 	}

@@ -49,7 +49,7 @@ func (t *table) bytes() int64 {
 	return int64(len(t.blocks))*int64(unsafe.Sizeof(block{})) + int64(cap(t.blocks)+cap(t.logs))*8 + int64(cap(t.cells))*int64(unsafe.Sizeof(cell{}))
 }
 
-func (t *table) at(index int) *entry { return &t.blocks[index/blockSize][index%blockSize] }
+func (t *table) entryAt(index int) *entry { return &t.blocks[index/blockSize][index%blockSize] }
 
 // find returns the index of the entry of id, or -1.
 func (t *table) find(id fingerprint.ID) int {
@@ -58,7 +58,7 @@ func (t *table) find(id fingerprint.ID) int {
 	}
 	hash := uint32(id.Lo)
 	for i := t.home(hash); t.cells[i].entryNumber != 0; i = t.next(i) {
-		if c := t.cells[i]; c.hash == hash && t.at(int(c.entryNumber-1)).id == id {
+		if c := t.cells[i]; c.hash == hash && t.entryAt(int(c.entryNumber-1)).id == id {
 			return int(c.entryNumber - 1)
 		}
 	}
@@ -75,21 +75,21 @@ func (t *table) add(id fingerprint.ID) int {
 	if len(t.cells) < cellCount(t.size) {
 		t.resizeCells(t.size + t.size/4 + minSpareEntries)
 	}
-	t.at(index).id = id
+	t.entryAt(index).id = id
 	t.place(cell{uint32(id.Lo), uint32(index + 1)})
 	return index
 }
 
 // remove removes an entry with its log. The last entry moves to the index of the removed entry.
 func (t *table) remove(index int) {
-	t.setLog(t.at(index), nil)
+	t.setLog(t.entryAt(index), nil)
 	t.emptyCell(t.cellOf(index))
 	lastIndex := t.size - 1
 	if index != lastIndex {
 		t.cells[t.cellOf(lastIndex)].entryNumber = uint32(index + 1)
-		*t.at(index) = *t.at(lastIndex)
+		*t.entryAt(index) = *t.entryAt(lastIndex)
 	}
-	*t.at(lastIndex) = entry{}
+	*t.entryAt(lastIndex) = entry{}
 	t.size = lastIndex
 	t.freeBlocks(1)
 }
@@ -162,7 +162,7 @@ func (t *table) place(c cell) {
 
 // cellOf returns the index of the cell that refers to the entry with this index.
 func (t *table) cellOf(index int) int {
-	i := t.home(uint32(t.at(index).id.Lo))
+	i := t.home(uint32(t.entryAt(index).id.Lo))
 	for t.cells[i].entryNumber != uint32(index+1) {
 		i = t.next(i)
 	}

@@ -34,7 +34,7 @@ func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 			require.Equal(t, known, index >= 0)
 			switch {
 			case !known:
-				e := got.at(got.add(id))
+				e := got.entryAt(got.add(id))
 				e.spent = int64(i)
 				want[id] = int64(i)
 				if rapid.Bool().Draw(t, "log") {
@@ -50,7 +50,7 @@ func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 			require.Less(t, len(got.blocks)*blockSize-got.size, 2*blockSize, "at most one block is empty")
 			logs := 0
 			for index := range len(got.blocks) * blockSize {
-				switch e := got.at(index); {
+				switch e := got.entryAt(index); {
 				case index >= got.size:
 					require.Zero(t, *e, "a free entry")
 				case e.logNumber != 0:
@@ -65,7 +65,7 @@ func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 			for id, spent := range want {
 				index := got.find(id)
 				require.GreaterOrEqual(t, index, 0)
-				require.Equal(t, spent, got.at(index).spent)
+				require.Equal(t, spent, got.entryAt(index).spent)
 			}
 		}
 	})

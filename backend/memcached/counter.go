@@ -33,7 +33,7 @@ type counter struct {
 }
 
 func (l *Limiter) counterOf(h *backend.Hit, now int64) counter {
-	c := counter{limit: h.Limit, now: now, n: min(max(h.N, -limit.MaxHits), limit.MaxHits), chargesDenied: h.Limit.ChargeDenied && !h.InGroup(), isAllOrNone: h.AllOrNone}
+	c := counter{limit: h.Limit, now: now, n: min(max(h.N, -limit.MaxHits), limit.MaxHits), chargesDenied: h.Limit.ChargeDenied && !h.IsInGroup(), isAllOrNone: h.AllOrNone}
 	if c.limit.Algorithm.CountsByWindow() {
 		start, end := h.Limit.WindowAt(cmp.Or(h.WindowStart, now))
 		c.windowStart, c.timeToWindowEnd = start, max(end-now, 1)
@@ -74,7 +74,7 @@ func isSafe(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7F })
 }
 
-// isIncrement reports whether the hit is charged even if it is denied. If so, the command incr charges c.
+// isIncrement reports whether the hit is charged even if it is denied. In this case, the command incr charges c.
 func (c *counter) isIncrement() bool {
 	return c.limit.Algorithm.CountsByWindow() && c.chargesDenied && c.n > 0
 }
@@ -99,10 +99,10 @@ func (l *Limiter) read(names []string) (items, error) {
 const maxTries = 10
 
 var (
-	errExpired   = &backend.Error{Reason: backend.ReasonLate, NotSent: true, Cause: errors.New("memcached: time was up before the hit was sent")}
-	errHolds     = &backend.Error{Reason: backend.ReasonOutage, NotSent: true, Cause: fmt.Errorf("memcached: algorithm %s needs Redis", limit.Concurrency)}
-	errContended = &backend.Error{Reason: backend.ReasonOverload, Cause: fmt.Errorf("memcached: other replicas have changed the counter %d times", maxTries)}
-	errChanged   = errors.New("counter changed by another replica")
+	errExpired      = &backend.Error{Reason: backend.ReasonLate, NotSent: true, Cause: errors.New("memcached: time was up before the hit was sent")}
+	errHolds        = &backend.Error{Reason: backend.ReasonOutage, NotSent: true, Cause: fmt.Errorf("memcached: algorithm %s needs Redis", limit.Concurrency)}
+	errTooManyTries = &backend.Error{Reason: backend.ReasonOverload, Cause: fmt.Errorf("memcached: other replicas have changed the counter %d times", maxTries)}
+	errChanged      = errors.New("counter changed by another replica")
 )
 
 // charge charges c and decides its hit. After the end of ctx, it charges nothing and returns errExpired.
@@ -110,7 +110,7 @@ func (l *Limiter) charge(ctx context.Context, c *counter, items items) backend.R
 	charge := l.increment
 	if !c.isIncrement() {
 		charge = l.change
-		mu := &l.changes[hash(c.name)%len(l.changes)] // without it, two hits of this replica could make each other's tries fail
+		mu := &l.changes[hash(c.name)%len(l.changes)] // without the mutex, two hits of this replica could make each other's tries fail
 		mu.Lock()
 		defer mu.Unlock()
 	}
@@ -128,7 +128,7 @@ func (l *Limiter) charge(ctx context.Context, c *counter, items items) backend.R
 		}
 		time.Sleep(rand.N(time.Duration(try+1) * time.Millisecond / 4))
 	}
-	return backend.Result{Err: errContended}
+	return backend.Result{Err: errTooManyTries}
 }
 
 // increment charges c with one command, or with two if c is new.
@@ -188,7 +188,7 @@ type value struct {
 
 func (v *value) take(c *counter, n int64) (r limit.Result) {
 	if !c.limit.Algorithm.CountsByWindow() {
-		return c.limit.TakeWith(&v.state, c.now, n, c.chargesDenied)
+		return c.limit.TakeWithChargeDenied(&v.state, c.now, n, c.chargesDenied)
 	}
 	v.count, r = c.limit.CountHits(v.count, n, c.timeToWindowEnd, c.chargesDenied)
 	return r

@@ -139,7 +139,7 @@ func (l *Limiter) takeGroup(ctx context.Context, counters []counter, hits []back
 	}
 	isTrialDenied := backend.IsGroupDenied(hits, results)
 	for i := range counters {
-		if results[i].Err == nil && (!isTrialDenied || !hits[i].InGroup()) {
+		if results[i].Err == nil && (!isTrialDenied || !hits[i].IsInGroup()) {
 			results[i] = l.charge(ctx, &counters[i], items)
 		}
 	}
@@ -148,7 +148,7 @@ func (l *Limiter) takeGroup(ctx context.Context, counters []counter, hits []back
 	}
 	for i := range counters {
 		r := &results[i]
-		if r.Err != nil || !r.Allowed || !hits[i].InGroup() {
+		if r.Err != nil || !r.Allowed || !hits[i].IsInGroup() {
 			continue
 		}
 		if !isTrialDenied {

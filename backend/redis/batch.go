@@ -69,7 +69,7 @@ type batch struct {
 	commands            []goredis.Cmder
 	getMarkCommand      *goredis.StringCmd // reads the refundMarkName; nil before the first use
 	batchError          error              // the first error that is not about a single key
-	replicasMissing     bool               // too few Redis replicas have the charges
+	lacksReplicas       bool               // too few Redis replicas have the charges
 	reportedKinds       uint32             // a bit for each ErrorKind that the Observer got in the current attempt
 }
 
@@ -133,7 +133,7 @@ func (b *batch) sendAndReport(ctx context.Context, start time.Time) (isReplaced 
 	}
 	sentBatch := Batch{
 		Role: b.queue.instance.role, Hits: len(b.hits), QueuedHits: b.queuedHits, Wait: start.Sub(b.firstStart), Duration: duration, Err: err,
-		ReplicasMissing: b.replicasMissing,
+		ReplicasMissing: b.lacksReplicas,
 	}
 	sentBatch.setStalled(b.queue.limiter)
 	b.queue.limiter.options.Observer.BatchDone(sentBatch)
@@ -162,7 +162,7 @@ func markCharged(hits []*pendingHit) {
 		}
 	}
 	for _, h := range hits {
-		h.answer.isCharged = h.InGroup() && h.answer.Err == nil && h.answer.Allowed && !h.answer.Held
+		h.answer.isCharged = h.IsInGroup() && h.answer.Err == nil && h.answer.Allowed && !h.answer.HoldExists
 	}
 }
 

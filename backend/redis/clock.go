@@ -141,17 +141,17 @@ func (l *Limiter) Timeout() time.Duration {
 // adaptTimeout sets the timeout of AutoTimeout after a measurement of c. It returns true if the timeout is still too short
 // for this measurement, because older measurements were shorter. While it is too short, each batch measures c, until
 // maxMeasurements new measurements have replaced the older ones.
-func (l *Limiter) adaptTimeout(c *serverClock) (stillTooShort bool) {
+func (l *Limiter) adaptTimeout(c *serverClock) (isStillTooShort bool) {
 	if !l.options.AutoTimeout {
 		return false
 	}
 	l.autoTimeout.Store(int64(min(max(neededTimeout(l.RoundTrip()), defaultTimeout), maxAutoTimeout)))
 	_, newestTrip := c.roundTrips()
-	stillTooShort = isTooShort(l.Timeout(), newestTrip)
-	if stillTooShort {
+	isStillTooShort = isTooShort(l.Timeout(), newestTrip)
+	if isStillTooShort {
 		c.measureTime.Add(-measureInterval) // needsMeasurement returns true until the next measurement
 	}
-	return stillTooShort
+	return isStillTooShort
 }
 
 // raiseTimeout makes the timeout of AutoTimeout long enough for the server of q, if a probe of q took longer than the
@@ -179,8 +179,8 @@ func (l *Limiter) RoundTrip() time.Duration {
 }
 
 func (s *servers) roundTrip() time.Duration {
-	if s.single != nil {
-		return s.single.clock.roundTrip()
+	if s.singleServer != nil {
+		return s.singleServer.clock.roundTrip()
 	}
 	slowestTrip := time.Duration(0)
 	s.masters.Range(func(_, master any) bool {

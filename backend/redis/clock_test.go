@@ -90,7 +90,7 @@ func openWithSkew(t *testing.T, db redistest.DB, skew *time.Duration) *Limiter {
 	l, err := New(Options{Main: Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: 10 * time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
-	s := l.instances[0].client.(*servers).single
+	s := l.instances[0].client.(*servers).singleServer
 	s.pipeliner = skewedServer{s.node, skew}
 	return l
 }
@@ -155,7 +155,7 @@ func TestWindowsAreExactWithClocksApart(t *testing.T) {
 	assert.Len(t, db.Keys(t), 3)
 	for i, l := range replicas {
 		*skews[i] = 0
-		l.instances[0].client.(*servers).single.clock.expire()
+		l.instances[0].client.(*servers).singleServer.clock.expire()
 		assert.Zero(t, admitHits(l), "all replicas see the same window")
 	}
 	client := db.Client(t)

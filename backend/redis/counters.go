@@ -61,9 +61,9 @@ func (s *counterSet) add(c *batchCounter, h *pendingHit) {
 // findOrAdd returns the counter with this name. If the set does not have the counter, findOrAdd adds it.
 func (s *counterSet) findOrAdd(name []byte, hash uint64) *batchCounter {
 	mask := uint64(len(s.hashTable) - 1)
-	place := hash & mask
-	for ; s.hashTable[place] != 0; place = (place + 1) & mask {
-		if c := s.list[s.hashTable[place]-1]; c.hash == hash && bytes.Equal(c.name, name) {
+	tableIndex := hash & mask
+	for ; s.hashTable[tableIndex] != 0; tableIndex = (tableIndex + 1) & mask {
+		if c := s.list[s.hashTable[tableIndex]-1]; c.hash == hash && bytes.Equal(c.name, name) {
 			return c
 		}
 	}
@@ -73,7 +73,7 @@ func (s *counterSet) findOrAdd(name []byte, hash uint64) *batchCounter {
 	} else {
 		s.list = append(s.list, &batchCounter{})
 	}
-	s.hashTable[place] = int32(n + 1)
+	s.hashTable[tableIndex] = int32(n + 1)
 	c := s.list[n]
 	c.name, c.hash, c.ttl, c.hitSum, c.usesScript, c.isDone = name, hash, 0, 0, false, false
 	return c
@@ -83,7 +83,7 @@ func (s *counterSet) findOrAdd(name []byte, hash uint64) *batchCounter {
 // numbers. They can't refund hits, because INCRBY may lower the count below 0, and they charge denied hits too.
 func needsScript(h *pendingHit) bool {
 	isRefund, isCharge := h.N < 0, h.N > 0
-	isChargedOnlyIfAdmitted := h.InGroup() || !h.Limit.ChargeDenied
+	isChargedOnlyIfAdmitted := h.IsInGroup() || !h.Limit.ChargeDenied
 	return !h.hasWindow() || isRefund || isCharge && isChargedOnlyIfAdmitted
 }
 
@@ -93,7 +93,7 @@ func (b *batch) divideHits() {
 	s.reset(len(b.hits))
 	b.hasGroups, b.mayRefund = false, false
 	for _, h := range b.hits {
-		b.hasGroups = b.hasGroups || h.InGroup()
+		b.hasGroups = b.hasGroups || h.IsInGroup()
 		b.mayRefund = b.mayRefund || h.mayBeRefunded()
 		if h.hasWindow() {
 			h.setWindow(cmp.Or(h.part.now, b.now))
@@ -135,8 +135,8 @@ func (b *batch) hitsWithoutAnswer() (hits []*pendingHit) {
 //	INCRBY name n          for several hits
 //	GET name               if all hits are peeks
 //
-// If the user of Redis may run only the commands of envoyproxy/ratelimit, INCRBY name 0 takes the place of GET, and
-// EXPIRE name seconds, which follows the charge, takes the place of SET.
+// If the user of Redis may run only the commands of envoyproxy/ratelimit, INCRBY name 0 replaces GET, and
+// EXPIRE name seconds, which follows the charge, replaces SET.
 //
 // SET comes first, so the key has a time to live even if this process dies between SET and INCRBY. The commands point
 // to the fields name, hitSum and ttl, so each batch can reuse the commands.
@@ -146,14 +146,14 @@ type plainCommands struct {
 	ttl        int64
 	ttlSeconds int64
 
-	set        noRetryStatus
-	expire     *goredis.BoolCmd
-	increment  noRetryInt // INCR
-	add        noRetryInt // INCRBY
-	get        noRetryString
-	lastCharge noRetryInt    // the last command that charges: increment or add
-	ttlCommand goredis.Cmder // the last command that sets the time to live: set, expire or nil
-	isPeek     bool          // the last command is get: all hits are peeks
+	setCommand    noRetryStatus
+	expireCommand *goredis.BoolCmd
+	incrCommand   noRetryInt
+	incrByCommand noRetryInt
+	getCommand    noRetryString
+	lastCharge    noRetryInt    // the last command that charges: incrCommand or incrByCommand
+	ttlCommand    goredis.Cmder // the last command that sets the time to live: setCommand, expireCommand or nil
+	isPeek        bool          // the last command is getCommand, because all hits are peeks
 }
 
 // go-redis must not send these commands again, because Redis may have executed them.
@@ -171,35 +171,35 @@ func (noRetryString) NoRetry() bool { return true }
 // process knows that the key has a time to live. encode prefers INCR to INCRBY, because INCR costs Redis less.
 func (c *batchCounter) encode(commands []goredis.Cmder, hasTTL bool, instance *redisInstance) []goredis.Cmder {
 	p, maySet := &c.commands, !instance.isSetForbidden.Load()
-	if p.add.IntCmd == nil {
+	if p.incrByCommand.IntCmd == nil {
 		ctx := context.Background()
-		p.set = noRetryStatus{goredis.NewStatusCmd(ctx, "SET", &p.name, "0", "PX", &p.ttl, "NX")}
-		p.increment = noRetryInt{goredis.NewIntCmd(ctx, "INCR", &p.name)}
-		p.add = noRetryInt{goredis.NewIntCmd(ctx, "INCRBY", &p.name, &p.hitSum)}
-		p.get = noRetryString{goredis.NewStringCmd(ctx, "GET", &p.name)}
-		p.expire = goredis.NewBoolCmd(ctx, "EXPIRE", &p.name, &p.ttlSeconds)
+		p.setCommand = noRetryStatus{goredis.NewStatusCmd(ctx, "SET", &p.name, "0", "PX", &p.ttl, "NX")}
+		p.incrCommand = noRetryInt{goredis.NewIntCmd(ctx, "INCR", &p.name)}
+		p.incrByCommand = noRetryInt{goredis.NewIntCmd(ctx, "INCRBY", &p.name, &p.hitSum)}
+		p.getCommand = noRetryString{goredis.NewStringCmd(ctx, "GET", &p.name)}
+		p.expireCommand = goredis.NewBoolCmd(ctx, "EXPIRE", &p.name, &p.ttlSeconds)
 	}
 	p.name, p.hitSum, p.ttl, p.ttlSeconds, p.ttlCommand = asString(c.name), c.hitSum, c.ttl, ttlSeconds(c.ttl), nil
 	p.isPeek = c.hitSum == 0 && maySet
 	if p.isPeek {
-		p.get.SetErr(nil)
-		return append(commands, p.get)
+		p.getCommand.SetErr(nil)
+		return append(commands, p.getCommand)
 	}
 	if !hasTTL && maySet {
-		p.ttlCommand = p.set
-		p.set.SetErr(nil)
-		commands = append(commands, p.set)
+		p.ttlCommand = p.setCommand
+		p.setCommand.SetErr(nil)
+		commands = append(commands, p.setCommand)
 	}
-	p.lastCharge = p.add
+	p.lastCharge = p.incrByCommand
 	if c.hitSum == 1 && maySet && !instance.isIncrForbidden.Load() {
-		p.lastCharge = p.increment
+		p.lastCharge = p.incrCommand
 	}
 	p.lastCharge.SetErr(nil)
 	commands = append(commands, p.lastCharge)
 	if !hasTTL && !maySet {
-		p.ttlCommand = p.expire
-		p.expire.SetErr(nil)
-		commands = append(commands, p.expire)
+		p.ttlCommand = p.expireCommand
+		p.expireCommand.SetErr(nil)
+		commands = append(commands, p.expireCommand)
 	}
 	return commands
 }
@@ -209,7 +209,7 @@ func (c *batchCounter) encode(commands []goredis.Cmder, hasTTL bool, instance *r
 func (c *batchCounter) decode() (count int64, hasTTL bool, err error) {
 	p := &c.commands
 	if p.isPeek {
-		count, err = decodeCount(p.get.Result())
+		count, err = decodeCount(p.getCommand.Result())
 		return count, true, err
 	}
 	count, err = p.lastCharge.Result()
@@ -229,10 +229,10 @@ func (c *batchCounter) decode() (count int64, hasTTL bool, err error) {
 func (c *batchCounter) recordForbidden(instance *redisInstance, err error) (canUseOtherCommands bool) {
 	p := &c.commands
 	isForbidden := isNoPerm(err)
-	if p.ttlCommand == p.set && isNoPerm(p.set.Err()) || p.isPeek && isForbidden {
+	if p.ttlCommand == p.setCommand && isNoPerm(p.setCommand.Err()) || p.isPeek && isForbidden {
 		instance.isSetForbidden.Store(true)
 	}
-	usesIncr := c.hitSum == 1 && !p.isPeek && p.lastCharge == p.increment
+	usesIncr := c.hitSum == 1 && !p.isPeek && p.lastCharge == p.incrCommand
 	if usesIncr && isForbidden {
 		instance.isIncrForbidden.Store(true)
 	}

@@ -111,7 +111,7 @@ func counterModel(lim *limit.Limit) porcupine.Model {
 			case n < 0:
 				allowed, spent = true, max(spent+n, 0)
 			case n == 0:
-				allowed = spent < lim.Max() || lim.Algorithm.ResetsAtOnce() && spent == lim.Max()
+				allowed = spent < lim.Max() || lim.Algorithm.ResetsAtWindowEnd() && spent == lim.Max()
 			case allowed || lim.ChargeDenied:
 				spent += n
 			}

@@ -105,10 +105,10 @@ func (t *ttlTable) add(hash uint64) {
 // ttlCommandStore has commands that set the time to live of keys, and the next batches send these commands. A key lacks
 // a time to live if Redis lost the key after SET, or if Redis executes an unanswered charge after the key has expired.
 type ttlCommandStore struct {
-	mu             sync.Mutex // guards the fields below
-	commands       []goredis.Cmder
-	sendAfter      time.Time // before this time, no command is sent
-	lastUnanswered time.Time // when a command was last added after an unanswered charge
+	mu                 sync.Mutex // guards the fields below
+	commands           []goredis.Cmder
+	earliestSendTime   time.Time // before this time, no command is sent
+	lastUnansweredTime time.Time // when a command was last added after an unanswered charge
 }
 
 const (
@@ -121,7 +121,7 @@ const (
 func (k *ttlCommandStore) addUnanswered(command goredis.Cmder) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.lastUnanswered = time.Now()
+	k.lastUnansweredTime = time.Now()
 	k.add(command)
 }
 
@@ -132,14 +132,14 @@ func (k *ttlCommandStore) add(command goredis.Cmder) {
 	}
 }
 
-// takeCommands removes and returns the commands. It returns nil before sendAfter.
+// takeCommands removes and returns the commands. It returns nil before earliestSendTime.
 func (k *ttlCommandStore) takeCommands() (commands []goredis.Cmder) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.commands) == 0 || time.Now().Before(k.sendAfter) {
+	if len(k.commands) == 0 || time.Now().Before(k.earliestSendTime) {
 		return nil
 	}
-	k.sendAfter = time.Now().Add(resendPause)
+	k.earliestSendTime = time.Now().Add(resendPause)
 	commands, k.commands = k.commands, nil
 	return commands
 }
@@ -152,7 +152,7 @@ func (k *ttlCommandStore) addForResend(commands []goredis.Cmder) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	mayChargeLate := time.Since(k.lastUnanswered) < lateChargeTime
+	mayChargeLate := time.Since(k.lastUnansweredTime) < lateChargeTime
 	for _, cmd := range commands {
 		if mayChargeLate || cmd.Err() != nil {
 			cmd.SetErr(nil)

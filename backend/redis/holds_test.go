@@ -120,7 +120,7 @@ func TestHoldersOfAllReplicasNeverExceedTheLimit(t *testing.T) {
 					admitted.Add(1)
 					time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond)
 					if h.HoldID != "" {
-						assert.True(t, take(l, h)[0].Held)
+						assert.True(t, take(l, h)[0].HoldExists)
 					}
 					holders.Add(-1)
 					h.N = -1

@@ -155,7 +155,7 @@ type probes struct {
 
 type probedShard struct {
 	mu              sync.Mutex
-	last            probeCount // the count after the last successful probe; zero before the first probe
+	lastProbe       probeCount // the count after the last successful probe; zero before the first probe
 	hasKeptCounters bool       // as HasKeptCounters returns
 }
 
@@ -167,19 +167,19 @@ type probeCount struct {
 func (s *probedShard) lastCount() probeCount {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.last
+	return s.lastProbe
 }
 
-// record records the count after a probe. before is lastCount before the probe. record reports whether the shard has
+// record records newCount, the count after a probe. oldCount is lastCount before the probe. record reports whether the shard has
 // lost its counters. If several probes find the same loss, only one of them reports the loss.
-func (s *probedShard) record(before, after probeCount) (hasLostCounters bool) {
+func (s *probedShard) record(oldCount, newCount probeCount) (hasLostCounters bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	isNewDay := after.dayEnd.Sub(before.dayEnd).Abs() > 12*time.Hour
-	s.hasKeptCounters = before.count > 0 && after.count > before.count
-	hasLostCounters = before.count > 0 && !s.hasKeptCounters && !isNewDay && s.last == before
-	if s.last == before || after.count > s.last.count {
-		s.last = after
+	isNewDay := newCount.dayEnd.Sub(oldCount.dayEnd).Abs() > 12*time.Hour
+	s.hasKeptCounters = oldCount.count > 0 && newCount.count > oldCount.count
+	hasLostCounters = oldCount.count > 0 && !s.hasKeptCounters && !isNewDay && s.lastProbe == oldCount
+	if s.lastProbe == oldCount || newCount.count > s.lastProbe.count {
+		s.lastProbe = newCount
 	}
 	return hasLostCounters
 }
@@ -204,7 +204,7 @@ const maxProbeTime = time.Second
 // maxProbeTime. With AutoTimeout, it waits for at most maxAutoTimeout, and then adapts the timeout to the round trip.
 func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	now, s := time.Now(), &l.probes.shards[shard]
-	before := s.lastCount()
+	oldCount := s.lastCount()
 	r := l.newRequest(now, now, min(l.options.Timeout, maxProbeTime))
 	r.add(l.queues[shard], 0, &l.probes.hit, l.probes.hit.N)
 	r.send()
@@ -215,9 +215,9 @@ func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	result := r.parts[0].hits[0].answer.Result
 	l.recycle(r)
 	if result.Err == nil {
-		after := probeCount{l.probes.hit.Limit.Spent(result.Result), now.Add(time.Duration(result.ResetAfter) * time.Microsecond)}
-		if s.record(before, after) {
-			l.options.Observer.CountersLost(l.queues[shard].instance.role, after.count == 1)
+		newCount := probeCount{l.probes.hit.Limit.Spent(result.Result), now.Add(time.Duration(result.ResetAfter) * time.Microsecond)}
+		if s.record(oldCount, newCount) {
+			l.options.Observer.CountersLost(l.queues[shard].instance.role, newCount.count == 1)
 		}
 		l.raiseTimeout(ctx, l.queues[shard], time.Since(now))
 	}

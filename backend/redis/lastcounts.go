@@ -19,7 +19,7 @@ type countBucket [4]lastCount
 // lastCount is the last answer about a counter. In an empty lastCount, end is 0. Times are in microseconds since 1970.
 type lastCount struct {
 	hash  uint64 // the ttlTable.hash of the counter's name
-	time  int64  // the time of the answer; for an algorithm with ResetsAtOnce, the start of the window
+	time  int64  // the time of the answer; for an algorithm with ResetsAtWindowEnd, the start of the window
 	end   int64  // the time at which the counter has no spent hits
 	spent uint32 // the spent hits; at most the capacity
 	level uint32 // spent / capacity, in thousandths
@@ -51,7 +51,7 @@ func (t *lastCounts) remember(b *batch) {
 		}
 		spent := min(max(l.Spent(r.Result), 0), l.Capacity())
 		newCount := lastCount{hash: c.hash, time: now, end: now + r.ResetAfter, spent: uint32(spent), level: uint32(spent * 1000 / l.Capacity())}
-		if l.Algorithm.ResetsAtOnce() {
+		if l.Algorithm.ResetsAtWindowEnd() {
 			newCount.time = l.WindowStart(newCount.end)
 		}
 		t.set(newCount, now)
@@ -59,8 +59,8 @@ func (t *lastCounts) remember(b *batch) {
 }
 
 // set stores newCount. If the bucket has a lastCount of the same counter, newCount replaces it. Otherwise newCount
-// replaces a lastCount that has ended, or the one with the lowest level. If newCount itself has the lowest level, set
-// does not store it. The caller holds t.mu.
+// replaces a lastCount that has ended, or the lastCount with the lowest level. If newCount itself has the lowest level,
+// set does not store newCount. The caller holds t.mu.
 func (t *lastCounts) set(newCount lastCount, now int64) {
 	bucket := t.bucket(newCount.hash)
 	lowestCount := &bucket[0]
@@ -104,7 +104,7 @@ func (t *lastCounts) take(hash uint64, now int64) (c lastCount, ok bool) {
 }
 
 // TakeLastCount returns and forgets the spent hits in the last answer of Redis about the counter of h. startTime is the
-// time of the answer, or the start of the window for an algorithm with ResetsAtOnce. ok is false if the table has no
+// time of the answer, or the start of the window for an algorithm with ResetsAtWindowEnd. ok is false if the table has no
 // answer, or if the counter has no spent hits at now.
 func (l *Limiter) TakeLastCount(now time.Time, h *backend.Hit) (spent int64, startTime time.Time, ok bool) {
 	q := l.queues[l.ShardOf(h)]

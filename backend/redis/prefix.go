@@ -82,7 +82,7 @@ type prefixSearch struct {
 
 	mu              sync.Mutex      // guards the fields below
 	counters        map[string]bool // the counters with the prefix; the key is the name without the window
-	unclearCounters map[string]bool // counters that may have the prefix, because their shortened names end too early to tell
+	unclearCounters map[string]bool // counters that may have the prefix: their shortened names have too few bytes of the key
 	keys            []string        // names of the counters in one Redis
 }
 

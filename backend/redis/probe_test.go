@@ -23,9 +23,9 @@ func TestOnlyALowerCountOfTheSameDayIsALoss(t *testing.T) {
 		"another probe was faster":            {probeCount{6, today}, probeCount{4, today}, probeCount{5, today}, false, true, 6},
 		"another probe has reported the loss": {probeCount{1, today}, probeCount{4, today}, probeCount{2, today}, false, false, 2},
 	} {
-		s := probedShard{last: c.last}
+		s := probedShard{lastProbe: c.last}
 		assert.Equal(t, c.wantLoss, s.record(c.before, c.after), name)
 		assert.Equal(t, c.wantKept, s.hasKeptCounters, name)
-		assert.Equal(t, c.wantLast, s.last.count, name)
+		assert.Equal(t, c.wantLast, s.lastProbe.count, name)
 	}
 }

@@ -47,7 +47,7 @@ type partitionQueue struct {
 	smallParts   []*requestPart // parts of at most maxSmallPartHits
 	largeParts   []*requestPart // the other parts
 	hitCount     int            // hits of all parts
-	isLargeFirst bool           // the next batch begins with large parts; only after a batch that began with small parts, so these wait for one batch at most
+	isLargeFirst bool           // the next batch begins with large parts; never true for two batches in a row, so small parts wait for one batch at most
 	isClosed     bool
 }
 

@@ -26,7 +26,7 @@ type Quotas struct {
 const (
 	quotaHashTags   = 64
 	maxQuotaRounds  = 5   // the trips of one change, if other replicas are always faster
-	maxQuotaChanges = 256 // in one pipeline
+	maxQuotaChanges = 256 // the changes in one pipeline
 	quotaMarkTTL    = 24 * time.Hour
 )
 
@@ -57,7 +57,7 @@ const readQuota = `
 local t = redis.call('TIME')
 return {t[1], t[2], redis.call('GET', KEYS[1]) or '', redis.call('GET', KEYS[2]) or ''}`
 
-// storeQuota stores a new state if Redis still has the old state and the old mark, and returns whether it did.
+// storeQuota stores a new state and returns 1 if Redis still has the old state and the old mark. Otherwise it returns 0.
 // KEYS: the state, the mark. ARGV: the old state, the old mark, the new state, its time to live in milliseconds, the new
 // mark, and the time to live of the mark.
 const storeQuota = `
@@ -75,8 +75,8 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[1])`
 // quotaMarkPause is the time between two renewals of the marks. A failed renewal is repeated after quotaMarkRetry.
 const quotaMarkPause, quotaMarkRetry = time.Hour, time.Second
 
-// KeepMarks keeps the marks in Redis until ctx is done. Without it, the first Envoys would wait: a limit without a mark
-// looks like a limit whose state is lost.
+// KeepMarks keeps the marks in Redis until ctx is done. Without marks, the first Envoys would wait, because a limit without
+// a mark looks like a limit whose state is lost.
 func (q *Quotas) KeepMarks(ctx context.Context) {
 	for pause := time.Duration(0); wait.Sleep(ctx, pause); {
 		var commands []goredis.Cmder
@@ -96,7 +96,7 @@ func (q *Quotas) KeepMarks(ctx context.Context) {
 // quotaRound is one try of a change.
 type quotaRound struct {
 	*backend.QuotaChange
-	keys []string // of the state and of the mark
+	keys []string // the names of the state and of the mark
 }
 
 var errQuotaConflicts = errors.New("other replicas have changed the quota at the same time")

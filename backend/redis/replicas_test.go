@@ -71,28 +71,28 @@ func TestHitsAreDecidedWithoutMissingReplicas(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 			}
 			assert.Equal(t, 2*calls, batchRecorder.batches.Load())
-			assert.Equal(t, 2*calls, batchRecorder.replicasMissing.Load(), "each batch is counted")
+			assert.Equal(t, 2*calls, batchRecorder.lacksReplicas.Load(), "each batch is counted")
 			if replica == nil {
 				return
 			}
 			replica.Resume()
 			s.AwaitReplica(t)
 			polltest.Until(t, testTimeout, func() bool {
-				missingBefore := batchRecorder.replicasMissing.Load()
+				missingBefore := batchRecorder.lacksReplicas.Load()
 				require.NoError(t, take(l, hit("other", lim, 1))[0].Err)
-				return batchRecorder.replicasMissing.Load() == missingBefore
+				return batchRecorder.lacksReplicas.Load() == missingBefore
 			})
 		})
 	}
 }
 
 // replicasRecorder counts batches, and batches with ReplicasMissing.
-type replicasRecorder struct{ batches, replicasMissing atomic.Int64 }
+type replicasRecorder struct{ batches, lacksReplicas atomic.Int64 }
 
 func (r *replicasRecorder) BatchDone(b redis.Batch) {
 	r.batches.Add(1)
 	if b.ReplicasMissing {
-		r.replicasMissing.Add(1)
+		r.lacksReplicas.Add(1)
 	}
 }
 

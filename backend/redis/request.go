@@ -56,7 +56,7 @@ type pendingHit struct {
 	backend.Hit        // without Key; N is from -limit.MaxHits to limit.MaxHits
 	part               *requestPart
 	answer             answer // the Take reads the answer only in stageAnswered
-	index              int    // the place of the hit in the Take
+	index              int    // the index of the hit in the Take
 	nameStart, nameEnd int    // where the counter's name starts and ends in part.names
 	windowNameStart    int    // where the window's name starts in part.names; 0 without a window
 	windowStart        int64  // as backend.Hit.WindowStart; setWindow sets it
@@ -119,7 +119,7 @@ func (r *request) add(q *partitionQueue, index int, h *backend.Hit, n int64) *pe
 func (r *request) hasSeveralParts() bool { return len(r.parts) > 1 }
 
 // mayBeRefunded reports whether the Take refunds the charge of h if a hit in another partition denies the group.
-func (h *pendingHit) mayBeRefunded() bool { return h.InGroup() && h.part.request.hasSeveralParts() }
+func (h *pendingHit) mayBeRefunded() bool { return h.IsInGroup() && h.part.request.hasSeveralParts() }
 
 // findOrAddPart returns the part of r for q. If r has no such part, findOrAddPart adds it.
 func (r *request) findOrAddPart(q *partitionQueue) *requestPart {
@@ -195,17 +195,17 @@ func isStarvedAfterYield(deadline time.Time) bool {
 // wait first waits for starvedGrace, and then returns errStarved. If ctx ends, wait returns the cause. After an error,
 // the caller calls abandon.
 func (r *request) wait(ctx context.Context) error {
-	err := r.waitFor(ctx, time.Until(r.deadline))
+	err := r.waitAtMost(ctx, time.Until(r.deadline))
 	if !errors.Is(err, errLate) || !isStarvedAfterYield(r.deadline) {
 		return err
 	}
-	if err = r.waitFor(ctx, starvedGrace); errors.Is(err, errLate) {
+	if err = r.waitAtMost(ctx, starvedGrace); errors.Is(err, errLate) {
 		return errStarved
 	}
 	return err
 }
 
-func (r *request) waitFor(ctx context.Context, maxWait time.Duration) error {
+func (r *request) waitAtMost(ctx context.Context, maxWait time.Duration) error {
 	r.timer.Reset(maxWait)
 	defer r.timer.Stop()
 	select {
@@ -309,7 +309,7 @@ func (p *requestPart) deliverLateAnswers() {
 	for i, lateError := range p.lateErrors {
 		h := &p.hits[i]
 		r := h.answer.Result
-		r.Allowed = r.Allowed && (!h.InGroup() || h.answer.isCharged)
+		r.Allowed = r.Allowed && (!h.IsInGroup() || h.answer.isCharged)
 		lateError.Arrive(r)
 	}
 }

@@ -45,9 +45,9 @@ const (
 	modeRefundable   = 8 // the group has hits in other partitions, so the charge may be refunded; added to modeAllOrNone
 )
 
-// heldRetryTime is the retry time in the reply for an allowed hit that renews a hold. A positive retry time means a
-// denial. So if another allowed hit has a RetryAfter of 5, the reply has heldRetryTime - 5, which is -7.
-const heldRetryTime = -2
+// renewalRetryTime is the retry time in the reply for an allowed hit that renews a hold. A positive retry time means a
+// denial. So if another allowed hit has a RetryAfter of 5, the reply has renewalRetryTime - 5, which is -7.
+const renewalRetryTime = -2
 
 // maxLimitSearch is the number of earlier limits that encode compares with a limit. If none of them is equal, encode
 // appends the limit. A longer search would cost more than a second copy of the limit.
@@ -76,7 +76,7 @@ func (s *scriptCall) encode(hits []*pendingHit, now, jitterMillis int64, mustSen
 	for _, h := range hits {
 		s.names = append(s.names, asString(h.counterName()))
 		s.limitNumbers = append(s.limitNumbers, s.limitNumber(h))
-		hasGroups = hasGroups || h.InGroup() && (len(h.part.hits) > 1 || h.part.request.hasSeveralParts())
+		hasGroups = hasGroups || h.IsInGroup() && (len(h.part.hits) > 1 || h.part.request.hasSeveralParts())
 	}
 	for i := range s.names {
 		s.args = append(s.args, &s.names[i])
@@ -129,7 +129,7 @@ func (s *scriptCall) limitNumber(h *pendingHit) int64 {
 		l.period = h.microsToWindowEnd
 	}
 	switch {
-	case h.InGroup():
+	case h.IsInGroup():
 		l.mode = modeAllOrNone
 		if h.Shadow {
 			l.mode += modeShadow
@@ -179,11 +179,11 @@ func (keyError) RedisError()     {}
 
 // decode sets the answers of hits from the reply of the script. A hit without an answer in reply gets an error.
 func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
-	replySize, unread, err := msgp.ReadArrayHeaderBytes(reply)
+	replySize, unreadBytes, err := msgp.ReadArrayHeaderBytes(reply)
 	size, sizeWithoutErrors := int(replySize), replyValues*len(hits)+1
 	nextInt := func() (n int64) {
 		if err == nil {
-			n, unread, err = msgp.ReadInt64Bytes(unread)
+			n, unreadBytes, err = msgp.ReadInt64Bytes(unreadBytes)
 		}
 		return n
 	}
@@ -198,11 +198,11 @@ func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 			reset = -1 - reset // a reset time of 5 is sent as -6
 		}
 		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis, DenialMayEndEarly: mayEndEarly, Result: limit.Result{
-			Allowed: retry == 0 || retry <= heldRetryTime, Remaining: h.Limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
-			Held: retry == heldRetryTime,
+			Allowed: retry == 0 || retry <= renewalRetryTime, Remaining: h.Limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
+			HoldExists: retry == renewalRetryTime,
 		}}}
-		if retry <= heldRetryTime {
-			h.answer.RetryAfter = heldRetryTime - retry
+		if retry <= renewalRetryTime {
+			h.answer.RetryAfter = renewalRetryTime - retry
 		}
 	}
 	if size >= sizeWithoutErrors {
@@ -214,7 +214,7 @@ func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 	for elementsLeft := size - sizeWithoutErrors; elementsLeft > 0 && err == nil; elementsLeft -= 2 {
 		hitNumber, text := nextInt(), ""
 		if err == nil {
-			text, unread, err = msgp.ReadStringBytes(unread)
+			text, unreadBytes, err = msgp.ReadStringBytes(unreadBytes)
 		}
 		if err == nil && (hitNumber < 1 || hitNumber > int64(len(hits))) {
 			err = fmt.Errorf("error of hit %d: %s", hitNumber, text)

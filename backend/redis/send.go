@@ -22,7 +22,7 @@ const (
 // send lets Redis decide the hits, and sets the answers of the hits. If Redis refuses some hits, send sends these hits
 // again until ctx ends. It returns the first error that is not about a single key.
 func (b *batch) send(ctx context.Context) error {
-	b.batchError, b.mustSendScript, b.replicasMissing = nil, false, false
+	b.batchError, b.mustSendScript, b.lacksReplicas = nil, false, false
 	s, err := b.findServer(ctx)
 	if err == nil {
 		err = b.setNow(ctx, s)
@@ -269,7 +269,7 @@ func (b *batch) sendEachKey(ctx context.Context, hits []*pendingHit) {
 		return
 	}
 	if b.queue.limiter.options.WaitReplicas > 0 {
-		b.replicasMissing = true // the batches below don't wait for replicas
+		b.lacksReplicas = true // the batches below don't wait for replicas
 	}
 	hitsByName := map[string][]*pendingHit{}
 	for _, h := range hits {
@@ -344,7 +344,7 @@ const (
 // sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges.
 func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
 	if microsSinceProcessStart() < s.noWaitUntil.Load() {
-		b.replicasMissing = true
+		b.lacksReplicas = true
 		s.execute(ctx, b.commands)
 		return
 	}
@@ -352,7 +352,7 @@ func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
 	defer func() { _ = conn.Close() }()
 	runPipeline(ctx, conn, b.commands)
 	if !b.awaitReplicas(ctx, conn) {
-		b.replicasMissing = true
+		b.lacksReplicas = true
 		s.noWaitUntil.Store(microsSinceProcessStart() + noWaitTime.Microseconds())
 	}
 }

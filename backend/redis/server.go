@@ -57,8 +57,8 @@ func (s *server) measureClock(ctx context.Context) error {
 // servers implements client.
 type servers struct {
 	goredis.UniversalClient
-	cluster *goredis.ClusterClient // nil without a Cluster
-	single  *server                // nil in a Cluster
+	cluster      *goredis.ClusterClient // nil without a Cluster
+	singleServer *server                // nil in a Cluster
 
 	masters sync.Map // the *server of each master of a Cluster; the key is the *goredis.Client
 }
@@ -68,7 +68,7 @@ func newServers(c goredis.UniversalClient) *servers {
 	if cluster, ok := c.(*goredis.ClusterClient); ok {
 		s.cluster = cluster
 	} else {
-		s.single = newServer(c.(*goredis.Client))
+		s.singleServer = newServer(c.(*goredis.Client))
 	}
 	return s
 }
@@ -95,7 +95,7 @@ func runPipeline(ctx context.Context, p pipeliner, commands []goredis.Cmder) {
 
 func (s *servers) masterOf(ctx context.Context, key string) (*server, error) {
 	if s.cluster == nil {
-		return s.single, nil
+		return s.singleServer, nil
 	}
 	node, err := s.cluster.MasterForKey(ctx, key)
 	if err != nil {
@@ -110,7 +110,7 @@ func (s *servers) masterOf(ctx context.Context, key string) (*server, error) {
 
 func (s *servers) forEachMaster(ctx context.Context, f func(ctx context.Context, node *goredis.Client) error) error {
 	if s.cluster == nil {
-		return f(ctx, s.single.node)
+		return f(ctx, s.singleServer.node)
 	}
 	return s.cluster.ForEachMaster(ctx, f)
 }

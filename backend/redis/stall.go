@@ -26,7 +26,7 @@ const (
 // AdviceForStalls says what to do about a Redis that stands still.
 const AdviceForStalls = "look for slow commands (SLOWLOG GET), for saving (INFO persistence), and for a machine of Redis without CPU time"
 
-// AdviceFor does the same as the function AdviceFor. But if calls time out while the round trip is short, it does not
+// AdviceFor returns the advice of the function AdviceFor. But if calls time out while the round trip is short, it does not
 // advise a longer timeout.
 func (l *Limiter) AdviceFor(err error) string {
 	if KindOf(err) == KindTimeout && isStall(l.Timeout(), l.RoundTrip()) {

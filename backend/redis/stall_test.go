@@ -28,7 +28,7 @@ func TestStalledBatchIsMuchSlowerThanRoundTrip(t *testing.T) {
 		"wait for replicas that do not answer": {ms / 2, Batch{Duration: 60 * ms, ReplicasMissing: true}, false},
 	} {
 		server := &server{}
-		l := &Limiter{instances: []*redisInstance{{client: &servers{single: server}}}}
+		l := &Limiter{instances: []*redisInstance{{client: &servers{singleServer: server}}}}
 		if c.roundTrip > 0 {
 			server.clock.add(0, c.roundTrip.Microseconds(), 0)
 		}
@@ -52,7 +52,7 @@ func TestTimeoutsOfANearRedisAdviseNoLongerTimeout(t *testing.T) {
 		"near Redis, another error": {time.Millisecond, syscall.ECONNREFUSED, "check that Redis runs, and that REDIS_URL has its address"},
 	} {
 		server := &server{}
-		l := &Limiter{options: Options{Timeout: 50 * time.Millisecond}, instances: []*redisInstance{{client: &servers{single: server}}}}
+		l := &Limiter{options: Options{Timeout: 50 * time.Millisecond}, instances: []*redisInstance{{client: &servers{singleServer: server}}}}
 		if c.roundTrip > 0 {
 			server.clock.add(0, c.roundTrip.Microseconds(), 0)
 		}

@@ -93,7 +93,7 @@ func (l *Limiter) refund(ctx context.Context, now time.Time, chargedRequest *req
 	}
 	r.send()
 	if r.wait(ctx) != nil {
-		r.abandon(l) // the hits stay charged, and the results say so
+		r.abandon(l) // the hits stay charged, and the results still show the charges
 		return
 	}
 	for _, p := range r.parts {

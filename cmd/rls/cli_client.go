@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -36,7 +37,7 @@ type adminClient struct {
 }
 
 func (c *adminClient) addFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.addr, "admin", "localhost:6070", "debug listener of the service (DEBUG_PORT): host:port, http://host:port or https://host:port")
+	fs.StringVar(&c.addr, "admin", "localhost:"+cmp.Or(os.Getenv("DEBUG_PORT"), "6070"), "debug listener of the service (DEBUG_PORT): host:port, http://host:port or https://host:port")
 	fs.StringVar(&c.token, "token", "", "token to send (default: the first token of ADMIN_TOKEN)")
 	addTLSFlags(fs, &c.tls, "https")
 }

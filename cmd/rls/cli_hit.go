@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,7 +50,7 @@ type grpcFlags struct {
 
 func (f *grpcFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVarP(&f.addr, "addr", "a", "localhost:8081", "gRPC listener of the service (GRPC_PORT): host:port or unix:///path")
+	fs.StringVarP(&f.addr, "addr", "a", "localhost:"+cmp.Or(os.Getenv("GRPC_PORT"), "8081"), "gRPC listener of the service (GRPC_PORT): host:port or unix:///path")
 	addDomainFlag(cmd, &f.domain)
 	cmd.ValidArgsFunction = completeDescriptor
 	fs.BoolVar(&f.useTLS, "tls", false, "use TLS")
@@ -143,7 +145,7 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 			break // interrupted; the summary follows
 		}
 		start := time.Now()
-		callCtx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, service.AskSwitches, "1"), f.timeout)
+		callCtx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, service.AskSwitchesKey, "1"), f.timeout)
 		var trailer metadata.MD
 		resp, err := client.ShouldRateLimit(callCtx, req, grpc.Trailer(&trailer))
 		cancel()
@@ -233,7 +235,7 @@ func printCall(out io.Writer, i int, req *rlsv3.RateLimitRequest, resp *rlsv3.Ra
 // earlier version sends no switches.
 func readSwitches(trailer metadata.MD) map[int]*service.Switch {
 	switches := map[int]*service.Switch{}
-	for _, text := range trailer.Get(service.TrailerSwitches) {
+	for _, text := range trailer.Get(service.SwitchesTrailerKey) {
 		var list []*service.Switch
 		if json.Unmarshal([]byte(text), &list) == nil {
 			for _, s := range list {

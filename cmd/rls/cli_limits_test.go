@@ -26,11 +26,16 @@ func TestLimitsSetListAndUnset(t *testing.T) {
 	assert.Regexp(t, `^shop > tenant=acme: 100 per minute -> 1000 per minute, counters=kept, until \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \(in 1h\)\n$`, out)
 	state := r.overrides.States()[0]
 	assert.Equal(t, "shop|tenant=acme", state.Target)
-	assert.WithinDuration(t, time.Now().Add(time.Hour), state.Expires, time.Minute)
+	assert.WithinDuration(t, time.Now().Add(time.Hour), state.ExpiresAt, time.Minute)
 
 	out, _, code = r.run("limits", "set", "-d", "shop", "tenant=acme", "requests_per_unit=7", "algorithm=sliding_window", "enabled=true")
 	require.Zero(t, code)
 	assert.Regexp(t, `^shop > tenant=acme: 100 per minute -> 7 per minute, sliding_window, counters=new\nreplaced: \{"factor":10,"expires_at":"[^"]+"\}\n$`, out)
+
+	_, errOut, code = r.run("limits", "set", "-d", "shop", "tenant=acme", "factor=2", "--for", "1h")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errOut, `its value {"requests_per_unit":7,`)
+	assert.Contains(t, errOut, "To replace it for good, add --replace")
 
 	_, _, code = r.run("limits", "set", "-d", "shop", "ip", `rate_limits=[{"requests_per_unit": 20}, {}]`)
 	require.Zero(t, code)

@@ -84,7 +84,7 @@ func parseCounterPrefix(domain string, args []string) (descriptors.CounterPrefix
 	if err != nil {
 		return p, fmt.Errorf("%q is no prefix: %w", args[0], err)
 	}
-	p.Entries, p.AnyValue = entries, !hasValue[len(hasValue)-1]
+	p.Entries, p.HasAnyValue = entries, !hasValue[len(hasValue)-1]
 	if i := slices.Index(hasValue, false); i >= 0 && i < len(hasValue)-1 {
 		return p, fmt.Errorf("%q is no prefix: entry %d has no =; only the last key can stand for all its values", args[0], i+1)
 	}

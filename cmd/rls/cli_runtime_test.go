@@ -17,7 +17,7 @@ func TestRuleIsCreatedSwitchedOffAndRolledBack(t *testing.T) {
 		want string // regular expression of the output
 	}{
 		{[]string{"set", "-d", "shop", "--rule", "path=/login", "unit=minute", "requests_per_unit=2", "shadow_mode=true", "--reason", "flood", "--new"}, `^shop > path=/login: no limit -> 2 per minute \[shadow_mode\], counters=new\n$`},
-		{[]string{"set", "-d", "shop", "--rule", "path=/login", `rate_limit={"unit": "minute", "requests_per_unit": 2}`, "--for", "1h"}, `-> 2 per minute, counters=new, until .*\nreplaced: `},
+		{[]string{"set", "-d", "shop", "--rule", "path=/login", `rate_limit={"unit": "minute", "requests_per_unit": 2}`, "--for", "1h", "--replace"}, `-> 2 per minute, counters=new, until .*\nreplaced: `},
 		{[]string{"off", "shop > path=/login", "--for", "1h", "--reason", "incident"}, `^shop > path=/login: 2 per minute -> 2 per minute \(off\), counters=kept, until`},
 		{[]string{"list", "--replicas"}, `^OFF: shop > path=/login, by ops, ends in 1h, reason: incident\nversion 3\n`},
 		{[]string{"list"}, `(?s)^KIND.*\nswitch +shop\|path=/login .*\nrule +shop\|path=/login `},

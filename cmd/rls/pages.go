@@ -146,6 +146,7 @@ func newLive(ctx context.Context, p *process, s *env.Settings, l limits, counter
 		Counts:   e.Metrics.Rules,
 		Draining: func() bool { return ctx.Err() != nil },
 		Events:   e.Timeline,
+		Log:      e.Log,
 		Keys:     live.KeyMode(s.TopKeys),
 		Redis:    counters.storeState,
 		CPUTime:  cpuTime,

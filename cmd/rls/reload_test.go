@@ -294,9 +294,9 @@ func TestReloadLogsChanges(t *testing.T) {
 	path := file(t, "limits.yaml", perYear(5))
 	r := start(t, nil, "--limits", path)
 	require.NoError(t, os.WriteFile(path, []byte(perYear(6)), 0o600))
-	r.awaitLog(`msg="limits in force" files=1 domains=1 rules=1 changed="shop > tenant" counters=kept`)
+	r.awaitLog(`msg="limits in force" files=1 domains=1 rules=1 changed="shop > tenant: 5 per year → 6 per year" counters=kept`)
 	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(perYear(6), "unit: year", "unit: month")), 0o600))
-	r.awaitLog(`changed="shop > tenant" counters=new`)
+	r.awaitLog(`changed="shop > tenant: 6 per year → 6 per month" counters=new`)
 }
 
 func TestSIGHUPReadsTheFiles(t *testing.T) {

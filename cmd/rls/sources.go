@@ -114,7 +114,7 @@ func followLimits(p *process, s *env.Settings, l limits, e *events.Events) error
 	if (errors.Is(err, fs.ErrNotExist) || errors.Is(err, filesource.ErrNoFiles)) && s.LimitsPath == "" {
 		advice = "; set LIMITS_PATH or --limits if the limits files are in another place"
 	}
-	return fmt.Errorf("no limits to start with%s; FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without limits", advice)
+	return fmt.Errorf("no limits to start with%s; restore the last good limits files, or correct them with rls check. With FORCE_START_WITHOUT_INITIAL_CONFIG=true the service starts, but each call fails until valid limits arrive", advice)
 }
 
 func limitsPlace(s *env.Settings) filesource.Place {

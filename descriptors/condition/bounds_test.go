@@ -44,7 +44,7 @@ func TestPatternsTogetherStayWithinTheirBound(t *testing.T) {
 	for i := range 1000 {
 		c, err := Regex(fmt.Sprintf("[ab]{995}[ab]{970}x%03d", i), &p)
 		if err != nil {
-			assert.ErrorIs(t, err, ErrManyPatterns)
+			assert.ErrorIs(t, err, ErrTooManyPatterns)
 			break
 		}
 		size += c.size.memory()

@@ -109,10 +109,10 @@ func (c *Condition) List() *List { return c.list }
 
 // Not returns a condition that a value meets if it does not meet c.
 func (c *Condition) Not() *Condition {
-	negated := *c
-	negated.isNegated = !c.isNegated
-	negated.text = "not " + c.text
-	return &negated
+	negation := *c
+	negation.isNegated = !c.isNegated
+	negation.text = "not " + c.text
+	return &negation
 }
 
 // Examples returns values that meet c, and similar values that do not meet c.
@@ -120,7 +120,7 @@ func (c *Condition) Examples() []string {
 	var values []string
 	switch c.kind {
 	case cidrKind:
-		values = addresses(c.list.examples())
+		values = firstAddresses(c.list.examples())
 	case inKind:
 		values = c.list.examples()
 	case prefixKind:
@@ -143,7 +143,7 @@ func Differences(a, b *Condition) []string {
 	}
 	differences := a.list.differences(b.list)
 	if a.kind == cidrKind {
-		return addresses(differences)
+		return firstAddresses(differences)
 	}
 	return differences
 }
@@ -168,7 +168,7 @@ func Regex(expression string, p *Patterns) (*Condition, error) {
 	case len(expression) > MaxEntryBytes:
 		return nil, fmt.Errorf("got %d bytes, want at most %d", len(expression), MaxEntryBytes)
 	}
-	parsed, size, err := parsePattern(expression)
+	syntaxTree, size, err := parsePattern(expression)
 	if err != nil {
 		return nil, err
 	}
@@ -176,15 +176,15 @@ func Regex(expression string, p *Patterns) (*Condition, error) {
 		return nil, err
 	}
 	// A \Q in expression that is not closed would quote the \z. parsed.String() has no \Q.
-	wholeRegex, err := regexp.Compile(`\A(?:` + parsed.String() + `)\z`)
+	wholeRegex, err := regexp.Compile(`\A(?:` + syntaxTree.String() + `)\z`)
 	if err != nil {
 		return nil, err
 	}
-	return &Condition{kind: regexKind, wholeRegex: wholeRegex, regexSyntax: parsed, size: size, prefix: prefixOf(parsed), text: "regex(" + shorten(expression) + ")"}, nil
+	return &Condition{kind: regexKind, wholeRegex: wholeRegex, regexSyntax: syntaxTree, size: size, prefix: prefixOf(syntaxTree), text: "regex(" + shorten(expression) + ")"}, nil
 }
 
 // addresses returns the first address of each network.
-func addresses(networks []string) []string {
+func firstAddresses(networks []string) []string {
 	var texts []string
 	for _, text := range networks {
 		if network, err := parseNetwork(text); err == nil {

@@ -68,16 +68,16 @@ func (c *Condition) EntryKeys() []string {
 	return c.expression.entryKeys
 }
 
-// isTrue reports whether the expression is true for v. It takes the steps from b after the evaluation, so the last expression
-// of a call can exceed b by the steps of maxCost.
+// isTrue reports whether the expression is true for v. It takes the steps from b after the evaluation. So the last
+// expression of a call can exceed b by at most maxCost × stepsPerCost steps.
 func (x *expression) isTrue(v *Value, b *Budget) (bool, error) {
 	if b.spentSteps >= MaxCallSteps {
 		return false, ErrNotTested
 	}
-	in := inputs.Get().(*input)
-	in.value, in.entries = v.text, v.entries
-	result, details, err := x.program.Eval(in)
-	in.release()
+	evalInput := inputs.Get().(*input)
+	evalInput.value, evalInput.entries = v.text, v.entries
+	result, details, err := x.program.Eval(evalInput)
+	evalInput.release()
 	if units := details.ActualCost(); units != nil {
 		b.spentSteps += int(min(*units, maxCost)) * stepsPerCost
 	}
@@ -152,21 +152,21 @@ func newExpression(text string, p *Patterns) (*expression, error) {
 	if err != nil {
 		return nil, fmt.Errorf("expressions can't be used: %w", err)
 	}
-	compiled, issues := env.Compile(text)
+	compiledAST, issues := env.Compile(text)
 	if issues.Err() != nil {
 		return nil, firstIssue(issues)
 	}
-	if !compiled.OutputType().IsExactType(cel.BoolType) {
-		return nil, fmt.Errorf(`the result has the type %s, want bool; compare it, as in value == "gold"`, compiled.OutputType())
+	if !compiledAST.OutputType().IsExactType(cel.BoolType) {
+		return nil, fmt.Errorf(`the result has the type %s, want bool; compare it, as in value == "gold"`, compiledAST.OutputType())
 	}
 	e := &expression{}
-	if err := e.inspect(compiled.NativeRep()); err != nil {
+	if err := e.inspect(compiledAST.NativeRep()); err != nil {
 		return nil, err
 	}
 	if err := p.add(e.patterns.size()); err != nil {
 		return nil, err
 	}
-	estimate, err := env.EstimateCost(compiled, costEstimator{e.patterns})
+	estimate, err := env.EstimateCost(compiledAST, costEstimator{e.patterns})
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func newExpression(text string, p *Patterns) (*expression, error) {
 		return nil, fmt.Errorf("the cost can reach %d, want at most %d; use fewer steps, or no loop in a loop", estimate.Max, maxCost)
 	}
 	e.cost = int(estimate.Max)
-	e.program, err = env.Program(compiled, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(maxCost),
+	e.program, err = env.Program(compiledAST, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(maxCost),
 		cel.OptimizeRegex(boundedMatches(e.patterns)...),
 		cel.CostTrackerOptions(cost.OverloadTracker(overloads.Matches, e.patterns.matchCost), cost.OverloadTracker(overloads.MatchesString, e.patterns.matchCost)))
 	if err != nil {
@@ -185,8 +185,8 @@ func newExpression(text string, p *Patterns) (*expression, error) {
 
 // firstIssue returns the first problem that the compiler of cel-go has found, with its place and a remedy.
 func firstIssue(issues *cel.Issues) error {
-	first := issues.Errors()[0]
-	message, _, _ := strings.Cut(first.Message, "\n")
+	issue := issues.Errors()[0]
+	message, _, _ := strings.Cut(issue.Message, "\n")
 	message, _, _ = strings.Cut(message, " expecting ") // a list of all symbols
 	if strings.HasPrefix(message, "found no matching overload") {
 		message += "; want values of other types, or a conversion such as int(value)"
@@ -195,18 +195,18 @@ func firstIssue(issues *cel.Issues) error {
 		name, _, _ = strings.Cut(name, "'")
 		message = fmt.Sprintf("unknown name %s; want value or entries, or a function of CEL", name)
 	}
-	place := fmt.Sprintf("at character %d", first.Location.Column()+1)
-	if line := first.Location.Line(); line > 1 {
+	place := fmt.Sprintf("at character %d", issue.Location.Column()+1)
+	if line := issue.Location.Line(); line > 1 {
 		place = fmt.Sprintf("in line %d of the expression, %s", line, place)
 	}
 	return fmt.Errorf("%s: %s", place, message)
 }
 
 // inspect finds the names that the expression reads. It rejects expressions that are unsafe or constant.
-func (x *expression) inspect(checked *ast.AST) error {
+func (x *expression) inspect(checkedAST *ast.AST) error {
 	readsValue := false
 	var patternErrors error
-	root := ast.NavigateAST(checked)
+	root := ast.NavigateAST(checkedAST)
 	for _, n := range ast.MatchDescendants(root, func(ast.NavigableExpr) bool { return true }) {
 		switch n.Kind() {
 		case ast.IdentKind:
@@ -261,8 +261,8 @@ func entryKey(entries ast.NavigableExpr) (key string, ok bool) {
 	return "", false
 }
 
-// addPattern checks and adds the regular expression of a call of matches. The regular expression must be a constant.
-// Otherwise each evaluation would have to compile it.
+// addPattern checks and adds the regular expression of a call of matches. The regular expression must be a constant, because
+// otherwise each evaluation would have to compile the regular expression.
 func (x *expression) addPattern(call ast.CallExpr) error {
 	args := call.Args()
 	text, ok := constantText(args[len(args)-1])
@@ -293,7 +293,7 @@ func constantText(e ast.Expr) (text string, ok bool) {
 
 // parsePattern parses a regular expression. It returns an error if the expression is too large.
 func parsePattern(text string) (*syntax.Regexp, patternSize, error) {
-	parsed, err := syntax.Parse(text, syntax.Perl)
+	syntaxTree, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
 		if syntaxErr := (*syntax.Error)(nil); errors.As(err, &syntaxErr) {
 			err = fmt.Errorf("%s: %s; want an expression in the syntax of RE2", syntaxErr.Code, shorten(syntaxErr.Expr))
@@ -301,8 +301,8 @@ func parsePattern(text string) (*syntax.Regexp, patternSize, error) {
 		return nil, patternSize{}, err
 	}
 	const anchors = 4 // instructions for the anchors and the ends of the program
-	size := sizeOf(parsed).plus(patternSize{instructions: anchors})
-	return parsed, size, size.check()
+	size := sizeOf(syntaxTree).plus(patternSize{instructions: anchors})
+	return syntaxTree, size, size.check()
 }
 
 // patternSizes has the sizes of the regular expressions in an expression. The key is the text of the regular expression.
@@ -315,13 +315,13 @@ func (s patternSizes) size() (sum patternSize) {
 	return sum
 }
 
-// costOf returns the cost of matching a text of so many bytes with pattern.
+// costOf returns the cost of matching a text of this number of bytes with pattern.
 func (s patternSizes) costOf(pattern string, bytes int) int {
 	return 1 + patternSteps(s[pattern].instructions, bytes)/stepsPerCost
 }
 
-// matchCost is the cost.FunctionTracker of a call of matches. It replaces the tracker of CEL, which counts the bytes of
-// the pattern, because the time of a match depends on the instructions of the pattern.
+// matchCost returns the cost of a call of matches, as a cost.FunctionTracker. The tracker of CEL counts the bytes of the
+// pattern, but the time of a match depends on the instructions of the pattern.
 func (s patternSizes) matchCost(args []ref.Val, result ref.Val) *uint64 {
 	units := uint64(1)
 	text, isText := args[0].(types.String)
@@ -336,7 +336,7 @@ func (s patternSizes) matchCost(args []ref.Val, result ref.Val) *uint64 {
 // than maxCost.
 func boundedMatches(sizes patternSizes) []*interpreter.RegexOptimization {
 	factory := func(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
-		compiled, err := regexp.Compile(pattern)
+		regex, err := regexp.Compile(pattern)
 		if err != nil {
 			return nil, err
 		}
@@ -348,7 +348,7 @@ func boundedMatches(sizes patternSizes) []*interpreter.RegexOptimization {
 			case sizes.costOf(pattern, len(text)) > maxCost:
 				return types.WrapErr(ErrNotTested)
 			}
-			return types.Bool(compiled.MatchString(string(text)))
+			return types.Bool(regex.MatchString(string(text)))
 		}), nil
 	}
 	return []*interpreter.RegexOptimization{

@@ -67,8 +67,8 @@ func ParseFile(data []byte) (entries []Entry, problems fields.Problems) {
 	return entries, problems
 }
 
-// CIDR returns a condition that addresses in the networks of entries meet, such as 10.0.0.0/8. file is the name of the
-// file of the entries, or empty. If CIDR returns problems, c is nil.
+// CIDR returns a condition that an address meets if one of the networks in entries has the address. An entry is a network
+// such as 10.0.0.0/8. file is the name of the file with the entries, or empty. If CIDR returns problems, c is nil.
 func CIDR(file string, entries []Entry) (c *Condition, problems, warnings fields.Problems) {
 	networks := new(bart.Lite)
 	l, problems := newList(file, entries, func(e Entry) (string, error) {
@@ -76,9 +76,9 @@ func CIDR(file string, entries []Entry) (c *Condition, problems, warnings fields
 		if err != nil {
 			return "", err
 		}
-		if masked := network.Masked(); masked != network {
-			warnings = append(warnings, e.problem("%s has host bits after its prefix length; rls uses %s", network, masked))
-			network = masked
+		if maskedNetwork := network.Masked(); maskedNetwork != network {
+			warnings = append(warnings, e.problem("%s has host bits after its prefix length; rls uses %s", network, maskedNetwork))
+			network = maskedNetwork
 		}
 		networks.Insert(network)
 		if network.IsSingleIP() {
@@ -93,7 +93,7 @@ func CIDR(file string, entries []Entry) (c *Condition, problems, warnings fields
 	return &Condition{kind: cidrKind, text: "cidr" + l.text(), list: l}, nil, warnings
 }
 
-// In returns a condition that the values in entries meet. It is like CIDR, but returns no warnings.
+// In returns a condition that a value meets if entries has the value. file and c are as in CIDR. In returns no warnings.
 func In(file string, entries []Entry) (c *Condition, problems, warnings fields.Problems) {
 	values := make(map[string]struct{}, len(entries))
 	l, problems := newList(file, entries, func(e Entry) (string, error) {
@@ -147,7 +147,8 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	return network, nil
 }
 
-// Summary describes the list of a file: "deny.txt has 3 entries, digest 1a2b3c4d". If l is not from a file, it is empty.
+// Summary describes the list of a file: "deny.txt has 3 entries, digest 1a2b3c4d". If l is not from a file, Summary
+// returns "".
 func (l *List) Summary() string {
 	if l == nil || l.file == "" {
 		return ""
@@ -186,18 +187,18 @@ func (l *List) text() string {
 	}
 	var b strings.Builder
 	for i, e := range l.entries {
-		word := e
+		entryText := e
 		if e == "" || strings.HasPrefix(e, "+") || strings.ContainsAny(e, ` ()"`) {
-			word = strconv.Quote(e)
+			entryText = strconv.Quote(e)
 		}
 		if i > 0 {
 			b.WriteByte(' ')
 		}
-		if b.Len()+len(word) > maxTextBytes {
+		if b.Len()+len(entryText) > maxTextBytes {
 			fmt.Fprintf(&b, "+%d %s", len(l.entries)-i, l.digest())
 			break
 		}
-		b.WriteString(word)
+		b.WriteString(entryText)
 	}
 	return "(" + b.String() + ")"
 }

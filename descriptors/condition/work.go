@@ -86,8 +86,8 @@ func (c *Condition) estimatedSteps() int {
 	return 0
 }
 
-// patternSteps returns the largest number of steps to match a value of so many bytes. Package regexp is four times as fast
-// if the expression and the value are small enough for a bit table of instructions and bytes.
+// patternSteps returns the largest number of steps to match a value of this number of bytes. Package regexp is four times
+// as fast if its bit table has a bit for each instruction at each byte: at most 500 instructions and 256 Ki bits.
 func patternSteps(instructions, bytes int) int {
 	const maxFastInstructions, maxFastBits = 500, 256 << 10
 	steps := instructions * bytes
@@ -176,11 +176,11 @@ func (p *Patterns) Add(c *Condition) error { return p.add(c.size) }
 
 func (p *Patterns) add(size patternSize) error {
 	if p.memory+size.memory() > maxPatternSizes {
-		return ErrManyPatterns
+		return ErrTooManyPatterns
 	}
 	p.memory += size.memory()
 	return nil
 }
 
-// ErrManyPatterns is the error of a condition that exceeds the bound of Patterns.
-var ErrManyPatterns = fmt.Errorf("all regular expressions together need more than %d instructions; use fewer, or make their repetitions shorter", maxPatternSizes)
+// ErrTooManyPatterns is the error of a condition that exceeds the bound of Patterns.
+var ErrTooManyPatterns = fmt.Errorf("all regular expressions together need more than %d instructions; use fewer, or make their repetitions shorter", maxPatternSizes)

@@ -120,7 +120,7 @@ func TestPatternsHaveABound(t *testing.T) {
 			_, err = CEL(fmt.Sprintf("value.matches('^.{400}.{60}%d')", i), p)
 		}
 		if err != nil {
-			require.ErrorIs(t, err, ErrManyPatterns)
+			require.ErrorIs(t, err, ErrTooManyPatterns)
 			break
 		}
 		added++
@@ -192,7 +192,7 @@ func TestLargestPatternsAreAccepted(t *testing.T) {
 
 	p := Patterns{memory: maxPatternSizes - 5}
 	assert.NoError(t, p.add(patternSize{instructions: 5}))
-	assert.ErrorIs(t, p.add(patternSize{instructions: 1}), ErrManyPatterns)
+	assert.ErrorIs(t, p.add(patternSize{instructions: 1}), ErrTooManyPatterns)
 }
 
 func TestSizeOfRepetitions(t *testing.T) {

@@ -23,7 +23,7 @@ const (
 	maxHeaderBytes = 1024 // bounds the name or the value of a header
 )
 
-// Denial is the addition of a rule to the responses that deny a request. Nobody may change it.
+// Denial has the body and the headers that a rule adds to the responses which deny a request. It is immutable.
 type Denial struct {
 	Body    []byte
 	Headers []*corev3.HeaderValue // the headers in file order
@@ -42,9 +42,9 @@ var forbiddenHeaders = []string{
 	"connection", "content-length", "host", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 }
 
-// denial reads the field denial of a rule. If it reports a problem, it returns nil.
-func (d *document) denial(pos *place, o *object) *Denial {
-	errorsBefore := d.errorCount
+// readDenial reads the field denial of a rule. If it reports a problem, it returns nil.
+func (d *document) readDenial(pos *place, o *object) *Denial {
+	oldErrorCount := d.errorCount
 	message, body := o.field("message"), o.field("body")
 	denial := &Denial{Body: []byte(message.Text + body.Text)}
 	switch {
@@ -58,13 +58,13 @@ func (d *document) denial(pos *place, o *object) *Denial {
 		d.errorf(v.node, pos, "%s: got %d bytes, want at most %d", v.schema.Name, len(denial.Body), maxDenialBytes)
 	}
 	if v := o.field("headers"); v.isValid() {
-		denial.Headers = d.headers(pos, v.mappings[0])
+		denial.Headers = d.readHeaders(pos, v.mappings[0])
 	}
 	hasType := slices.ContainsFunc(denial.Headers, func(h *corev3.HeaderValue) bool { return strings.EqualFold(h.Key, "content-type") })
 	if message.Text != "" && !hasType {
 		denial.Headers = append(denial.Headers, &corev3.HeaderValue{Key: "content-type", Value: "text/plain; charset=utf-8"})
 	}
-	if d.errorCount > errorsBefore || o.hasError() {
+	if d.errorCount > oldErrorCount || o.hasError() {
 		return nil
 	}
 	if len(denial.Body) == 0 && len(denial.Headers) == 0 {
@@ -74,7 +74,7 @@ func (d *document) denial(pos *place, o *object) *Denial {
 	return denial
 }
 
-func (d *document) headers(pos *place, n *yaml.Node) []*corev3.HeaderValue {
+func (d *document) readHeaders(pos *place, n *yaml.Node) []*corev3.HeaderValue {
 	var headers []*corev3.HeaderValue
 	if len(n.Content)/2 > maxHeaders {
 		d.errorf(n, pos, "headers has %d names; maximum is %d", len(n.Content)/2, maxHeaders)
@@ -86,7 +86,7 @@ func (d *document) headers(pos *place, n *yaml.Node) []*corev3.HeaderValue {
 		}
 		name := fields.Resolve(n.Content[i])
 		item := schemaField{Field: fields.Field{Name: "header " + fields.Display(name), Kind: fields.Text}}
-		v := d.value(&item, pos, fields.Resolve(n.Content[i+1]))
+		v := d.readValue(&item, pos, fields.Resolve(n.Content[i+1]))
 		h := &corev3.HeaderValue{Key: name.Value, Value: v.Text}
 		hasSameName := func(other *corev3.HeaderValue) bool { return strings.EqualFold(other.Key, h.Key) }
 		switch {
@@ -108,24 +108,24 @@ func (d *document) headers(pos *place, n *yaml.Node) []*corev3.HeaderValue {
 	return headers
 }
 
-// metadata reads a mapping with values of any type. If it reports a problem, it returns nil.
-func (d *document) metadata(pos *place, n *yaml.Node) *structpb.Struct {
-	errorsBefore, values := d.errorCount, map[string]any{}
-	d.metadataFields(values, pos, n, 0)
+// readMetadata reads a mapping with values of any type. If it reports a problem, it returns nil.
+func (d *document) readMetadata(pos *place, n *yaml.Node) *structpb.Struct {
+	oldErrorCount, values := d.errorCount, map[string]any{}
+	d.readMetadataFields(values, pos, n, 0)
 	s, err := structpb.NewStruct(values)
-	if d.errorCount > errorsBefore || err != nil { // a text that is not UTF-8 is reported
+	if d.errorCount > oldErrorCount || err != nil { // if err is not nil, a text is not UTF-8, which is reported already
 		return nil
 	}
 	return s
 }
 
-func (d *document) metadataFields(values map[string]any, pos *place, n *yaml.Node, depth int) {
+func (d *document) readMetadataFields(values map[string]any, pos *place, n *yaml.Node, depth int) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, v := fields.Resolve(n.Content[i]), fields.Resolve(n.Content[i+1])
 		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
 			for _, m := range d.mergeSources(pos, v) {
 				if d.countMetadataValue(pos, m, depth+1) {
-					d.metadataFields(values, pos, m, depth+1)
+					d.readMetadataFields(values, pos, m, depth+1)
 				}
 			}
 			continue
@@ -135,7 +135,7 @@ func (d *document) metadataFields(values map[string]any, pos *place, n *yaml.Nod
 			d.errorf(n.Content[i], pos, "key in metadata: got %s, want text", fields.Display(key))
 			continue
 		}
-		values[name] = d.metadataValue(pos, v, depth+1)
+		values[name] = d.readMetadataValue(pos, v, depth+1)
 	}
 }
 
@@ -144,23 +144,23 @@ func (d *document) countMetadataValue(pos *place, n *yaml.Node, depth int) bool 
 		d.errorf(n, pos, "metadata is nested more than %d deep", maxNesting)
 		return false
 	}
-	d.metadataValues++
-	return d.countNode(n) && d.checkCount(n, d.metadataValues, maxMetadata, "values in metadata")
+	d.metadataValueCount++
+	return d.countNode(n) && d.checkCount(n, d.metadataValueCount, maxMetadata, "values in metadata")
 }
 
-func (d *document) metadataValue(pos *place, n *yaml.Node, depth int) any {
+func (d *document) readMetadataValue(pos *place, n *yaml.Node, depth int) any {
 	if !d.countMetadataValue(pos, n, depth) {
 		return nil
 	}
 	switch n.Kind {
 	case yaml.MappingNode:
 		values := map[string]any{}
-		d.metadataFields(values, pos, n, depth)
+		d.readMetadataFields(values, pos, n, depth)
 		return values
 	case yaml.SequenceNode:
 		list := []any{}
 		for _, item := range n.Content {
-			list = append(list, d.metadataValue(pos, fields.Resolve(item), depth+1))
+			list = append(list, d.readMetadataValue(pos, fields.Resolve(item), depth+1))
 		}
 		return list
 	}

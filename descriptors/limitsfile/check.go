@@ -52,12 +52,12 @@ func (r *reader) read() (*Set, fields.Problems) {
 	var errs fields.Problems
 	for i, d := range r.docs {
 		if r.isXDS && i > 0 {
-			d.rules = r.docs[i-1].rules // the bound is for all resources of the response
+			d.ruleCount = r.docs[i-1].ruleCount // the bound is for all resources of the response
 		}
 		if d.root != nil && (d.errorCount == 0 || !r.isXDS) { // a problem of the root concerns all descriptors
 			r.readRoot(d)
 		}
-		d.root, d.pieces = nil, nil
+		d.root, d.forEachPiece = nil, nil
 	}
 	for _, g := range r.conditions {
 		if err := checkConditions(g.conditions); err != nil {
@@ -95,28 +95,28 @@ func (r *reader) openDocument(d *document, root *yaml.Node) {
 	}
 	// The reader reads the file even if the set can't have its domain, to find all problems of the file.
 	d.rootPlace = &place{}
-	d.root = d.object(rootObject, d.rootPlace, root)
+	d.root = d.readObject(rootObject, d.rootPlace, root)
 	name := d.root.field("domain")
 	d.rootPlace.domain = fields.Printable(name.Text)
 	d.domain = &Domain{Name: name.Text, File: d.file, Line: name.node.Line, calendarMonths: r.options.CalendarMonths}
-	switch existing := r.domains[name.Text]; {
+	switch existingDomain := r.domains[name.Text]; {
 	case name.hasError:
 	case name.Text == "":
 		d.errorf(name.node, nil, "domain is missing")
-	case existing == nil:
+	case existingDomain == nil:
 		r.domains[name.Text] = d.domain
 		r.set.Domains = append(r.set.Domains, d.domain)
 	case r.options.MergeDomains:
-		d.domain = existing
+		d.domain = existingDomain
 	default:
-		d.errorf(name.node, nil, "domain %s is already in %s, and merging domains is off", fields.Printable(name.Text), fields.FileLine(existing.File, existing.Line))
+		d.errorf(name.node, nil, "domain %s is already in %s, and merging domains is off", fields.Printable(name.Text), fields.FileLine(existingDomain.File, existingDomain.Line))
 	}
 	d.readQuotaOrder(d.root.field("quota_order"))
 	if v := d.root.field("defaults"); v.isValid() {
 		if other := d.domain.defaults; other != nil {
 			d.errorf(v.node, d.rootPlace, "duplicate defaults: the domain has defaults in %s", fields.FileLine(d.domain.defaultsFile, other.node.Line))
 		} else {
-			d.domain.defaults = d.object(defaultsObject, d.rootPlace, v.mappings...)
+			d.domain.defaults = d.readObject(defaultsObject, d.rootPlace, v.mappings...)
 			d.domain.defaultsFile = d.file
 		}
 	}
@@ -124,14 +124,14 @@ func (r *reader) openDocument(d *document, root *yaml.Node) {
 
 func (r *reader) readRoot(d *document) {
 	list := &d.domain.Descriptors
-	if d.pieces == nil {
+	if d.forEachPiece == nil {
 		r.readDescriptors(d, list, d.rootPlace, d.root.field("descriptors"), 1)
 		return
 	}
 	listField, itemCount := findField("descriptors"), 0
-	err := d.pieces(func(items []*yaml.Node) bool {
-		mappings := d.mappings(listField, items, d.rootPlace)
-		r.readItems(d, list, d.rootPlace, mappings, itemCount, 1)
+	err := d.forEachPiece(func(items []*yaml.Node) bool {
+		mappings := d.mappingItems(listField, items, d.rootPlace)
+		r.readDescriptorItems(d, list, d.rootPlace, mappings, itemCount, 1)
 		itemCount += len(mappings)
 		if r.options.Pause != nil {
 			r.options.Pause()
@@ -152,18 +152,18 @@ func (r *reader) readDescriptors(d *document, list *[]*Descriptor, parent *place
 		d.errorf(v.node, parent, "descriptors are nested more than %d deep", MaxDepth)
 		return
 	}
-	r.readItems(d, list, parent, d.items(v, parent), 0, depth)
+	r.readDescriptorItems(d, list, parent, d.readItems(v, parent), 0, depth)
 }
 
-// readItems adds the descriptors in items to list, the list below parent. firstIndex is the index of items[0] in the list.
-func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, items []*yaml.Node, firstIndex, depth int) {
+// readDescriptorItems adds the descriptors in items to list, the list below parent. firstIndex is the index of items[0] in the list.
+func (r *reader) readDescriptorItems(d *document, list *[]*Descriptor, parent *place, items []*yaml.Node, firstIndex, depth int) {
 	for i, item := range items {
 		if !d.countRules(item, 1) {
 			return
 		}
-		desc, errorsBefore := &Descriptor{File: d.file, Line: item.Line}, d.errorCount
+		desc, oldErrorCount := &Descriptor{File: d.file, Line: item.Line}, d.errorCount
 		pos := &place{parent: parent, index: firstIndex + i, descriptor: desc}
-		o := d.object(descriptorObject, pos, item)
+		o := d.readObject(descriptorObject, pos, item)
 		key, value := o.field("key"), o.field("value")
 		desc.Key, desc.Value = key.Text, value.Text
 		isConditionValid := d.readCondition(desc, pos, o)
@@ -175,7 +175,7 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 		}
 		d.readDescriptor(desc, pos, o)
 		d.warnValue(desc, pos, o)
-		isValid := d.errorCount == errorsBefore
+		isValid := d.errorCount == oldErrorCount
 		if v := o.field("descriptors"); v.isValid() {
 			r.readDescriptors(d, &desc.Descriptors, pos, v, depth+1)
 		}
@@ -206,11 +206,11 @@ func (r *reader) readItems(d *document, list *[]*Descriptor, parent *place, item
 
 // readDescriptor reads the fields of a descriptor, except its key, its value and its children.
 func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
-	errorsBefore := d.errorCount
+	oldErrorCount := d.errorCount
 	desc.ShadowMode, desc.QuotaMode = o.field("shadow_mode").Flag, o.field("quota_mode").Flag
 	desc.DetailedMetric, desc.ValueToMetric = o.field("detailed_metric").Flag, o.field("value_to_metric").Flag
-	desc.WildcardKey = strings.Contains(desc.Key, "*")
-	desc.WildcardValue = desc.Condition == nil && strings.Contains(desc.Value, "*")
+	desc.HasWildcardKey = strings.Contains(desc.Key, "*")
+	desc.HasWildcardValue = desc.Condition == nil && strings.Contains(desc.Value, "*")
 	refunds := o.field("refunds")
 	desc.NoRefunds = refunds.isPresent() && !refunds.Flag
 	if v := o.field("enforce"); v.isValid() {
@@ -222,14 +222,14 @@ func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 	desc.MaxHits = uint32(o.field("max_hits").Number)
 	shareThreshold := o.field("share_threshold")
 	desc.ShareThreshold = shareThreshold.Flag
-	if shareThreshold.Flag && !desc.WildcardKey && !desc.HasManyValues() {
+	if shareThreshold.Flag && !desc.HasWildcardKey && !desc.HasManyValues() {
 		d.errorf(shareThreshold.node, pos, "share_threshold needs a key or value with a *, or a condition such as cidr")
 	}
 	if v := o.field("denial"); v.isValid() {
-		desc.Denial = d.denial(pos, d.object(denialObject, pos, v.mappings...))
+		desc.Denial = d.readDenial(pos, d.readObject(denialObject, pos, v.mappings...))
 	}
 	if v := o.field("metadata"); v.isValid() {
-		desc.Metadata = d.metadata(pos, v.node)
+		desc.Metadata = d.readMetadata(pos, v.node)
 	}
 	limitList := o.field("rate_limits")
 	if v := o.field("rate_limit"); v.isValid() {
@@ -239,7 +239,7 @@ func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 		if !d.countLimit(v.node, pos) {
 			return
 		}
-		if l := d.readLimit(pos, d.object(rateLimitObject, pos, v.mappings...)); l != nil {
+		if l := d.readLimit(pos, d.readObject(rateLimitObject, pos, v.mappings...)); l != nil {
 			desc.Limits = append(desc.Limits, l)
 		}
 	}
@@ -250,7 +250,7 @@ func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 		if !d.countLimit(item, pos) {
 			return
 		}
-		l := d.readLimit(pos, d.object(rateLimitObject, pos, item))
+		l := d.readLimit(pos, d.readObject(rateLimitObject, pos, item))
 		switch {
 		case l == nil:
 		case l.Unlimited && len(limitList.node.Content) > 1:
@@ -262,8 +262,8 @@ func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 			desc.Limits = append(desc.Limits, l)
 		}
 	}
-	if v := o.field("quota"); v.isPresent() && v.node != nil && d.errorCount == errorsBefore {
-		d.quota(desc, pos, v)
+	if v := o.field("quota"); v.isPresent() && v.node != nil && d.errorCount == oldErrorCount {
+		d.readQuota(desc, pos, v)
 	}
 	if desc.rejectsReleases() {
 		d.errorf(refunds.node, pos, refundsFalseReason)
@@ -273,7 +273,7 @@ func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 
 // limitItems returns the items of rate_limits. If there are too many items, it reports a problem and returns nil.
 func (d *document) limitItems(pos *place, v value) []*yaml.Node {
-	items := d.items(v, pos)
+	items := d.readItems(v, pos)
 	if len(items) > maxLimits {
 		d.errorf(v.node, pos, "rate_limits has %d items; maximum is %d", len(items), maxLimits)
 		return nil

@@ -47,8 +47,8 @@ var conditionFields = append(fieldsOf(notObject), "not")
 
 // readCondition sets the condition of desc if o has a condition. If readCondition reports a problem, it returns false.
 func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
-	errorsBefore := d.errorCount
-	c, field := d.condition(pos, o)
+	oldErrorCount := d.errorCount
+	c, field := d.conditionIn(pos, o)
 	switch value := o.field("value"); {
 	case !field.isPresent():
 		return true
@@ -57,15 +57,16 @@ func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 	case strings.Contains(desc.Key, "*"):
 		d.errorf(field.node, pos, "%s needs a key without a *", field.schema.Name)
 	}
-	if d.errorCount > errorsBefore || c == nil {
+	if d.errorCount > oldErrorCount || c == nil {
 		return false
 	}
 	desc.Condition, desc.Value = c, c.String()
 	return true
 }
 
-// condition returns the condition in o, and its field. c is nil if o has no condition, or the condition has a problem.
-func (d *document) condition(pos *place, o *object) (c *condition.Condition, field value) {
+// conditionIn returns the condition in o, and the field of the condition. c is nil if o has no condition, or if the
+// condition has a problem.
+func (d *document) conditionIn(pos *place, o *object) (c *condition.Condition, field value) {
 	for _, name := range conditionFields {
 		v := o.field(name)
 		switch {
@@ -82,7 +83,7 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 		var err error
 		switch name {
 		case "cidr", "in":
-			c = d.listCondition(pos, v)
+			c = d.readListCondition(pos, v)
 		case "prefix":
 			c, err = condition.Prefix(v.Text)
 		case "regex":
@@ -90,18 +91,18 @@ func (d *document) condition(pos *place, o *object) (c *condition.Condition, fie
 		case "cel":
 			c, err = d.expressions.condition(v.Text, d.patterns)
 		case "not":
-			inner := d.object(notObject, pos, v.mappings...)
-			negated, innerField := d.condition(pos, inner)
-			if negated != nil {
-				c = negated.Not()
-			} else if !innerField.isPresent() && !inner.hasError() {
+			innerObject := d.readObject(notObject, pos, v.mappings...)
+			innerCondition, innerField := d.conditionIn(pos, innerObject)
+			if innerCondition != nil {
+				c = innerCondition.Not()
+			} else if !innerField.isPresent() && !innerObject.hasError() {
 				d.errorf(v.node, pos, "not is empty; want %s in it", fields.JoinOr(fieldsOf(notObject)))
 			}
 		}
 		if err != nil {
 			d.errorf(v.node, pos, "%s: %v", name, err)
 		}
-		if errors.Is(err, condition.ErrManyPatterns) {
+		if errors.Is(err, condition.ErrTooManyPatterns) {
 			d.stop()
 		}
 	}
@@ -135,32 +136,32 @@ const maxExpressions = 1000
 type expressionCache map[string]*condition.Condition
 
 func (c expressionCache) condition(text string, p *condition.Patterns) (*condition.Condition, error) {
-	if compiled := c[text]; compiled != nil {
-		return compiled, nil
+	if result := c[text]; result != nil {
+		return result, nil
 	}
 	if len(c) == maxExpressions {
 		return nil, fmt.Errorf("more than %d different expressions; use another condition, or one expression for several descriptors", maxExpressions)
 	}
-	compiled, err := condition.CEL(text, p)
+	result, err := condition.CEL(text, p)
 	if err == nil {
-		c[text] = compiled
+		c[text] = result
 	}
-	return compiled, err
+	return result, err
 }
 
-// newListCondition has the functions that make conditions of lists. The key is the name of the field.
+// newListCondition has the functions that return the condition of a list. The key is the name of the field.
 var newListCondition = map[string]func(file string, entries []condition.Entry) (c *condition.Condition, problems, warnings fields.Problems){
 	"cidr": condition.CIDR, "in": condition.In,
 }
 
-// listCondition returns the condition of a cidr or an in. If it reports a problem, it returns nil.
-func (d *document) listCondition(pos *place, v value) *condition.Condition {
+// readListCondition returns the condition of a cidr or an in. If it reports a problem, it returns nil.
+func (d *document) readListCondition(pos *place, v value) *condition.Condition {
 	if v.node.Kind == yaml.MappingNode {
-		return d.conditionOfListFile(pos, v)
+		return d.readListFileCondition(pos, v)
 	}
-	errorsBefore := d.errorCount
-	entries := d.entries(pos, v)
-	if d.errorCount > errorsBefore {
+	oldErrorCount := d.errorCount
+	entries := d.readEntries(pos, v)
+	if d.errorCount > oldErrorCount {
 		return nil
 	}
 	c, problems, warnings := newListCondition[v.schema.Name]("", entries)
@@ -173,7 +174,7 @@ func (d *document) listCondition(pos *place, v value) *condition.Condition {
 	return c
 }
 
-func (d *document) entries(pos *place, v value) (entries []condition.Entry) {
+func (d *document) readEntries(pos *place, v value) (entries []condition.Entry) {
 	if len(v.node.Content) == 0 {
 		d.errorf(v.node, pos, "%s: got an empty list, want at least one entry", v.schema.Name)
 	}
@@ -183,7 +184,7 @@ func (d *document) entries(pos *place, v value) (entries []condition.Entry) {
 			break
 		}
 		n = fields.Resolve(n)
-		text := d.value(&item, pos, n)
+		text := d.readValue(&item, pos, n)
 		if text.node == nil {
 			d.errorf(n, pos, "%s: got null, want text", item.Name)
 		}
@@ -192,9 +193,9 @@ func (d *document) entries(pos *place, v value) (entries []condition.Entry) {
 	return entries
 }
 
-// conditionOfListFile returns the condition with the list in the file that v names, such as {file: deny.txt}.
-func (d *document) conditionOfListFile(pos *place, v value) *condition.Condition {
-	file := d.object(listObject, pos, v.node).field("file")
+// readListFileCondition returns the condition with the list in the file that v names, such as {file: deny.txt}.
+func (d *document) readListFileCondition(pos *place, v value) *condition.Condition {
+	file := d.readObject(listObject, pos, v.node).field("file")
 	switch {
 	case file.hasError:
 		return nil
@@ -209,7 +210,7 @@ func (d *document) conditionOfListFile(pos *place, v value) *condition.Condition
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(filepath.Dir(d.file), path)
 	}
-	list := d.list(v.schema.Name, file.Text, path)
+	list := d.readListFile(v.schema.Name, file.Text, path)
 	if list.err != nil {
 		d.errorf(file.node, pos, "%s: %v", v.schema.Name, list.err)
 	}
@@ -233,11 +234,12 @@ type fileList struct {
 	problems, warnings fields.Problems
 }
 
-// list returns the list in the file at path. It reads each file once. name is the name in the limits file.
-func (s *parseState) list(field, name, path string) *fileList {
+// readListFile returns the list in the file at path. It reads each file once. name is the name of the file in the limits
+// file.
+func (s *parseState) readListFile(field, name, path string) *fileList {
 	key := [3]string{field, name, path}
-	if existing := s.lists[key]; existing != nil {
-		return existing
+	if oldResult := s.lists[key]; oldResult != nil {
+		return oldResult
 	}
 	result := &fileList{}
 	s.lists[key] = result

@@ -115,17 +115,17 @@ func reference(name string) map[string]any { return map[string]any{"$ref": "#/$d
 
 // unitSchema allows units in any case. Editors offer the units in lower case.
 func unitSchema() map[string]any {
-	var anyCase []string
+	var patterns []string
 	for _, name := range limit.UnitNames() {
 		var pattern strings.Builder
 		for _, c := range name {
 			pattern.WriteString("[" + string(c) + strings.ToUpper(string(c)) + "]")
 		}
-		anyCase = append(anyCase, pattern.String())
+		patterns = append(patterns, pattern.String())
 	}
 	return map[string]any{"anyOf": []any{
 		map[string]any{"enum": limit.UnitNames()},
-		map[string]any{"type": "string", "pattern": "^(" + strings.Join(anyCase, "|") + ")$"},
+		map[string]any{"type": "string", "pattern": "^(" + strings.Join(patterns, "|") + ")$"},
 		map[string]any{"type": "null"},
 	}}
 }
@@ -140,7 +140,7 @@ This page lists all fields of a limits file. ` + "`make docs`" + ` writes this p
 not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`domain`, `key` and `unit`" + `.
 ` + "With `algorithm: concurrency`, `unit` is an error.\n")
 	isListed := map[string]bool{} // by the name and the help of a field
-	for i, place := range objectNames {
+	for i, objectName := range objectNames {
 		t := objectType(1 << i)
 		if t&fileObjects == 0 {
 			continue
@@ -159,7 +159,7 @@ not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`do
 			}
 		}
 		if rows != nil {
-			fmt.Fprintf(&b, "\n## Fields of %s\n\n| field | values | meaning |\n|---|---|---|\n", place)
+			fmt.Fprintf(&b, "\n## Fields of %s\n\n| field | values | meaning |\n|---|---|---|\n", objectName)
 		}
 		for _, r := range rows {
 			mark := ""
@@ -169,7 +169,7 @@ not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`do
 			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", r.Name, mark, r.ValidValues(), r.help)
 		}
 		if listedNames != nil {
-			fmt.Fprintf(&b, "\nTables above explain these further fields of %s: %s.\n", place, strings.Join(listedNames, ", "))
+			fmt.Fprintf(&b, "\nTables above explain these further fields of %s: %s.\n", objectName, strings.Join(listedNames, ", "))
 		}
 	}
 	_, err := io.WriteString(w, b.String())

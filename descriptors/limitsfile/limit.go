@@ -15,18 +15,18 @@ func (d *document) readLimit(pos *place, o *object) *Limit {
 		l.Enabled = v.Flag
 	}
 	d.readReplaces(pos, o, l)
-	errorsBefore := d.errorCount
+	oldErrorCount := d.errorCount
 	if v := o.field("unlimited"); v.Flag || v.hasError {
 		l.Unlimited = true
 		d.checkUnlimited(pos, o)
 	} else {
-		l.Limit = d.newLimit(pos, o, d.spec(pos, o))
+		l.Limit = d.newLimit(pos, o, d.readSpec(pos, o))
 		d.checkLease(pos, o, l.Limit)
 		if v := o.field("burst"); l.Limit != nil && v.isPresent() && v.Number > 0 && l.Requests == 0 {
 			d.warnf(v.node, pos, "burst: got %d with requests_per_unit 0, which never refills the bucket, so no request passes; want requests_per_unit above 0, or no burst", v.Number)
 		}
 	}
-	if d.errorCount > errorsBefore || o.hasError() {
+	if d.errorCount > oldErrorCount || o.hasError() {
 		return nil
 	}
 	if effectiveDefaults := l.fieldsFrom(d.domain.defaults); effectiveDefaults != 0 {
@@ -59,14 +59,14 @@ func (d *document) checkLease(pos *place, o *object, l *limit.Limit) {
 	case l == nil || !v.Flag:
 	case d.options.StoreWithoutHolds != "":
 		d.warnf(v.node, pos, "lease has no effect, because %s can't keep leases; remove lease, or count in Redis (BACKEND_TYPE=redis)", d.options.StoreWithoutHolds)
-	case l.LeasePermits() == 0:
+	case l.MaxLeasePermits() == 0:
 		d.warnf(v.node, pos, "lease has no effect, because lease_waste %v of %d hits is fewer than %d permits", l.WasteShare(), l.Capacity(), limit.MinLeasePermits)
 	}
 }
 
-// spec returns the spec of o. It leaves out invalid fields, whose problems are reported, so that limit.New reports only
-// other problems.
-func (d *document) spec(pos *place, o *object) limit.Spec {
+// readSpec returns the spec of o. It leaves out invalid fields, because their problems are reported already. So limit.New
+// reports only other problems.
+func (d *document) readSpec(pos *place, o *object) limit.Spec {
 	spec := d.domain.newSpec(o)
 	if o.fieldOrDefault(d.domain.defaults, "algorithm").hasError {
 		spec.Burst = 0
@@ -89,23 +89,23 @@ func (d *document) spec(pos *place, o *object) limit.Spec {
 	return spec
 }
 
-// checkHolds checks a limit with holds. It reports the fields of o that such a limit can't have, and a StoreWithoutHolds,
-// which can't keep shared holds.
+// checkHolds checks a limit with holds. It reports the fields of o that such a limit can't have. It also reports a shared
+// limit if the StoreWithoutHolds would have to keep its holds.
 func (d *document) checkHolds(pos *place, o *object, spec limit.Spec) {
-	a := spec.Algorithm
-	if !a.HasHolds() {
+	algorithm := spec.Algorithm
+	if !algorithm.HasHolds() {
 		return
 	}
 	if d.options.StoreWithoutHolds != "" && spec.Scope == limit.Global {
 		v := o.fieldOrDefault(d.domain.defaults, "algorithm")
-		d.errorf(v.node, pos, "algorithm: got %s, but %s can't keep holds; want scope: instance, another algorithm, or counters in Redis (BACKEND_TYPE=redis)", a, d.options.StoreWithoutHolds)
+		d.errorf(v.node, pos, "algorithm: got %s, but %s can't keep holds; want scope: instance, another algorithm, or counters in Redis (BACKEND_TYPE=redis)", algorithm, d.options.StoreWithoutHolds)
 	}
-	const noWindow = "which has no window; a hold ends when it is released, or after the time in the field hold, such as hold: 30s"
+	const noWindowReason = "which has no window; a hold ends when it is released, or after the time in the field hold, such as hold: 30s"
 	for _, f := range [...]struct{ name, reason string }{
-		{"unit", noWindow}, {"unit_multiplier", noWindow}, {"charge_denied", "because a denied request takes no slot"},
+		{"unit", noWindowReason}, {"unit_multiplier", noWindowReason}, {"charge_denied", "because a denied request takes no slot"},
 	} {
 		if v := o.field(f.name); v.isPresent() {
-			d.errorf(v.node, pos, "%s has no meaning with algorithm %s, %s; remove %s", f.name, a, f.reason, f.name)
+			d.errorf(v.node, pos, "%s has no meaning with algorithm %s, %s; remove %s", f.name, algorithm, f.reason, f.name)
 		}
 	}
 }
@@ -131,15 +131,15 @@ func (d *Domain) newSpec(o *object) limit.Spec {
 // changeSpec returns s with the fields of o, and of defaults for the fields that o lacks. If the algorithm changes and s
 // had the default charge_denied of the old algorithm, the result has the default of the new algorithm.
 func changeSpec(s limit.Spec, o, defaults *object) limit.Spec {
-	followsAlgorithm := s.ChargeDenied == s.Algorithm.DefaultChargeDenied()
+	hasDefaultChargeDenied := s.ChargeDenied == s.Algorithm.DefaultChargeDenied()
 	for _, object := range []*object{defaults, o} {
 		for _, v := range object.allValues() {
-			if set := specFields[v.schema.Name]; set != nil {
-				set(&s, v)
+			if setField := specSetters[v.schema.Name]; setField != nil {
+				setField(&s, v)
 			}
 		}
 	}
-	if followsAlgorithm && !o.fieldOrDefault(defaults, "charge_denied").isPresent() {
+	if hasDefaultChargeDenied && !o.fieldOrDefault(defaults, "charge_denied").isPresent() {
 		s.ChargeDenied = s.Algorithm.DefaultChargeDenied()
 	}
 	for _, f := range dependentFields {
@@ -181,8 +181,8 @@ func (d *document) checkUnlimited(pos *place, o *object) {
 }
 
 func (d *document) readReplaces(pos *place, o *object, l *Limit) {
-	for _, item := range d.items(o.field("replaces"), pos) {
-		switch name := d.object(replacesObject, pos, item).field("name"); {
+	for _, item := range d.readItems(o.field("replaces"), pos) {
+		switch name := d.readObject(replacesObject, pos, item).field("name"); {
 		case name.hasError:
 		case name.Text == "":
 			d.errorf(name.node, pos, "an item of replaces needs the name of a limit")

@@ -19,7 +19,7 @@ import (
 
 // File is the content of one limits file.
 type File struct {
-	Name string // names the file in problems; usually a path
+	Name string // the name of the file in problems, usually a path
 	Data []byte
 }
 
@@ -70,7 +70,7 @@ type Domain struct {
 	File string
 	Line int
 
-	// OffSwitch is the switch that takes all limits of the domain out of force, or nil.
+	// OffSwitch is the switch that turns off all limits of the domain, or nil.
 	OffSwitch *AppliedOverride
 
 	// QuotaOrder has the keys of quota buckets that come first in their descriptors.
@@ -118,9 +118,9 @@ type Descriptor struct {
 	// Condition is the test that replaces the value, or nil.
 	Condition *condition.Condition
 
-	WildcardKey, WildcardValue    bool // Key has a *; Value has a *
-	DetailedMetric, ValueToMetric bool
-	ShareThreshold                bool
+	HasWildcardKey, HasWildcardValue bool // Key has a *; Value has a *
+	DetailedMetric, ValueToMetric    bool
+	ShareThreshold                   bool
 
 	// EnforcedPercent is the percentage of the keys that can be denied. 0 means 100.
 	EnforcedPercent float64
@@ -129,7 +129,7 @@ type Descriptor struct {
 	Limits      []*Limit
 	Descriptors []*Descriptor // the children in file order
 
-	// Original is the original of a copy that an override made, or nil.
+	// Original is the descriptor from which an override made this copy. It is nil if the descriptor is not a copy.
 	Original *Descriptor
 
 	// CounterPatterns is the result of the function CounterPatterns if an override has changed the descriptor, otherwise nil.
@@ -138,8 +138,8 @@ type Descriptor struct {
 	// Overrides has the overrides that changed the descriptor, in the order in which they apply. Switches are last.
 	Overrides []AppliedOverride
 
-	// Created has the notes of a rule that was created at run time, or is nil.
-	Created *Notes
+	// CreationNotes has the notes of a rule that was created at run time. It is nil for other rules.
+	CreationNotes *Notes
 
 	// File and Line are the place of the descriptor.
 	File string
@@ -156,7 +156,7 @@ type RuleFields struct {
 	// MaxHits bounds the hits of one call. 0 means no bound.
 	MaxHits uint32
 
-	// Denial is the addition to the responses that deny a request, or nil.
+	// Denial has the body and the headers that the rule adds to the responses which deny a request. It can be nil.
 	Denial *Denial
 
 	// Metadata is the metadata of responses. All responses share it, so nobody may change it.
@@ -199,9 +199,9 @@ type Limit struct {
 }
 
 // HasManyValues reports whether Value is a pattern or the text of a condition.
-func (d *Descriptor) HasManyValues() bool { return d.WildcardValue || d.Condition != nil }
+func (d *Descriptor) HasManyValues() bool { return d.HasWildcardValue || d.Condition != nil }
 
-// OffSwitch returns the switch that takes all limits of d out of force, or nil.
+// OffSwitch returns the switch that turns off all limits of d, or nil.
 func (d *Descriptor) OffSwitch() *AppliedOverride {
 	if n := len(d.Overrides); n > 0 && d.Overrides[n-1].IsSwitch {
 		return &d.Overrides[n-1]
@@ -217,12 +217,12 @@ func (d *Descriptor) Label() string {
 	return fields.Printable(d.Key + "=" + d.Value)
 }
 
-// KeepsCounters reports whether each limit of changed has a limit of d with the same algorithm, window and scope.
-func (d *Descriptor) KeepsCounters(changed *Descriptor) bool {
-	if d.ShareThreshold != changed.ShareThreshold {
+// KeepsCounters reports whether d has, for each limit of newDescriptor, a limit with the same algorithm, window and scope.
+func (d *Descriptor) KeepsCounters(newDescriptor *Descriptor) bool {
+	if d.ShareThreshold != newDescriptor.ShareThreshold {
 		return false
 	}
-	for _, l := range changed.Limits {
+	for _, l := range newDescriptor.Limits {
 		if l.Enabled && !l.Unlimited && limitWithSameCounter(d.Limits, l) == nil {
 			return false
 		}
@@ -265,8 +265,8 @@ func Path(domain string, trail []*Descriptor) string {
 	return strings.Join(parts, " > ")
 }
 
-// place is the place of a descriptor in its file. Its path is known only after the file was read, because a problem can
-// stand before the key of its descriptor.
+// place is the place of a descriptor in its file. The path of a place is known only after the file was read, because a
+// problem can stand before the key of its descriptor.
 type place struct {
 	parent     *place      // nil for the domain
 	domain     string      // the domain in the path; empty for a descriptor
@@ -308,9 +308,9 @@ func (p *place) pathBytes() (bytes int) {
 
 // Pattern is a key or value in which * means any number of bytes. It has no escapes.
 type Pattern struct {
-	Literal        bool // the pattern has no *, and Prefix is the whole pattern
+	IsLiteral      bool // the pattern has no *, and Prefix is the whole pattern
 	Prefix, Suffix string
-	Middle         []string // the parts between two *, except empty parts
+	MiddleParts    []string // the parts between two *, except empty parts
 
 	minBytes int // the smallest length of a matching text
 }
@@ -318,17 +318,17 @@ type Pattern struct {
 // NewPattern returns the pattern with this text.
 func NewPattern(text string) Pattern {
 	parts := strings.Split(text, "*")
-	last := len(parts) - 1
-	if last == 0 {
-		return Pattern{Literal: true, Prefix: text, minBytes: len(text)}
+	lastIndex := len(parts) - 1
+	if lastIndex == 0 {
+		return Pattern{IsLiteral: true, Prefix: text, minBytes: len(text)}
 	}
-	p := Pattern{Prefix: parts[0], Suffix: parts[last]}
+	p := Pattern{Prefix: parts[0], Suffix: parts[lastIndex]}
 	for _, part := range parts {
 		p.minBytes += len(part)
 	}
-	for _, part := range parts[1:last] {
+	for _, part := range parts[1:lastIndex] {
 		if part != "" {
-			p.Middle = append(p.Middle, part)
+			p.MiddleParts = append(p.MiddleParts, part)
 		}
 	}
 	return p
@@ -336,17 +336,17 @@ func NewPattern(text string) Pattern {
 
 // Match reports whether p matches all of text.
 func (p *Pattern) Match(text string) bool {
-	if p.Literal {
+	if p.IsLiteral {
 		return text == p.Prefix
 	}
 	if len(text) < p.minBytes || text[:len(p.Prefix)] != p.Prefix || text[len(text)-len(p.Suffix):] != p.Suffix {
 		return false
 	}
-	if len(p.Middle) == 0 {
+	if len(p.MiddleParts) == 0 {
 		return true
 	}
 	text = text[len(p.Prefix) : len(text)-len(p.Suffix)]
-	for _, part := range p.Middle {
+	for _, part := range p.MiddleParts {
 		i := strings.Index(text, part)
 		if i < 0 {
 			return false
@@ -357,4 +357,4 @@ func (p *Pattern) Match(text string) bool {
 }
 
 // MatchesAll reports whether p matches every text, as * and ** do.
-func (p *Pattern) MatchesAll() bool { return !p.Literal && p.minBytes == 0 }
+func (p *Pattern) MatchesAll() bool { return !p.IsLiteral && p.minBytes == 0 }

@@ -81,8 +81,8 @@ func (o *object) set(v value) {
 	}
 }
 
-// object reads the mappings in nodes as one mapping. If a field occurs several times, the last field wins.
-func (d *document) object(t objectType, pos *place, nodes ...*yaml.Node) *object {
+// readObject reads the mappings in nodes as one mapping. If a field occurs several times, the last field wins.
+func (d *document) readObject(t objectType, pos *place, nodes ...*yaml.Node) *object {
 	o := &object{node: nodes[0]}
 	for _, n := range nodes {
 		n = fields.Resolve(n)
@@ -95,21 +95,22 @@ func (d *document) object(t objectType, pos *place, nodes ...*yaml.Node) *object
 	return o
 }
 
-// fill sets the fields of mapping n in their order. Like in go-yaml v2, a merge key overrides the fields before it.
+// fill sets the fields of o to the fields of the mapping n, in their order. As in go-yaml v2, a merge key overrides the
+// fields before the merge key.
 func (d *document) fill(o *object, t objectType, pos *place, n *yaml.Node, depth int) {
 	if depth > maxNesting {
 		d.errorf(n, pos, "merge keys (<<) are nested more than %d deep", maxNesting)
 		return
 	}
 	o.values = slices.Grow(o.values, len(n.Content)/2)
-	readFields := make([]*schemaField, 0, 8)
+	seenFields := make([]*schemaField, 0, 8)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if !d.countNode(n) {
 			return
 		}
 		key, node := fields.Resolve(n.Content[i]), fields.Resolve(n.Content[i+1])
 		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
-			if len(readFields) > 0 {
+			if len(seenFields) > 0 {
 				d.warnf(key, pos, "<< overrides the fields before it, as in envoyproxy/ratelimit; put it first")
 			}
 			for _, m := range d.mergeSources(pos, node) {
@@ -117,14 +118,14 @@ func (d *document) fill(o *object, t objectType, pos *place, n *yaml.Node, depth
 			}
 			continue
 		}
-		f := d.schemaField(t, pos, n.Content[i], key)
+		f := d.findSchemaField(t, pos, n.Content[i], key)
 		if f == nil {
 			continue
 		}
-		v := d.value(f, pos, node)
+		v := d.readValue(f, pos, node)
 		switch {
-		case !slices.Contains(readFields, f):
-			readFields = append(readFields, f)
+		case !slices.Contains(seenFields, f):
+			seenFields = append(seenFields, f)
 		case f.Kind == fields.Object && v.node != nil: // set merges the mappings
 			d.warnf(n.Content[i], pos, "%s is given twice; of equal fields the last one counts", f.Name)
 		default:
@@ -154,9 +155,9 @@ func (d *document) mergeSources(pos *place, n *yaml.Node) []*yaml.Node {
 	return mappings
 }
 
-// schemaField returns the field of the schema with the name key. If objects of type t can't have the field, it reports a
+// findSchemaField returns the field of the schema with the name key. If objects of type t can't have the field, it reports a
 // problem and returns nil. keyNode is the place of the key in the file, perhaps an alias.
-func (d *document) schemaField(t objectType, pos *place, keyNode, key *yaml.Node) *schemaField {
+func (d *document) findSchemaField(t objectType, pos *place, keyNode, key *yaml.Node) *schemaField {
 	if key.Kind != yaml.ScalarNode {
 		d.errorf(keyNode, pos, "key: got %s, want a word", fields.Display(key))
 		return nil
@@ -169,26 +170,26 @@ func (d *document) schemaField(t objectType, pos *place, keyNode, key *yaml.Node
 		}
 	}
 	switch {
-	case f == nil || f.objects&t.sameFormat() == 0:
+	case f == nil || f.objects&t.typesOfSameFormat() == 0:
 		advice := "want " + fields.JoinOr(fieldsOf(t))
 		if suggestion := fields.Nearest(key.Value, fieldsOf(t)); suggestion != "" {
 			advice = "did you mean " + suggestion + "?"
-		} else if suggestion := fields.Nearest(key.Value, fieldsOf(t.sameFormat())); suggestion != "" {
-			advice = "did you mean " + suggestion + ", which belongs in " + (findField(suggestion).objects & t.sameFormat()).String() + "?"
+		} else if suggestion := fields.Nearest(key.Value, fieldsOf(t.typesOfSameFormat())); suggestion != "" {
+			advice = "did you mean " + suggestion + ", which belongs in " + (findField(suggestion).objects & t.typesOfSameFormat()).String() + "?"
 		}
 		d.errorf(keyNode, pos, "unknown key %s; %s", fields.Display(key), advice)
 	case f.objects&t != 0:
 		return f
 	case f.isExtension:
-		d.errorf(keyNode, pos, "%s has no meaning in %s; it belongs in %s", f.Name, t, f.objects&t.sameFormat())
+		d.errorf(keyNode, pos, "%s has no meaning in %s; it belongs in %s", f.Name, t, f.objects&t.typesOfSameFormat())
 	default:
-		d.warnf(keyNode, pos, "%s has no meaning in %s and is ignored; it belongs in %s", f.Name, t, f.objects&t.sameFormat())
+		d.warnf(keyNode, pos, "%s has no meaning in %s and is ignored; it belongs in %s", f.Name, t, f.objects&t.typesOfSameFormat())
 	}
 	return nil
 }
 
-// value reads n, the value of the field f. For a null, it returns a value without a node.
-func (d *document) value(f *schemaField, pos *place, n *yaml.Node) value {
+// readValue reads n, the value of the field f. If n is null, it returns a value without a node.
+func (d *document) readValue(f *schemaField, pos *place, n *yaml.Node) value {
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
 		return value{schema: f}
 	}
@@ -203,16 +204,16 @@ func (d *document) value(f *schemaField, pos *place, n *yaml.Node) value {
 	return v
 }
 
-// items returns the items of the list v. Each item must be a mapping.
-func (d *document) items(v value, pos *place) []*yaml.Node {
+// readItems returns the items of the list v. Each item must be a mapping.
+func (d *document) readItems(v value, pos *place) []*yaml.Node {
 	if !v.isValid() {
 		return nil
 	}
-	return d.mappings(v.schema, v.node.Content, pos)
+	return d.mappingItems(v.schema, v.node.Content, pos)
 }
 
-// mappings returns the items of the field list that are mappings. It reports a problem for each other item.
-func (d *document) mappings(list *schemaField, items []*yaml.Node, pos *place) []*yaml.Node {
+// mappingItems returns the items of the field list that are mappings. It reports a problem for each other item.
+func (d *document) mappingItems(list *schemaField, items []*yaml.Node, pos *place) []*yaml.Node {
 	var mappings []*yaml.Node
 	for _, n := range items {
 		if !d.countNode(n) {

@@ -63,13 +63,13 @@ func newParseState(o Options) *parseState {
 // document is a limits file while it is read.
 type document struct {
 	*parseState
-	file           string
-	nodes          int // the number of counted nodes
-	rules          int // the number of counted descriptors and limits
-	metadataValues int // the number of counted values in metadata
+	file               string
+	nodeCount          int // the number of counted nodes
+	ruleCount          int // the number of counted descriptors and limits
+	metadataValueCount int // the number of counted values in metadata
 
-	// pieces calls f with pieces of the items of descriptors until f returns false. It is nil if root has the items.
-	pieces func(f func(items []*yaml.Node) bool) error
+	// forEachPiece calls f with pieces of the list descriptors until f returns false. It is nil if root has the list.
+	forEachPiece func(f func(items []*yaml.Node) bool) error
 
 	root      *object
 	domain    *Domain
@@ -102,7 +102,7 @@ func (d *document) warnf(n *yaml.Node, pos *place, format string, args ...any) {
 }
 
 func (d *document) addProblem(list []placedProblem, n *yaml.Node, pos *place, reason string) []placedProblem {
-	if len(list) > maxProblems || d.nodes > d.options.MaxNodes { // beyond MaxNodes, fields that were not read would seem to be missing
+	if len(list) > maxProblems || d.nodeCount > d.options.MaxNodes { // beyond MaxNodes, fields that were not read would seem to be missing
 		return list
 	}
 	p := placedProblem{fields.Problem{File: d.file, Reason: reason}, pos}
@@ -114,47 +114,47 @@ func (d *document) addProblem(list []placedProblem, n *yaml.Node, pos *place, re
 
 // sortedProblems returns list in the order of lines, without duplicates.
 func sortedProblems(list []placedProblem) fields.Problems {
-	var ps fields.Problems
+	var problems fields.Problems
 	for _, p := range list[:min(len(list), maxProblems)] {
 		p.Path = p.pos.path()
-		ps = append(ps, p.Problem)
+		problems = append(problems, p.Problem)
 	}
-	slices.SortStableFunc(ps, func(a, b fields.Problem) int {
+	slices.SortStableFunc(problems, func(a, b fields.Problem) int {
 		return cmp.Or(a.Line-b.Line, a.Column-b.Column)
 	})
 	// A problem behind an alias is found once for each use of the alias.
-	ps = slices.CompactFunc(ps, func(a, b fields.Problem) bool {
+	problems = slices.CompactFunc(problems, func(a, b fields.Problem) bool {
 		return a.Line > 0 && a.Line == b.Line && a.Column == b.Column && a.Reason == b.Reason
 	})
 	if len(list) > maxProblems {
-		ps = append(ps, fields.Problem{File: list[0].File, Reason: fmt.Sprintf("more problems follow; the first %d are shown", maxProblems)})
+		problems = append(problems, fields.Problem{File: list[0].File, Reason: fmt.Sprintf("more problems follow; the first %d are shown", maxProblems)})
 	}
-	return ps
+	return problems
 }
 
 // countNode counts n. It returns false if the caller must stop reading.
 func (d *document) countNode(n *yaml.Node) bool {
-	if d.nodes == d.options.MaxNodes {
+	if d.nodeCount == d.options.MaxNodes {
 		d.errorf(n, nil, "file has more than %d keys and values (aliases count at each use)", d.options.MaxNodes)
 	}
-	d.nodes++
+	d.nodeCount++
 	return !d.mustStop()
 }
 
 // mustStop reports whether the file exceeds a bound, so that reading must stop.
 func (d *document) mustStop() bool {
-	return d.nodes > d.options.MaxNodes || len(d.errors) > maxProblems
+	return d.nodeCount > d.options.MaxNodes || len(d.errors) > maxProblems
 }
 
-// countLimit counts the limit n. A limit keeps its path in memory, so a limit with a long path counts as several limits. It
-// returns false if the caller must stop reading.
+// countLimit counts the limit n. A limit keeps its path in memory, so a limit with a long path counts as several limits.
+// countLimit returns false if the caller must stop reading.
 func (d *document) countLimit(n *yaml.Node, pos *place) bool {
 	return d.countRules(n, 1+pos.pathBytes()/ruleBytes)
 }
 
 func (d *document) countRules(n *yaml.Node, count int) bool {
-	d.rules += count
-	return d.checkCount(n, d.rules, maxRules, "descriptors and limits")
+	d.ruleCount += count
+	return d.checkCount(n, d.ruleCount, maxRules, "descriptors and limits")
 }
 
 // checkCount reports a problem if count exceeds maximum. itemsName says what was counted, such as "descriptors and limits".
@@ -168,7 +168,7 @@ func (d *document) checkCount(n *yaml.Node, count, maximum int, itemsName string
 }
 
 // stop stops reading after a problem that would cause many more problems.
-func (d *document) stop() { d.nodes = d.options.MaxNodes + 1 }
+func (d *document) stop() { d.nodeCount = d.options.MaxNodes + 1 }
 
 // parse returns the root of the first YAML document of f. If parse reports a problem, it returns nil.
 func (d *document) parse(f File) *yaml.Node {
@@ -191,8 +191,8 @@ func (d *document) parse(f File) *yaml.Node {
 	if content.SecondRoot != nil {
 		d.warnf(content.SecondRoot, nil, "rls reads only the first YAML document of a file; the other documents have no effect")
 	}
-	if content.InPieces() {
-		d.pieces = content.Items
+	if content.IsInPieces() {
+		d.forEachPiece = content.Items
 	}
 	return content.Root
 }

@@ -23,13 +23,13 @@ const MaxPatchBytes = 64 << 10
 type Patch struct {
 	Notes
 
-	name  string    // names the override in problems, such as "override shop|tenant"
+	name  string    // the name of the override in problems, such as "override shop|tenant"
 	root  *object   // the whole JSON object
 	items []*object // the items of rate_limits; nil without rate_limits
 }
 
-// ParsePatch reads a patch from a JSON object (docs/overrides.md), or from a whole number, the new requests_per_unit.
-// The error is Problems, which name target.
+// ParsePatch reads a patch from a JSON object (docs/overrides.md). value can also be a whole number, the new
+// requests_per_unit. The error is Problems with the name of target.
 func ParsePatch(target string, value []byte) (*Patch, error) {
 	p := &Patch{name: nameInProblems("override", target)}
 	if number := bytes.TrimSpace(value); isCount(number) {
@@ -86,10 +86,10 @@ func (p *Patch) read(d *document, o *object) {
 	if list.isValid() {
 		p.items = []*object{}
 		for _, item := range d.limitItems(nil, list) {
-			p.items = append(p.items, d.object(overrideItemObject, nil, item))
+			p.items = append(p.items, d.readObject(overrideItemObject, nil, item))
 		}
-		if others := p.root.onlyFieldsOf(overrideItemObject); len(others.values) > 0 {
-			d.errorf(others.values[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", others.values[0].schema.Name)
+		if otherFields := p.root.selectFieldsOf(overrideItemObject); len(otherFields.values) > 0 {
+			d.errorf(otherFields.values[0].node, nil, "%s is beside rate_limits; put it into the items of rate_limits", otherFields.values[0].schema.Name)
 		}
 	} else if len(d.errors)+len(d.warnings) == 0 && !slices.ContainsFunc(p.root.values, func(v value) bool { return v.schema.objects != objectsWithNotes }) {
 		changes := slices.DeleteFunc(fieldsOf(overrideObject), func(name string) bool { return findField(name).objects == objectsWithNotes })
@@ -107,7 +107,7 @@ func (p *Patch) read(d *document, o *object) {
 	}
 }
 
-func (o *object) onlyFieldsOf(t objectType) *object {
+func (o *object) selectFieldsOf(t objectType) *object {
 	values := slices.DeleteFunc(slices.Clone(o.values), func(v value) bool { return v.schema.objects&t == 0 })
 	return &object{o.node, values}
 }
@@ -117,7 +117,7 @@ func (p *Patch) Apply(domain *Domain, path string, original *Descriptor) (*Descr
 	d := newDocument(p.name, newParseState(Options{}))
 	d.domain = domain
 	result := *original
-	result.Limits = p.limits(d, original.Limits)
+	result.Limits = p.patchLimits(d, original.Limits)
 	if v := p.root.field("shadow_mode"); v.isPresent() {
 		result.ShadowMode = v.Flag
 	}
@@ -133,11 +133,11 @@ func (p *Patch) Apply(domain *Domain, path string, original *Descriptor) (*Descr
 	return &result, d.problemsAt(path)
 }
 
-// limits returns oldLimits with the changes of p. If it reports a problem, it returns nil.
-func (p *Patch) limits(d *document, oldLimits []*Limit) []*Limit {
+// patchLimits returns oldLimits with the changes of p. If it reports a problem, it returns nil.
+func (p *Patch) patchLimits(d *document, oldLimits []*Limit) []*Limit {
 	items := p.items
 	if items == nil {
-		o := p.root.onlyFieldsOf(overrideItemObject)
+		o := p.root.selectFieldsOf(overrideItemObject)
 		if len(oldLimits) > 1 {
 			if i := slices.IndexFunc(o.values, func(v value) bool { return !slices.Contains(fieldsOfSeveralLimits, v.schema.Name) }); i >= 0 {
 				v := o.values[i]
@@ -216,7 +216,7 @@ func (d *document) patchLimit(o *object, oldLimit *Limit) *Limit {
 	case l.Unlimited && !hasNumber:
 		d.checkUnlimited(nil, o)
 	case spec == nil:
-		l.Limit, l.Unlimited = d.newLimit(nil, o, d.spec(nil, o)), false
+		l.Limit, l.Unlimited = d.newLimit(nil, o, d.readSpec(nil, o)), false
 	default:
 		l.Limit, l.Unlimited, l.specBeforeUnlimited = d.newLimit(nil, o, d.patchSpec(o, *spec)), false, nil
 	}

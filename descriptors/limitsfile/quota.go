@@ -13,7 +13,7 @@ import (
 type Quota struct {
 	MinShare float64 // the part of an equal share that each bucket gets without demand
 	Headroom float64 // the part of the limit that stays free for new buckets
-	TTL      int64   // the time that an assignment lasts, in microseconds
+	TTL      int64   // the time after which a grant expires if rls does not send it again, in microseconds
 }
 
 // The defaults and the bounds of a Quota.
@@ -25,11 +25,11 @@ const (
 	maxQuotaTTL     = 600_000_000
 )
 
-// quota reads the field quota of desc: true, or a mapping. quota reports why the limit can't be shared.
-func (d *document) quota(desc *Descriptor, pos *place, v value) {
+// readQuota reads the field quota of desc: true, or a mapping. If Envoys can't share the limit, it reports the reason.
+func (d *document) readQuota(desc *Descriptor, pos *place, v value) {
 	q := &Quota{defaultMinShare, defaultHeadroom, defaultQuotaTTL}
 	if v.node.Kind == yaml.MappingNode {
-		o := d.object(quotaObject, pos, v.node)
+		o := d.readObject(quotaObject, pos, v.node)
 		if f := o.field("min_share"); f.isPresent() {
 			q.MinShare = f.Ratio
 		}

@@ -13,7 +13,7 @@ import (
 type RuntimeRule struct {
 	Notes
 
-	name        string          // names the rule in problems, such as "rule shop|tenant"
+	name        string          // the name of the rule in problems, such as "rule shop|tenant"
 	root        *object         // the whole JSON object
 	expressions expressionCache // keeps compiled expressions for later calls of Descriptor
 }
@@ -71,7 +71,7 @@ func (r *RuntimeRule) Descriptor(domain *Domain, path string, keys []string, val
 	if len(desc.Limits) == 0 && d.errorCount == 0 {
 		d.errorf(o.node, nil, "rule has no limit; want rate_limit or rate_limits")
 	}
-	desc.Created = &r.Notes
+	desc.CreationNotes = &r.Notes
 	return desc, d.problemsAt(path)
 }
 
@@ -91,12 +91,12 @@ func CheckSiblings(d *Descriptor, list []*Descriptor) error {
 
 // PatternsOf returns the regular expressions of the descriptors in list and below. A shared condition counts once.
 func PatternsOf(list []*Descriptor) (sum condition.Patterns) {
-	added := map[*condition.Condition]bool{}
+	addedConditions := map[*condition.Condition]bool{}
 	var add func(list []*Descriptor)
 	add = func(list []*Descriptor) {
 		for _, d := range list {
-			if c := d.Condition; c != nil && !added[c] {
-				added[c] = true
+			if c := d.Condition; c != nil && !addedConditions[c] {
+				addedConditions[c] = true
 				_ = sum.Add(c) // it can't fail, because the file was checked
 			}
 			add(d.Descriptors)
@@ -108,7 +108,7 @@ func PatternsOf(list []*Descriptor) (sum condition.Patterns) {
 
 // NewDescriptor returns a descriptor without limits.
 func NewDescriptor(key, value string) *Descriptor {
-	return &Descriptor{Key: key, Value: value, WildcardKey: strings.Contains(key, "*"), WildcardValue: strings.Contains(value, "*")}
+	return &Descriptor{Key: key, Value: value, HasWildcardKey: strings.Contains(key, "*"), HasWildcardValue: strings.Contains(value, "*")}
 }
 
 func nameInProblems(kind, target string) string {
@@ -116,10 +116,10 @@ func nameInProblems(kind, target string) string {
 	return strings.TrimSpace(kind + " " + fields.Cut(fields.Printable(target), maxBytes))
 }
 
-// Notes have the author, the reason and the end of a change at run time.
+// Notes are the author, the reason and the end of a change at run time.
 type Notes struct {
-	// Expires is the time at which the change expires. The zero Time means never.
-	Expires time.Time `json:"expires_at"`
+	// ExpiresAt is the time at which the change expires. The zero Time means never.
+	ExpiresAt time.Time `json:"expires_at"`
 
 	// Author made the change at the time SetAt. An unknown author is empty, and an unknown time is zero.
 	Author string    `json:"set_by"`
@@ -129,7 +129,9 @@ type Notes struct {
 }
 
 // HasExpired reports whether the change has expired at now.
-func (n Notes) HasExpired(now time.Time) bool { return !n.Expires.IsZero() && !now.Before(n.Expires) }
+func (n Notes) HasExpired(now time.Time) bool {
+	return !n.ExpiresAt.IsZero() && !now.Before(n.ExpiresAt)
+}
 
 // String returns the notes in words: ` by alice until 2030-01-31T12:00:00Z, reason "spike"`.
 func (n Notes) String() string {
@@ -137,8 +139,8 @@ func (n Notes) String() string {
 	if n.Author != "" {
 		text += " by " + fields.Printable(n.Author)
 	}
-	if !n.Expires.IsZero() {
-		text += " until " + n.Expires.UTC().Format(time.RFC3339)
+	if !n.ExpiresAt.IsZero() {
+		text += " until " + n.ExpiresAt.UTC().Format(time.RFC3339)
 	}
 	if n.Reason != "" {
 		text += ", reason " + strconv.Quote(n.Reason)
@@ -149,9 +151,9 @@ func (n Notes) String() string {
 // MaxReasonBytes is the maximum size of a reason.
 const MaxReasonBytes = 500
 
-func (d *document) notes(o *object) Notes {
+func (d *document) readNotes(o *object) Notes {
 	n := Notes{
-		Expires: d.time(o.field("expires_at")), SetAt: d.time(o.field("set_at")),
+		ExpiresAt: d.readTime(o.field("expires_at")), SetAt: d.readTime(o.field("set_at")),
 		Author: o.field("set_by").Text, Reason: o.field("reason").Text,
 	}
 	if len(n.Reason) > MaxReasonBytes {
@@ -160,7 +162,7 @@ func (d *document) notes(o *object) Notes {
 	return n
 }
 
-func (d *document) time(v value) time.Time {
+func (d *document) readTime(v value) time.Time {
 	if !v.isValid() {
 		return time.Time{}
 	}
@@ -172,12 +174,12 @@ func (d *document) time(v value) time.Time {
 }
 
 // parseChange reads the value of a change at run time: a JSON object of type t, with notes and other fields. check checks
-// the other fields. name names the change in problems. example is a valid value that problems show.
+// the other fields. Problems show name, the name of the change, and example, a valid value.
 func parseChange(name string, t objectType, value []byte, example string, check func(d *document, o *object)) (n Notes, err error) {
 	d := newDocument(name, newParseState(Options{}))
 	if root := d.readJSON(value, example); root != nil {
-		o := d.object(t, nil, root)
-		n = d.notes(o)
+		o := d.readObject(t, nil, root)
+		n = d.readNotes(o)
 		check(d, o)
 	}
 	if problems := d.problemsAt(""); len(problems) > 0 {

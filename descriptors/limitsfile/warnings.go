@@ -28,7 +28,7 @@ func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
 	}
 	conditionObject := o
 	if not := o.field("not"); not.isValid() {
-		conditionObject = d.object(notObject, pos, not.mappings...)
+		conditionObject = d.readObject(notObject, pos, not.mappings...)
 	}
 	if v := conditionObject.field("cidr"); v.isPresent() && desc.Key == "masked_remote_address" {
 		d.warnf(v.node, pos, "cidr matches no value of masked_remote_address, which is a network and no address; want in, or the key remote_address")
@@ -73,7 +73,7 @@ func (d *document) warnText(key, field, text string, n *yaml.Node, pos *place) {
 	}
 }
 
-// parsePrefix parses a network. Most values are no network, and the first byte tells so without the cost of an error.
+// parsePrefix parses a network. Most values are not networks. The first byte often shows this without the cost of an error.
 func parsePrefix(text string) (prefix netip.Prefix, ok bool) {
 	if text == "" || strings.IndexByte("0123456789abcdefABCDEF:", text[0]) < 0 {
 		return prefix, false
@@ -96,11 +96,11 @@ func looksLikeExpression(text string) bool {
 	return err == nil
 }
 
-// warnLimits warns about limits of desc that never deny because another limit is tighter.
+// warnLimits warns about a limit of desc that never denies, because another limit is tighter.
 func (d *document) warnLimits(desc *Descriptor, pos *place) {
 	for i, l := range desc.Limits {
 		for j, other := range desc.Limits {
-			if i != j && other.isTighter(l) && (!l.isTighter(other) || j < i) {
+			if i != j && other.isTighterThan(l) && (!l.isTighterThan(other) || j < i) {
 				d.warnf(&yaml.Node{Line: l.Line}, pos, "%s never denies, because %s is always tighter; remove one of them, or change a number", l, other)
 				break
 			}
@@ -108,35 +108,35 @@ func (d *document) warnLimits(desc *Descriptor, pos *place) {
 	}
 }
 
-// isTighter reports whether l certainly denies each request that other denies.
-func (l *Limit) isTighter(other *Limit) bool {
+// isTighterThan reports whether l certainly denies each request that other denies.
+func (l *Limit) isTighterThan(other *Limit) bool {
 	if l.Unlimited || other.Unlimited || !l.Enabled || !other.Enabled || l.Name != "" || len(l.Replaces)+len(other.Replaces) > 0 {
 		return false // another limit can replace a limit with a name
 	}
-	a, b := l.Spec, other.Spec
-	if a.Timezone != "" || b.Timezone != "" {
+	spec, otherSpec := l.Spec, other.Spec
+	if spec.Timezone != "" || otherSpec.Timezone != "" {
 		return false // days and months of a calendar have no fixed length
 	}
-	if a.Algorithm != b.Algorithm || a.Scope != b.Scope || a.OnBackendFailure != b.OnBackendFailure || a.FallbackRatio != b.FallbackRatio || a.Lease || b.Lease {
+	if spec.Algorithm != otherSpec.Algorithm || spec.Scope != otherSpec.Scope || spec.OnBackendFailure != otherSpec.OnBackendFailure || spec.FallbackRatio != otherSpec.FallbackRatio || spec.Lease || otherSpec.Lease {
 		return false
 	}
 	period, otherPeriod := l.Period(), other.Period()
-	switch a.Algorithm {
+	switch spec.Algorithm {
 	case limit.FixedWindow:
 		if period >= otherPeriod {
-			return period%otherPeriod == 0 && a.Requests <= b.Requests && (a.ChargeDenied || !b.ChargeDenied)
+			return period%otherPeriod == 0 && spec.Requests <= otherSpec.Requests && (spec.ChargeDenied || !otherSpec.ChargeDenied)
 		}
-		return otherPeriod%period == 0 && !b.ChargeDenied && uint64(a.Requests)*uint64(otherPeriod/period) <= uint64(b.Requests)
+		return otherPeriod%period == 0 && !otherSpec.ChargeDenied && uint64(spec.Requests)*uint64(otherPeriod/period) <= uint64(otherSpec.Requests)
 	case limit.SlidingLog:
-		if a.ChargeDenied || b.ChargeDenied {
+		if spec.ChargeDenied || otherSpec.ChargeDenied {
 			return false
 		}
 		windows := uint64((otherPeriod + period - 1) / period)
-		return uint64(a.Requests)*windows <= uint64(b.Requests)
+		return uint64(spec.Requests)*windows <= uint64(otherSpec.Requests)
 	case limit.TokenBucket:
 		// Rates are compared as fractions of requests and periods.
-		return !a.ChargeDenied && !b.ChargeDenied && l.Capacity() <= other.Capacity() &&
-			float64(a.Requests)/float64(period) <= float64(b.Requests)/float64(otherPeriod)
+		return !spec.ChargeDenied && !otherSpec.ChargeDenied && l.Capacity() <= other.Capacity() &&
+			float64(spec.Requests)/float64(period) <= float64(otherSpec.Requests)/float64(otherPeriod)
 	}
 	return false
 }
@@ -149,17 +149,17 @@ const maxComparedSiblings = 100
 func (r *reader) warnUnreachable(domain string, trail []*Descriptor, list []*Descriptor) {
 	var wildcards []wildcard
 	for _, d := range list {
-		if (d.WildcardKey || d.WildcardValue) && len(wildcards) < maxComparedSiblings {
+		if (d.HasWildcardKey || d.HasWildcardValue) && len(wildcards) < maxComparedSiblings {
 			wildcards = append(wildcards, wildcard{d, NewPattern(d.Key), NewPattern(cmp.Or(d.Value, "*"))})
 		}
 	}
 	for _, d := range list {
 		path := append(slices.Clip(trail), d)
-		if earlier := earlierMatch(wildcards, d); earlier != nil && len(r.set.Warnings) < maxProblems {
+		if hidingDescriptor := hidingWildcard(wildcards, d); hidingDescriptor != nil && len(r.set.Warnings) < maxProblems {
 			r.set.Warnings = append(r.set.Warnings, fields.Problem{
 				File: d.File, Line: d.Line, Path: Path(domain, path),
 				Reason: fmt.Sprintf("no request reaches this descriptor, because %s at %s matches first; remove one of them, or change the order or the value",
-					earlier.Label(), fields.FileLine(earlier.File, earlier.Line)),
+					hidingDescriptor.Label(), fields.FileLine(hidingDescriptor.File, hidingDescriptor.Line)),
 			})
 		}
 		r.warnUnreachable(domain, path, d.Descriptors)
@@ -201,9 +201,9 @@ type wildcard struct {
 	key, value Pattern
 }
 
-// earlierMatch returns the first wildcard before d that matches all requests of d, or nil.
-func earlierMatch(wildcards []wildcard, d *Descriptor) *Descriptor {
-	if d.Condition != nil || !d.WildcardKey && !d.WildcardValue && d.Value != "" {
+// hidingWildcard returns the first wildcard before d that matches all requests of d, or nil.
+func hidingWildcard(wildcards []wildcard, d *Descriptor) *Descriptor {
+	if d.Condition != nil || !d.HasWildcardKey && !d.HasWildcardValue && d.Value != "" {
 		return nil // a condition and an exact value come first
 	}
 	for i := range wildcards {

@@ -17,21 +17,21 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// XDSExtension is the key of our fields in the metadata of an xDS descriptor (docs/xds.md).
+// XDSExtension is the key of the fields of rls in the metadata of an xDS descriptor (docs/xds.md).
 const XDSExtension = "rls"
 
 // ParseXDS reads xDS resources like limits files with the same content. The error is Problems without lines.
 //
-// If a domain has problems, the Set keeps the domain of old, the last Set. If the domain is missing in old, or had problems
-// there too, the Set has the new descriptors without problems.
-func ParseXDS(resources []*confv3.RateLimitConfig, old *Set, o Options) (*Set, error) {
+// oldSet is the last Set. If a domain has problems, the new Set keeps the domain of oldSet. If oldSet lacks the domain, or
+// has it with problems, the new Set has the descriptors of the response that are without problems.
+func ParseXDS(resources []*confv3.RateLimitConfig, oldSet *Set, o Options) (*Set, error) {
 	r := newReader(o)
 	r.isXDS = true
 	for i, resource := range resources {
 		d := newDocument(fields.Printable(cmp.Or(resource.GetName(), fmt.Sprintf("resource %d", i+1))), r.parseState)
 		x := &xdsReader{d: d, domainPlace: &place{domain: fields.Printable(resource.GetDomain())}}
 		r.openDocument(d, x.root(resource))
-		d.pieces = func(f func([]*yaml.Node) bool) error {
+		d.forEachPiece = func(f func([]*yaml.Node) bool) error {
 			x.eachPiece(resource.GetDescriptors(), f)
 			return nil
 		}
@@ -40,20 +40,20 @@ func ParseXDS(resources []*confv3.RateLimitConfig, old *Set, o Options) (*Set, e
 	if len(errs) == 0 {
 		return set, nil
 	}
-	r.keepDomains(old)
+	r.keepDomains(oldSet)
 	return set, errs
 }
 
-// keepDomains replaces the domains with problems by the domains of old, and removes empty domains with problems.
-func (r *reader) keepDomains(old *Set) {
+// keepDomains replaces the domains with problems by the domains of oldSet, and removes empty domains with problems.
+func (r *reader) keepDomains(oldSet *Set) {
 	for _, d := range r.docs {
 		if d.errorCount > 0 && d.domain != nil && r.domains[d.domain.Name] != nil {
 			r.domains[d.domain.Name].hasProblems = true
 		}
 	}
 	var oldDomains []*Domain
-	if old != nil {
-		oldDomains = old.Domains
+	if oldSet != nil {
+		oldDomains = oldSet.Domains
 	}
 	for i, d := range r.set.Domains {
 		isUsable := func(old *Domain) bool { return old.Name == d.Name && !old.hasProblems }
@@ -97,7 +97,7 @@ func (x *xdsReader) root(r *confv3.RateLimitConfig) *yaml.Node {
 // eachPiece converts the descriptors of the domain piece by piece, and calls f with each piece until f returns false.
 func (x *xdsReader) eachPiece(list []*confv3.RateLimitDescriptor, f func([]*yaml.Node) bool) {
 	var piece []*yaml.Node
-	rules := 0
+	ruleCount := 0
 	for i, d := range list {
 		pos := x.place(x.domainPlace, i, d)
 		n := countXDSRules(d)
@@ -106,11 +106,11 @@ func (x *xdsReader) eachPiece(list []*confv3.RateLimitDescriptor, f func([]*yaml
 			continue
 		}
 		piece = append(piece, x.descriptor(d, pos, 1))
-		if rules += n; rules >= xdsPieceRules {
+		if ruleCount += n; ruleCount >= xdsPieceRules {
 			if !f(piece) {
 				return
 			}
-			piece, rules = nil, 0
+			piece, ruleCount = nil, 0
 		}
 	}
 	f(piece)
@@ -205,8 +205,8 @@ func addField(n *yaml.Node, name string, value *yaml.Node) {
 	n.Content = append(n.Content, keyNode(name), value)
 }
 
-// addText adds a field, except with the text "", which a message of proto3 has for an absent field. addFlag does the same
-// with false.
+// addText adds a field, unless text is empty. A message of proto3 has "" for an absent field. In the same way, addFlag adds
+// no field for false.
 func addText(n *yaml.Node, name, text string) {
 	if text != "" {
 		addField(n, name, textNode(text))
@@ -290,7 +290,7 @@ func yamlNode(v any) *yaml.Node {
 // XDSBounds counts the content of the resources of a response before they are decoded. A descriptor of two bytes
 // takes 150 times as much memory after decoding.
 type XDSBounds struct {
-	rules, metadataValues int
+	ruleCount, metadataValueCount int
 }
 
 // maxXDSDepth bounds nested messages. MaxDepth descriptors with metadata need less depth.
@@ -304,32 +304,32 @@ func (b *XDSBounds) Add(resource []byte) error {
 func (b *XDSBounds) add(wire []byte, m protoreflect.MessageDescriptor, depth int) error {
 	switch m.Name() {
 	case "RateLimitDescriptor", "RateLimitPolicy", "RateLimitReplace":
-		b.rules++
+		b.ruleCount++
 	case "Value":
-		b.metadataValues++
+		b.metadataValueCount++
 	}
 	switch {
 	case depth > maxXDSDepth:
 		return fmt.Errorf("messages are nested more than %d deep", maxXDSDepth)
-	case b.rules > maxRules:
+	case b.ruleCount > maxRules:
 		return fmt.Errorf("response has more than %d descriptors and limits", maxRules)
-	case b.metadataValues > maxMetadata:
+	case b.metadataValueCount > maxMetadata:
 		return fmt.Errorf("response has more than %d values in metadata", maxMetadata)
 	}
 	for len(wire) > 0 {
-		number, kind, start := protowire.ConsumeTag(wire)
-		size := protowire.ConsumeFieldValue(number, kind, wire[max(start, 0):])
-		if start < 0 || size < 0 {
+		number, kind, tagSize := protowire.ConsumeTag(wire)
+		valueSize := protowire.ConsumeFieldValue(number, kind, wire[max(tagSize, 0):])
+		if tagSize < 0 || valueSize < 0 {
 			return nil
 		}
 		field := m.Fields().ByNumber(number)
 		if field != nil && field.Message() != nil && kind == protowire.BytesType {
-			content, _ := protowire.ConsumeBytes(wire[start:])
+			content, _ := protowire.ConsumeBytes(wire[tagSize:])
 			if err := b.add(content, field.Message(), depth+1); err != nil {
 				return err
 			}
 		}
-		wire = wire[start+size:]
+		wire = wire[tagSize+valueSize:]
 	}
 	return nil
 }

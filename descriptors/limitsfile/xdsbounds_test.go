@@ -74,5 +74,5 @@ func TestXDSBoundsCountWhatTheAPISends(t *testing.T) {
 	require.NoError(t, err)
 	var b XDSBounds
 	require.NoError(t, b.Add(wire))
-	assert.Equal(t, XDSBounds{rules: 4, metadataValues: 4}, b)
+	assert.Equal(t, XDSBounds{ruleCount: 4, metadataValueCount: 4}, b)
 }

@@ -23,8 +23,8 @@ type outcome struct {
 	newRuleProblems fields.Problems // the problems that reject a new rule; if the rule exists already, it stays in force
 }
 
-// apply returns base with overrides, rules and switches of different fields, and the outcome of each. It leaves out the
-// overrides that don't fit. The result shares all unchanged descriptors with base.
+// apply returns base with overrides, rules and switches of different fields, and the outcome of each of them. It leaves out
+// the overrides that don't fit. The result shares all unchanged descriptors with base.
 //
 // Rules apply first, so overrides can change them. Switches apply last.
 //
@@ -34,18 +34,18 @@ type outcome struct {
 func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outcome) {
 	outcomes := make([]outcome, len(overrides))
 	base = addRules(base, overrides, outcomes)
-	f := &finder{map[string]*limitsfile.Domain{}, map[**limitsfile.Descriptor]*descriptors.Index{}}
+	matchFinder := &finder{map[string]*limitsfile.Domain{}, map[**limitsfile.Descriptor]*descriptors.Index{}}
 	for _, d := range base.Domains {
-		f.domains[d.Name] = d
+		matchFinder.domains[d.Name] = d
 	}
 	var matches []*match
 	for i, o := range overrides {
 		if o.Patch == nil {
 			continue
 		}
-		m, problem := f.find(o)
+		m, problem := matchFinder.find(o)
 		if problem != nil {
-			outcomes[i].Problem, outcomes[i].Waiting = fields.Problems{*problem}, true
+			outcomes[i].Problem, outcomes[i].IsWaiting = fields.Problems{*problem}, true
 			continue
 		}
 		m.outcome = &outcomes[i]
@@ -55,7 +55,7 @@ func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outc
 		return cmp.Or(a.order()-b.order(), slices.Compare(a.singleValues, b.singleValues), cmp.Compare(a.Target.String(), b.Target.String()))
 	})
 	for {
-		set := build(base, matches)
+		set := buildSet(base, matches)
 		fittingMatches := slices.DeleteFunc(slices.Clone(matches), func(m *match) bool { return m.outcome.Problem != nil })
 		if len(fittingMatches) == len(matches) {
 			applySwitches(set, overrides, outcomes)
@@ -96,21 +96,21 @@ type finder struct {
 }
 
 func (f *finder) find(o *Override) (*match, *fields.Problem) {
-	m, t := &match{Override: o}, o.Target
+	result, target := &match{Override: o}, o.Target
 	fail := func(format string, args ...any) (*match, *fields.Problem) {
 		path := ""
-		if f.domains[t.Domain] != nil {
-			path = pathOf(t, len(m.trail))
+		if f.domains[target.Domain] != nil {
+			path = pathOf(target, len(result.trail))
 		}
 		p := o.problem(path, format, args...)
 		return nil, &p
 	}
-	domain := f.domains[t.Domain]
+	domain := f.domains[target.Domain]
 	if domain == nil {
-		return fail("%s", unknownDomain(t.Domain, slices.Sorted(maps.Keys(f.domains))))
+		return fail("%s", unknownDomain(target.Domain, slices.Sorted(maps.Keys(f.domains))))
 	}
 	list := domain.Descriptors
-	for i, e := range t.Entries {
+	for i, e := range target.Entries {
 		if len(list) == 0 {
 			return fail("the descriptor has no children")
 		}
@@ -118,7 +118,7 @@ func (f *finder) find(o *Override) (*match, *fields.Problem) {
 			f.indexes[&list[0]] = descriptors.NewIndex(list)
 		}
 		index := f.indexes[&list[0]]
-		d, isExact := index.Find(t.Entries[:i+1])
+		d, isExact := index.Find(target.Entries[:i+1])
 		if conditionOwner := index.ConditionOnOtherEntries(e.GetKey()); conditionOwner != nil && !isExact && e.GetValue() != "" {
 			return fail("the value alone does not decide whether %s matches, because its expression reads other entries; want the target of a descriptor, such as %s",
 				fields.Printable(entryText(e)), conditionOwner.Label())
@@ -126,13 +126,13 @@ func (f *finder) find(o *Override) (*match, *fields.Problem) {
 		if d == nil {
 			return fail("unknown descriptor %s; %s", fields.Printable(entryText(e)), adviceForUnknown(list, e))
 		}
-		m.trail, m.singleValues = append(m.trail, d), append(m.singleValues, 1)
+		result.trail, result.singleValues = append(result.trail, d), append(result.singleValues, 1)
 		if isExact {
-			m.singleValues[i] = 0
+			result.singleValues[i] = 0
 		}
 		list = d.Descriptors
 	}
-	return m, nil
+	return result, nil
 }
 
 func unknownDomain(domain string, names []string) string {
@@ -151,8 +151,8 @@ func pathOf(t descriptors.Target, n int) string {
 	return limitsfile.Path(t.Domain, trail)
 }
 
-// build returns base with the matches applied in their order. If a match does not fit, its outcome gets the problem.
-func build(base *limitsfile.Set, matches []*match) *limitsfile.Set {
+// buildSet returns base with the matches applied in their order. If a match does not fit, its outcome gets the problem.
+func buildSet(base *limitsfile.Set, matches []*match) *limitsfile.Set {
 	set := &limitsfile.Set{Warnings: base.Warnings}
 	copiesLeft := maxCopies
 	for _, d := range base.Domains {
@@ -164,7 +164,7 @@ func build(base *limitsfile.Set, matches []*match) *limitsfile.Set {
 				domainMatches = append(domainMatches, activeMatch{m, true})
 			}
 		}
-		domain.Descriptors = b.children(d.Descriptors, nil, domainMatches)
+		domain.Descriptors = b.buildChildren(d.Descriptors, nil, domainMatches)
 		set.Domains = append(set.Domains, &domain)
 	}
 	return set
@@ -184,9 +184,9 @@ type activeMatch struct {
 	isOnTarget bool
 }
 
-// children returns list with the matches applied, and with copies for single values at the end. trail has the descriptors
-// from the root of the domain to the parent of list.
-func (b *builder) children(list, trail []*limitsfile.Descriptor, matches []activeMatch) []*limitsfile.Descriptor {
+// buildChildren returns list with the matches applied, and with copies for single values at the end. trail has the
+// descriptors from the root of the domain to the parent of list.
+func (b *builder) buildChildren(list, trail []*limitsfile.Descriptor, matches []activeMatch) []*limitsfile.Descriptor {
 	if len(matches) == 0 {
 		return list
 	}
@@ -201,8 +201,8 @@ func (b *builder) children(list, trail []*limitsfile.Descriptor, matches []activ
 		if len(matches) == 0 {
 			continue
 		}
-		d, deeperMatches := b.applyMatches(*original, trail, matchesFor(matches, depth, ""))
-		d.Descriptors = b.children(original.Descriptors, slices.Clip(append(trail, d)), deeperMatches)
+		d, deeperMatches := b.applyMatches(*original, trail, selectMatches(matches, depth, ""))
+		d.Descriptors = b.buildChildren(original.Descriptors, slices.Clip(append(trail, d)), deeperMatches)
 		list[i] = d
 		copiedEntries := map[string]bool{}
 		for _, m := range matches {
@@ -211,7 +211,7 @@ func (b *builder) children(list, trail []*limitsfile.Descriptor, matches []activ
 				continue
 			}
 			copiedEntries[entry] = true
-			if c := b.copyFor(m, original, d, trail, matchesFor(matches, depth, entry)); c != nil {
+			if c := b.makeCopy(m, original, d, trail, selectMatches(matches, depth, entry)); c != nil {
 				list = append(list, c)
 			}
 		}
@@ -219,8 +219,8 @@ func (b *builder) children(list, trail []*limitsfile.Descriptor, matches []activ
 	return list
 }
 
-// matchesFor returns the matches for any value at depth. If entry is not empty, it adds the matches for this value.
-func matchesFor(matches []activeMatch, depth int, entry string) []activeMatch {
+// selectMatches returns the matches for any value at depth. If entry is not empty, it adds the matches for this value.
+func selectMatches(matches []activeMatch, depth int, entry string) []activeMatch {
 	var result []activeMatch
 	for _, m := range matches {
 		isSingle := m.singleValues[depth] == 1
@@ -232,10 +232,10 @@ func matchesFor(matches []activeMatch, depth int, entry string) []activeMatch {
 	return result
 }
 
-// copyFor returns a copy of original for the single value of m, with the matches applied. changed is original with the
-// matches for any value. The copy shares the children of changed, unless a match for the single value changes a child. If
-// there would be too many copies, copyFor returns nil.
-func (b *builder) copyFor(m activeMatch, original, changed *limitsfile.Descriptor, trail []*limitsfile.Descriptor, matches []activeMatch) *limitsfile.Descriptor {
+// makeCopy returns a copy of original for the single value of m, with the matches applied. patchedOriginal is original with
+// the matches for any value. The copy shares the children of patchedOriginal, unless a match for the single value changes a
+// child. If there would be too many copies, makeCopy returns nil.
+func (b *builder) makeCopy(m activeMatch, original, patchedOriginal *limitsfile.Descriptor, trail []*limitsfile.Descriptor, matches []activeMatch) *limitsfile.Descriptor {
 	depth := len(trail)
 	hasOwnChildren := slices.ContainsFunc(matches, func(m activeMatch) bool { return m.singleValues[depth] == 1 && len(m.trail) > depth+1 })
 	copies := 1
@@ -254,13 +254,13 @@ func (b *builder) copyFor(m activeMatch, original, changed *limitsfile.Descripto
 	*b.copiesLeft -= copies
 	c := *original
 	c.Key, c.Value = m.Target.Entries[depth].GetKey(), m.Target.Entries[depth].GetValue()
-	c.WildcardKey, c.WildcardValue, c.Condition = false, false, nil
+	c.HasWildcardKey, c.HasWildcardValue, c.Condition = false, false, nil
 	c.Original = original
 	d, deeperMatches := b.applyMatches(c, trail, matches)
 	d.ShareThreshold = false
-	d.Descriptors = changed.Descriptors
+	d.Descriptors = patchedOriginal.Descriptors
 	if hasOwnChildren {
-		d.Descriptors = b.children(original.Descriptors, slices.Clip(append(trail, d)), deeperMatches)
+		d.Descriptors = b.buildChildren(original.Descriptors, slices.Clip(append(trail, d)), deeperMatches)
 	}
 	return d
 }
@@ -284,35 +284,35 @@ func (b *builder) applyMatches(d limitsfile.Descriptor, trail []*limitsfile.Desc
 		}
 		path, out := limitsfile.Path(b.domain.Name, trail), m.outcome
 		if m.isOnTarget {
-			out.Path, out.BaseLimits, out.Limits, out.CountersKept = path, d.Summary(), "", false
+			out.Path, out.BaseLimits, out.Limits, out.KeepsCounters = path, d.Summary(), "", false
 		}
-		patched, problems := m.Apply(b.domain, path, &d)
+		newDescriptor, problems := m.Apply(b.domain, path, &d)
 		if len(problems) > 0 {
 			if out.Problem == nil {
 				out.Problem = problems
 			}
 			continue
 		}
-		patched.Overrides = append(slices.Clip(d.Overrides), limitsfile.AppliedOverride{
+		newDescriptor.Overrides = append(slices.Clip(d.Overrides), limitsfile.AppliedOverride{
 			Target: m.Target.String(), Notes: m.Override.Notes, IsSwitch: m.Kind == KindSwitch, BaseLimits: d.Summary(),
 		})
 		patterns := limitsfile.CounterPatterns(trail)
-		patched.CounterPatterns = withoutSingleValues(patterns, m.singleValues)
+		newDescriptor.CounterPatterns = removeSingleValues(patterns, m.singleValues)
 		if m.singleValues[len(trail)-1] == 1 {
-			patched.ShareThreshold = false
+			newDescriptor.ShareThreshold = false
 		}
 		if m.isOnTarget {
-			out.Limits = patched.Summary()
-			out.CountersKept = d.KeepsCounters(patched) && slices.Equal(patterns, patched.CounterPatterns)
+			out.Limits = newDescriptor.Summary()
+			out.KeepsCounters = d.KeepsCounters(newDescriptor) && slices.Equal(patterns, newDescriptor.CounterPatterns)
 		}
-		d = *patched
+		d = *newDescriptor
 	}
 	return &d, deeperMatches
 }
 
-// withoutSingleValues returns patterns without the patterns of single values. The result is never nil, because nil would
+// removeSingleValues returns patterns without the patterns of single values. The result is never nil, because nil would
 // mean that no override has changed the descriptor.
-func withoutSingleValues(patterns []string, singleValues []int) []string {
+func removeSingleValues(patterns []string, singleValues []int) []string {
 	result := append([]string{}, patterns...)
 	for i := range result {
 		if singleValues[i] == 1 {
@@ -335,13 +335,13 @@ func adviceForUnknown(list []*limitsfile.Descriptor, e *ratelimitv3.RateLimitDes
 	if strings.Contains(e.GetKey()+e.GetValue(), "*") {
 		return "a pattern must be written as in the limits file"
 	}
-	text, name := entryText(e), (*limitsfile.Descriptor).Label
+	text, nameOf := entryText(e), (*limitsfile.Descriptor).Label
 	if !slices.ContainsFunc(list, func(d *limitsfile.Descriptor) bool { return d.Key == e.GetKey() }) {
-		text, name = e.GetKey(), func(d *limitsfile.Descriptor) string { return fields.Printable(d.Key) }
+		text, nameOf = e.GetKey(), func(d *limitsfile.Descriptor) string { return fields.Printable(d.Key) }
 	}
 	var names []string
 	for _, d := range list {
-		if n := name(d); !slices.Contains(names, n) {
+		if n := nameOf(d); !slices.Contains(names, n) {
 			names = append(names, n)
 		}
 		if len(names) > maxNames {

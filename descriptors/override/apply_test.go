@@ -192,7 +192,7 @@ func TestApplyKeepsOtherFields(t *testing.T) {
 	assert.Equal(t, outcome{State: State{
 		Path:       "shop > tenant=acme > path",
 		BaseLimits: "5 per second, fallback_ratio 0.25 (named path)", Limits: "50 per second, fallback_ratio 0.25 (named path)",
-		CountersKept: true,
+		KeepsCounters: true,
 	}}, out[0])
 
 	rule = changed.Domain("shop").Match(entries("free", "v"))
@@ -234,7 +234,7 @@ func TestOutcomeReportsKeptCounters(t *testing.T) {
 	} {
 		_, outcomes := compile(t, shopLimits).withOverrides(mustParse(t, test.target, test.value))
 		require.Empty(t, outcomes[0].Problem)
-		assert.Equal(t, test.kept, outcomes[0].CountersKept, "%s %s", test.target, test.value)
+		assert.Equal(t, test.kept, outcomes[0].KeepsCounters, "%s %s", test.target, test.value)
 	}
 }
 
@@ -245,7 +245,7 @@ func TestChangedAlgorithmBesideOtherOverridesStartsNewCounter(t *testing.T) {
 		mustParse(t, "shop|tenant|path=/a", `{"factor": 2}`),
 	)
 	require.Empty(t, outcomes[0].Problem)
-	assert.False(t, outcomes[0].CountersKept)
+	assert.False(t, outcomes[0].KeepsCounters)
 }
 
 const sharedLimits = `
@@ -607,7 +607,7 @@ func TestOverrideOfConditionNamesItsTextOrOneValue(t *testing.T) {
 	rule, outcomes := l.withOverrides(mustParse(t, "d|ip=cidr(10.0.0.0/8%20::1)", `{"requests_per_unit": 7}`))
 	require.Empty(t, outcomes[0].Problem)
 	assert.Equal(t, "7 per minute", matchedLimits(rule.Config, "d", "ip", "10.1.1.1"))
-	assert.True(t, outcomes[0].CountersKept)
+	assert.True(t, outcomes[0].KeepsCounters)
 
 	single, outcomes := l.withOverrides(mustParse(t, "d|ip=10.1.1.1", `{"requests_per_unit": 9}`))
 	require.Empty(t, outcomes[0].Problem)

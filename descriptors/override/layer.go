@@ -33,24 +33,24 @@ type State struct {
 	// Target and Kind make the name of the field in Redis. Value is the value of the field.
 	Target, Value string
 
-	// Problem is the reason why Value is not in force, or nil. Waiting means that Value comes into force when the limits
+	// Problem is the reason why Value is not in force, or nil. IsWaiting means that Value comes into force when the limits
 	// have the domain and the descriptor of Target.
-	Problem error
-	Waiting bool
+	Problem   error
+	IsWaiting bool
 
-	// Notes are the author, the reason and the end of the change, as Value has them. If Value is invalid, Expires is the
+	// Notes are the author, the reason and the end of the change, as Value has them. If Value is invalid, ExpiresAt is the
 	// zero Time.
 	limitsfile.Notes
 
-	// Expired reports that Value has expired.
-	Expired bool
+	// IsExpired reports whether Value has expired.
+	IsExpired bool
 
 	// Path is the path to the descriptor. BaseLimits has the limits without the override, in words. Limits has the limits
 	// with Value, or with the last good value, in words. Limits is empty if neither value is in force.
 	Path, BaseLimits, Limits string
 
-	// CountersKept reports that the limits use the same counters with and without the override.
-	CountersKept bool
+	// KeepsCounters reports whether the limits use the same counters with and without the override.
+	KeepsCounters bool
 
 	// ProblemsOfOthers has the problems that Value would cause for other overrides. Only DryRun sets ProblemsOfOthers.
 	ProblemsOfOthers []error
@@ -62,7 +62,7 @@ func (s *State) Field() string { return Field(s.Kind, s.Target) }
 func newRecord(field, value string) *record {
 	r := &record{value: value, notes: NotesOf(value)}
 	if r.override, r.parseErr = Parse(field, []byte(value)); r.override == nil {
-		r.notes.Expires = time.Time{}
+		r.notes.ExpiresAt = time.Time{}
 	}
 	r.state = r.newState(field, ErrNoLimits)
 	return r
@@ -70,7 +70,7 @@ func newRecord(field, value string) *record {
 
 func (r *record) newState(field string, problem error) State {
 	kind, target := SplitField(field)
-	return State{Kind: kind, Target: target, Value: r.value, Notes: r.notes, Problem: problem, Waiting: errors.Is(problem, ErrNoLimits)}
+	return State{Kind: kind, Target: target, Value: r.value, Notes: r.notes, Problem: problem, IsWaiting: errors.Is(problem, ErrNoLimits)}
 }
 
 // Set replaces all overrides, rules and switches by values. The keys of values are names of fields in Redis. If a value
@@ -90,19 +90,19 @@ func (t *Table) Set(values map[string]string) {
 	}
 }
 
-// Apply returns base with the overrides that are in force at now. nextEnd is the time at which the next override expires,
+// Apply returns base with the overrides that are in force at now. nextExpiry is the time at which the next override expires,
 // or the zero Time. If an override is invalid or doesn't fit base, the last good override of the same field stays in force
 // until this last good override expires.
-func (t *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set, nextEnd time.Time) {
+func (t *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set, nextExpiry time.Time) {
 	names := slices.Sorted(maps.Keys(t.records))
-	overridesToApply := make([]*Override, len(names)) // for each name: its override, or nil
+	overridesToApply := make([]*Override, len(names)) // the override of each name, or nil
 	for i, field := range names {
 		r := t.records[field]
 		r.state = r.newState(field, r.parseErr)
 		if r.override == nil {
 			overridesToApply[i] = r.lastGoodOverride
 		} else if overridesToApply[i] = r.override; r.override.HasExpired(now) {
-			r.state.Expired, r.lastGoodOverride = true, nil
+			r.state.IsExpired, r.lastGoodOverride = true, nil
 		}
 		if overridesToApply[i] != nil && overridesToApply[i].HasExpired(now) {
 			overridesToApply[i] = nil
@@ -120,12 +120,12 @@ func (t *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 			r, out := t.records[field], outcomes[0]
 			outcomes = outcomes[1:]
 			r.state.Path, r.state.BaseLimits, r.state.Limits = out.Path, out.BaseLimits, out.Limits
-			r.state.CountersKept, r.newRuleProblems = out.CountersKept, out.newRuleProblems
+			r.state.KeepsCounters, r.newRuleProblems = out.KeepsCounters, out.newRuleProblems
 			if out.Problem == nil {
 				continue
 			}
 			if r.state.Problem == nil {
-				r.state.Problem, r.state.Waiting = out.Problem, out.Waiting
+				r.state.Problem, r.state.IsWaiting = out.Problem, out.IsWaiting
 			}
 			if overridesToApply[i] == r.lastGoodOverride || r.lastGoodOverride == nil || r.lastGoodOverride.HasExpired(now) {
 				overridesToApply[i] = nil
@@ -137,25 +137,25 @@ func (t *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 	for i, field := range names {
 		r := t.records[field]
 		if r.override != nil {
-			nextEnd = r.override.earlierEnd(nextEnd, now)
+			nextExpiry = r.override.earlierExpiry(nextExpiry, now)
 		}
 		if overridesToApply[i] == nil {
-			r.state.Limits, r.state.CountersKept = "", false
+			r.state.Limits, r.state.KeepsCounters = "", false
 			continue
 		}
 		r.lastGoodOverride = overridesToApply[i]
-		nextEnd = r.lastGoodOverride.earlierEnd(nextEnd, now)
+		nextExpiry = r.lastGoodOverride.earlierExpiry(nextExpiry, now)
 	}
-	return set, nextEnd
+	return set, nextExpiry
 }
 
-// earlierEnd returns the time at which o expires, if this time is after now and before nextEnd. Otherwise it returns
-// nextEnd. The zero Time of nextEnd means no end.
-func (o *Override) earlierEnd(nextEnd, now time.Time) time.Time {
-	if o.Expires.IsZero() || o.HasExpired(now) || !nextEnd.IsZero() && nextEnd.Before(o.Expires) {
-		return nextEnd
+// earlierExpiry returns the time at which o expires, if this time is after now and before nextExpiry. Otherwise it returns
+// nextExpiry. The zero Time of nextExpiry means no end.
+func (o *Override) earlierExpiry(nextExpiry, now time.Time) time.Time {
+	if o.ExpiresAt.IsZero() || o.HasExpired(now) || !nextExpiry.IsZero() && nextExpiry.Before(o.ExpiresAt) {
+		return nextExpiry
 	}
-	return o.Expires
+	return o.ExpiresAt
 }
 
 // States returns the states after the last Apply, sorted by field.
@@ -185,7 +185,7 @@ func (t *Table) DryRun(base *limitsfile.Set, field, value string, now time.Time)
 		r.state.Problem, r.state.Limits = r.newRuleProblems, ""
 	}
 	for _, otherState := range dryRunTable.States() {
-		if current := t.records[otherState.Field()]; otherState.Field() != field && otherState.Problem != nil && current.state.Problem == nil {
+		if currentRecord := t.records[otherState.Field()]; otherState.Field() != field && otherState.Problem != nil && currentRecord.state.Problem == nil {
 			r.state.ProblemsOfOthers = append(r.state.ProblemsOfOthers, otherState.Problem)
 		}
 	}

@@ -74,7 +74,7 @@ func TestStatesReportProblemsLimitsAndEnds(t *testing.T) {
 	noon := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
 	var table Table
 	table.Set(map[string]string{"shop|tenant": `{"factor": 2}`})
-	assert.Equal(t, []State{{Kind: KindOverride, Target: "shop|tenant", Value: `{"factor": 2}`, Problem: ErrNoLimits, Waiting: true}}, table.States())
+	assert.Equal(t, []State{{Kind: KindOverride, Target: "shop|tenant", Value: `{"factor": 2}`, Problem: ErrNoLimits, IsWaiting: true}}, table.States())
 	table.Set(map[string]string{
 		"shop|tenant":      `{"factor": 2}`,
 		"shop|tenant=acme": `{"factor": 2, "expires_at": "2030-01-31T12:00:00Z"}`,
@@ -92,17 +92,17 @@ func TestStatesReportProblemsLimitsAndEnds(t *testing.T) {
 	assert.ErrorContains(t, states[0].Problem, "want DOMAIN|KEY")
 	assert.Equal(t, "shop|gone", states[1].Target)
 	assert.ErrorContains(t, states[1].Problem, "unknown descriptor gone")
-	assert.True(t, states[1].Waiting)
-	assert.False(t, states[0].Waiting)
+	assert.True(t, states[1].IsWaiting)
+	assert.False(t, states[0].IsWaiting)
 	assert.Equal(t, State{
 		Kind: KindOverride, Target: "shop|tenant", Value: `{"factor": 2}`, Path: "shop > tenant",
 		BaseLimits: "100 per minute, fallback_ratio 0.25", Limits: "200 per minute, fallback_ratio 0.25",
-		CountersKept: true,
+		KeepsCounters: true,
 	}, states[2])
-	assert.True(t, states[3].Expired)
+	assert.True(t, states[3].IsExpired)
 	assert.Empty(t, states[3].Limits)
 	assert.Equal(t, "shop > tenant=b", states[4].Path)
-	assert.False(t, states[4].Expires.IsZero())
+	assert.False(t, states[4].ExpiresAt.IsZero())
 }
 
 func TestDryRunChangesNothing(t *testing.T) {
@@ -133,15 +133,15 @@ func TestDryRunChangesNothing(t *testing.T) {
 func TestAuthorIsKeptWithTheOverride(t *testing.T) {
 	setAt := time.Date(2026, 11, 20, 14, 2, 0, 0, time.UTC)
 	for _, value := range []string{`{"factor": 2}`, "{\n \"factor\": 2\n}", `{"rate_limits": [{"unit": "day", "requests_per_unit": 3}]}`} {
-		stored := WithAuthor(value, `a "b"`, setAt)
+		stored := AddAuthor(value, `a "b"`, setAt)
 		o, err := Parse("shop|tenant", []byte(stored))
 		require.NoError(t, err)
 		assert.NotNil(t, o)
 		assert.Equal(t, limitsfile.Notes{Author: `a "b"`, SetAt: setAt}, NotesOf(stored))
-		assert.Equal(t, value, WithoutAuthor(stored))
-		assert.Equal(t, value, WithoutAuthor(value), "a value without an author stays as it is")
+		assert.Equal(t, value, RemoveAuthor(stored))
+		assert.Equal(t, value, RemoveAuthor(value), "a value without an author stays as it is")
 
-		valueWithNewAuthor := WithAuthor(stored, "c", setAt)
+		valueWithNewAuthor := AddAuthor(stored, "c", setAt)
 		assert.Equal(t, "c", NotesOf(valueWithNewAuthor).Author)
 		assert.Equal(t, 1, strings.Count(valueWithNewAuthor, "set_by"))
 	}
@@ -167,7 +167,7 @@ func TestStateHasTheNotesOfItsValue(t *testing.T) {
 			assert.Equal(t, s.Notes, o.Notes)
 		}
 	}
-	annsNotes := limitsfile.Notes{Author: "ann", Reason: "sale", Expires: time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)}
+	annsNotes := limitsfile.Notes{Author: "ann", Reason: "sale", ExpiresAt: time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)}
 	assert.Equal(t, map[string]limitsfile.Notes{
 		"shop|tenant":                annsNotes,
 		"shop|wrong":                 {Author: "bob"}, // an invalid value is not in force, so it has no end

@@ -97,8 +97,8 @@ func NotesOf(value string) (n limitsfile.Notes) {
 	return n
 }
 
-// WithAuthor returns value as JSON with the author and the time of the change. value must be the valid value of a field.
-func WithAuthor(value, author string, setAt time.Time) string {
+// AddAuthor returns value as JSON with the author and the time of the change. value must be the valid value of a field.
+func AddAuthor(value, author string, setAt time.Time) string {
 	if !strings.HasPrefix(value, "{") {
 		value = fmt.Sprintf(`{"requests_per_unit": %s}`, value)
 	}
@@ -120,8 +120,8 @@ func WithAuthor(value, author string, setAt time.Time) string {
 	return strings.TrimSuffix(strings.TrimSpace(value), "}") + suffix
 }
 
-// WithoutAuthor returns value without the fields that WithAuthor has added.
-func WithoutAuthor(value string) string {
+// RemoveAuthor returns value without the fields that AddAuthor has added.
+func RemoveAuthor(value string) string {
 	notes := NotesOf(value)
 	suffix := authorSuffix(notes.Author, notes.SetAt)
 	if start, ok := strings.CutSuffix(value, suffix); ok {
@@ -133,7 +133,7 @@ func WithoutAuthor(value string) string {
 	return value
 }
 
-// authorSuffix returns the end of the JSON of WithAuthor: the fields set_by and set_at, and the closing bracket.
+// authorSuffix returns the end of the JSON of AddAuthor: the fields set_by and set_at, and the closing bracket.
 func authorSuffix(author string, setAt time.Time) string {
 	name, _ := json.Marshal(author)
 	return fmt.Sprintf(`, "set_by": %s, "set_at": "%s"}`, name, setAt.UTC().Format(time.RFC3339))
@@ -146,7 +146,7 @@ type Kind string
 const (
 	KindOverride   Kind = "override"
 	KindRule       Kind = "rule"
-	KindSwitch     Kind = "switch"      // takes the limits of a rule, of a domain or of all domains out of force
+	KindSwitch     Kind = "switch"      // turns off the limits of a rule, of a domain or of all domains
 	KindShadowMode Kind = "shadow_mode" // replaces SHADOW_MODE
 )
 
@@ -182,15 +182,15 @@ func applySwitches(set *limitsfile.Set, overrides []*Override, outcomes []outcom
 		switch {
 		case o.Kind == KindShadowMode:
 			set.ShadowMode = &limitsfile.ShadowMode{IsOn: o.shadowMode, Notes: o.Notes}
-			out.Path, out.BaseLimits, out.Limits, out.CountersKept = "SHADOW_MODE", "the setting", fmt.Sprint(o.shadowMode), true
+			out.Path, out.BaseLimits, out.Limits, out.KeepsCounters = "SHADOW_MODE", "the setting", fmt.Sprint(o.shadowMode), true
 		case o.Kind == KindSwitch && len(o.Target.Entries) == 0:
 			switchOff(set, o, out)
 		}
 	}
 }
 
-// switchOff takes the limits of a domain, or of all domains, out of force. A domain keeps its first switch, which is the
-// switch of all domains if there is one.
+// switchOff turns off the limits of a domain, or of all domains. A domain keeps its first switch. If there is a switch of
+// all domains, this switch is the first.
 func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
 	rules, isFound := 0, false
 	var names []string
@@ -206,14 +206,14 @@ func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
 		}
 	}
 	if !isFound && o.Target.Domain != "" {
-		out.Problem, out.Waiting = fields.Problems{o.problem("", "%s", unknownDomain(o.Target.Domain, names))}, true
+		out.Problem, out.IsWaiting = fields.Problems{o.problem("", "%s", unknownDomain(o.Target.Domain, names))}, true
 		return
 	}
 	out.Path = "all domains"
 	if o.Target.Domain != "" {
 		out.Path = fields.Printable(o.Target.Domain)
 	}
-	out.BaseLimits, out.Limits, out.CountersKept = fmt.Sprintf("%d rules", rules), "off", true
+	out.BaseLimits, out.Limits, out.KeepsCounters = fmt.Sprintf("%d rules", rules), "off", true
 }
 
 func countRules(list []*limitsfile.Descriptor) int {

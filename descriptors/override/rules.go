@@ -31,7 +31,7 @@ func addRules(base *limitsfile.Set, overrides []*Override, outcomes []outcome) *
 	return a.set
 }
 
-// ruleAdder adds rules to a set. It copies the domains and descriptors that it changes, because others share base.
+// ruleAdder adds rules to a set. It copies the domains and descriptors that it changes, because base must not change.
 type ruleAdder struct {
 	set     *limitsfile.Set
 	domains map[string]*limitsfile.Domain // the copied domains; the key is the name
@@ -47,7 +47,7 @@ type ruleAdder struct {
 type descriptorName struct{ key, value string }
 
 func (a *ruleAdder) add(o *Override, out *outcome) {
-	domain := a.domain(o, out)
+	domain := a.copyDomain(o, out)
 	out.Path = pathOf(o.Target, len(o.Target.Entries))
 	lastDepth := len(o.Target.Entries) - 1
 	e := o.Target.Entries[lastDepth]
@@ -62,22 +62,22 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 	}
 	list := &domain.Descriptors
 	for depth, e := range o.Target.Entries[:lastDepth] {
-		a.addHazard(o, out, depth, *list)
-		list = &a.child(list, descriptorName{e.GetKey(), e.GetValue()}).Descriptors
+		a.addNewRuleProblem(o, out, depth, *list)
+		list = &a.copyChild(list, descriptorName{e.GetKey(), e.GetValue()}).Descriptors
 	}
 	if err := limitsfile.CheckSiblings(d, *list); err != nil { // only a list with conditions fails, so no parent of d is new
 		out.Problem = fields.Problems{o.problem(out.Path, "%v", err)}
 		return
 	}
-	i, exists := a.indexesIn(list)[descriptorName{d.Key, d.Value}]
+	i, exists := a.indexesOf(list)[descriptorName{d.Key, d.Value}]
 	switch {
 	case exists && len((*list)[i].Limits) > 0:
-		existing, advice := (*list)[i], "change them with an override"
+		existingRule, advice := (*list)[i], "change them with an override"
 		if !o.isNew {
 			advice += ", and delete this rule that was created at run time"
 		}
 		out.Problem = fields.Problems{o.problem(out.Path, "%s has limits for this descriptor (%s); %s",
-			fields.FileLine(existing.File, existing.Line), existing.Summary(), advice)}
+			fields.FileLine(existingRule.File, existingRule.Line), existingRule.Summary(), advice)}
 		return
 	case exists:
 		d.Descriptors = (*list)[i].Descriptors
@@ -85,7 +85,7 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 		a.isOwned[d] = a.isOwned[(*list)[i]]
 		(*list)[i] = d
 	default:
-		out.BaseLimits = a.addHazard(o, out, lastDepth, *list)
+		out.BaseLimits = a.addNewRuleProblem(o, out, lastDepth, *list)
 		a.isOwned[d] = true
 		a.append(list, d)
 	}
@@ -93,7 +93,7 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 	out.Limits = d.Summary()
 }
 
-func (a *ruleAdder) domain(o *Override, out *outcome) *limitsfile.Domain {
+func (a *ruleAdder) copyDomain(o *Override, out *outcome) *limitsfile.Domain {
 	name := o.Target.Domain
 	if d := a.domains[name]; d != nil {
 		return d
@@ -118,9 +118,9 @@ func (a *ruleAdder) domain(o *Override, out *outcome) *limitsfile.Domain {
 	return d
 }
 
-// child returns the owned descriptor with this name in an owned list. It makes a copy or a new descriptor if necessary.
-func (a *ruleAdder) child(list *[]*limitsfile.Descriptor, name descriptorName) *limitsfile.Descriptor {
-	i, exists := a.indexesIn(list)[name]
+// copyChild returns the owned descriptor with this name in an owned list. It makes a copy or a new descriptor if necessary.
+func (a *ruleAdder) copyChild(list *[]*limitsfile.Descriptor, name descriptorName) *limitsfile.Descriptor {
+	i, exists := a.indexesOf(list)[name]
 	if !exists {
 		d := limitsfile.NewDescriptor(name.key, name.value)
 		a.isOwned[d] = true
@@ -137,7 +137,7 @@ func (a *ruleAdder) child(list *[]*limitsfile.Descriptor, name descriptorName) *
 	return d
 }
 
-func (a *ruleAdder) indexesIn(list *[]*limitsfile.Descriptor) map[descriptorName]int {
+func (a *ruleAdder) indexesOf(list *[]*limitsfile.Descriptor) map[descriptorName]int {
 	if a.indexes[list] == nil {
 		a.indexes[list] = map[descriptorName]int{}
 		for i, d := range *list {
@@ -148,27 +148,28 @@ func (a *ruleAdder) indexesIn(list *[]*limitsfile.Descriptor) map[descriptorName
 }
 
 func (a *ruleAdder) append(list *[]*limitsfile.Descriptor, d *limitsfile.Descriptor) {
-	a.indexesIn(list)[descriptorName{d.Key, d.Value}] = len(*list)
+	a.indexesOf(list)[descriptorName{d.Key, d.Value}] = len(*list)
 	*list = append(*list, d)
 }
 
-// addHazard finds the other descriptor that now matches the entry of the target at depth, and returns its limits in words.
-// If the new rule o would take requests from this descriptor, addHazard adds a hazard to out.
-func (a *ruleAdder) addHazard(o *Override, out *outcome, depth int, list []*limitsfile.Descriptor) (limits string) {
-	const none = "no limit"
+// addNewRuleProblem finds the other descriptor that now matches the entry of the target at depth. It returns the limits of
+// this descriptor in words.
+// If the new rule o would take requests from this descriptor, addNewRuleProblem adds a problem to out.newRuleProblems.
+func (a *ruleAdder) addNewRuleProblem(o *Override, out *outcome, depth int, list []*limitsfile.Descriptor) (limits string) {
+	const noLimit = "no limit"
 	e := o.Target.Entries[depth]
 	if len(list) == 0 || !o.isNew {
-		return none
+		return noLimit
 	}
 	index := descriptors.NewIndex(list)
 	d, isExact := index.Find(o.Target.Entries[:depth+1])
 	if conditionOwner := index.ConditionOnOtherEntries(e.GetKey()); conditionOwner != nil && !isExact && e.GetValue() != "" {
 		out.newRuleProblems = append(out.newRuleProblems, o.problem(out.Path, "%s may match %s now, depending on other entries, and would no longer apply; create the rule with a condition instead",
 			conditionOwner.Label(), fields.Printable(entryText(e))))
-		return none
+		return noLimit
 	}
 	if d == nil || isExact {
-		return none
+		return noLimit
 	}
 	isLast := depth == len(o.Target.Entries)-1
 	switch target := o.Target.String(); {

@@ -247,7 +247,7 @@ func TestSwitchesTakeLimitsOutOfForce(t *testing.T) {
 	assert.Equal(t, "off", states["|switch|shop"].Limits)
 	for field, isWaiting := range map[string]bool{"|switch|bank": true, "|switch|shop|gone": true, "|switch|a b": false, "|switch|shop|tenant": false} {
 		require.Error(t, states[field].Problem, field)
-		assert.Equal(t, isWaiting, states[field].Waiting, field)
+		assert.Equal(t, isWaiting, states[field].IsWaiting, field)
 	}
 	off := config.OffSwitches()
 	require.Len(t, off, 1)

@@ -121,8 +121,8 @@ func overrideAnswer(s *override.State) Override {
 		Kind: s.Kind, Target: s.Target, Override: storedJSON(&s.Value), ETag: changes.Tag(s.Value), State: InForce, Path: s.Path,
 		BaseLimits: s.BaseLimits, Limits: s.Limits, Counters: countersWord(s),
 	}
-	if !s.Expires.IsZero() {
-		o.ExpiresAt = s.Expires.UTC().Format(time.RFC3339)
+	if !s.ExpiresAt.IsZero() {
+		o.ExpiresAt = s.ExpiresAt.UTC().Format(time.RFC3339)
 	}
 	o.setNotes(s.Notes)
 	for _, err := range s.ProblemsOfOthers {
@@ -131,10 +131,10 @@ func overrideAnswer(s *override.State) Override {
 	switch {
 	case s.Problem != nil:
 		o.State, o.Problems = Rejected, problemList(s.Problem)
-		if s.Waiting {
+		if s.IsWaiting {
 			o.State = Waiting
 		}
-	case s.Expired:
+	case s.IsExpired:
 		o.State = Expired
 	}
 	return o
@@ -152,7 +152,7 @@ func countersWord(s *override.State) string {
 	switch {
 	case s.Limits == "":
 		return ""
-	case s.CountersKept:
+	case s.KeepsCounters:
 		return "kept"
 	}
 	return "new"
@@ -168,7 +168,7 @@ func storedJSON(value *string) json.RawMessage {
 		return nil
 	}
 	const maxBrackets = 128
-	text := truncateTo(override.WithoutAuthor(*value), override.MaxBytes)
+	text := truncateTo(override.RemoveAuthor(*value), override.MaxBytes)
 	brackets := strings.Count(text, "{") + strings.Count(text, "[")
 	if brackets <= maxBrackets && json.Valid([]byte(text)) && utf8.ValidString(text) {
 		return json.RawMessage(text)

@@ -78,7 +78,7 @@ func (h *handler) findCounter(c *call) (*targetCounter, answer) {
 	}
 	counter := newCounter(limits, t)
 	if counter == nil {
-		if s := domain.OffSwitchAt(t.Entries); s != nil {
+		if s := domain.OffSwitchFor(t.Entries); s != nil {
 			return nil, problem(http.StatusNotFound, "%q has no limits now: %s is off%s; end the switch (rls limits on), or reset with --prefix", truncate(t.String()), s.Path, s.Notes)
 		}
 		return nil, problem(http.StatusNotFound, "no descriptor with a limit matches requests with %q; the target must have all keys and values of a request, in their order", truncate(t.String()))
@@ -158,7 +158,7 @@ func (counter *targetCounter) resetFailure(results []backend.Result) string {
 	for i, l := range counter.countedLimits() {
 		if err := results[i].Err; err != nil {
 			reason = err.Error()
-		} else if !results[i].Degraded() {
+		} else if !results[i].IsDegraded() {
 			resetLimits = append(resetLimits, l.String())
 			continue
 		}
@@ -206,7 +206,7 @@ func (counter *targetCounter) answer(limits []Limit) Counter {
 		Target:     counter.target.String(),
 		Path:       counter.rule.Path,
 		Key:        string(counter.key),
-		ShadowMode: counter.rule.InShadow(counter.key),
+		ShadowMode: counter.rule.IsShadowed(counter.key),
 		Limits:     limits,
 	}
 }
@@ -229,9 +229,9 @@ func (counter *targetCounter) limits(now time.Time, peeks []backend.Peek) []Limi
 			Remaining:    max(p.Remaining, 0),
 			ResetSeconds: float64(p.ResetAfter) / 1e6,
 			Over:         p.Remaining < 1,
-			Degraded:     p.Degraded(),
+			Degraded:     p.IsDegraded(),
 		}
-		if !p.Degraded() { // a degraded result is for a share of the limit
+		if !p.IsDegraded() { // a degraded result is for a share of the limit
 			list[i].Capacity, list[i].Spent = l.Capacity(), l.Spent(p.Result.Result)
 		}
 		if d := p.Denial; d != nil {

@@ -50,9 +50,10 @@ var (
 		1, changes.MaxHistory, func(c *call) *int64 { return &c.count })
 	versionParam = numberParam("version", "version whose limits come into force again; by default the version before the last change",
 		"a number that rls limits history shows, such as 3", 0, math.MaxInt64, func(c *call) *int64 { return &c.version })
-	dryRunParam = flagParam("dry_run", "true changes nothing, and answers what a change would do", func(c *call) *bool { return &c.isDryRun })
-	forceParam  = flagParam("force", "true replaces values that the history does not have", func(c *call) *bool { return &c.isForced })
-	reasonParam = Param{
+	dryRunParam  = flagParam("dry_run", "true changes nothing, and answers what a change would do", func(c *call) *bool { return &c.isDryRun })
+	forceParam   = flagParam("force", "true replaces values that the history does not have", func(c *call) *bool { return &c.isForced })
+	replaceParam = flagParam("replace", "true replaces a value without an end, also by a value with an end", func(c *call) *bool { return &c.isForced })
+	reasonParam  = Param{
 		Name: "reason", Type: "string", Help: "why the caller makes the change, for the history",
 		want: fmt.Sprintf("at most %d bytes", limitsfile.MaxReasonBytes),
 		read: func(c *call, text string) bool { c.reason = text; return len(text) <= limitsfile.MaxReasonBytes },
@@ -115,7 +116,7 @@ func (e Endpoint) forCounters() Endpoint {
 // a single field.
 func fieldEndpoints(kind override.Kind, path string, hasTargets bool, getHelp, putHelp, deleteHelp string) []Endpoint {
 	getParams, getAnswers := []Param{targetParam}, []any{List{}, Override{}}
-	putParams, deleteParams := []Param{requiredTargetParam, dryRunParam}, []Param{requiredTargetParam, reasonParam}
+	putParams, deleteParams := []Param{requiredTargetParam, dryRunParam, replaceParam}, []Param{requiredTargetParam, reasonParam}
 	if !hasTargets {
 		getParams, putParams, deleteParams, getAnswers = nil, putParams[1:], deleteParams[1:], getAnswers[1:]
 	}

@@ -85,8 +85,8 @@ func (h *handler) putField(c *call) answer {
 	}
 	value := strings.TrimSpace(string(body))
 	dryRunState := h.options.Overrides.DryRun(c.field(), value)
-	if dryRunState.Problem == nil && dryRunState.Expired {
-		dryRunState.Problem = fmt.Errorf("expires_at %s is in the past", dryRunState.Expires.UTC().Format(time.RFC3339))
+	if dryRunState.Problem == nil && dryRunState.IsExpired {
+		dryRunState.Problem = fmt.Errorf("expires_at %s is in the past", dryRunState.ExpiresAt.UTC().Format(time.RFC3339))
 	}
 	o := overrideAnswer(&dryRunState)
 	o.ETag, o.DryRun = "", c.isDryRun
@@ -94,17 +94,21 @@ func (h *handler) putField(c *call) answer {
 		return answer{code: http.StatusBadRequest, body: o}
 	}
 	oldState := h.findState(c.field())
+	if !c.isForced && !c.hasCondition() && losesEndlessValue(oldState, &dryRunState) {
+		return problem(http.StatusPreconditionFailed, "%s %s: its value %s has no end, and would not come back when the new value ends. Nothing was changed. To replace it for good, add --replace (?replace=true)",
+			c.kind, c.target(), override.WithoutAuthor(oldState.Value))
+	}
 	if c.isDryRun {
 		var old *string
 		if oldState != nil {
 			old = &oldState.Value
 		}
 		if !c.condition.Holds(old) {
-			return h.answerConflict(c, &changes.ConflictError{Field: c.field(), Current: old})
+			return h.answerConflict(c, &changes.ConflictError{Field: c.field(), CurrentValue: old})
 		}
 		return okAnswer(o)
 	}
-	valueWithAuthor := override.WithAuthor(value, c.caller.Name, time.Now())
+	valueWithAuthor := override.AddAuthor(value, c.caller.Name, time.Now())
 	if len(valueWithAuthor) > override.MaxBytes {
 		return problem(http.StatusRequestEntityTooLarge, "body with the name of the caller: want at most %d bytes", override.MaxBytes)
 	}
@@ -128,6 +132,18 @@ func (h *handler) putField(c *call) answer {
 	return okAnswer(o)
 }
 
+// hasCondition reports whether the call has If-Match or If-None-Match.
+func (c *call) hasCondition() bool {
+	return c.condition.Exists || c.condition.Absent || c.condition.Tags != nil || c.condition.ForbiddenTags != nil
+}
+
+// losesEndlessValue reports whether a value without an end, such as the contract of a customer, gives way to a value
+// with an end. old may be nil. A switch or a shadow mode without an end is no such value.
+func losesEndlessValue(old, replacement *override.State) bool {
+	isLimit := replacement.Kind == override.KindOverride || replacement.Kind == override.KindRule
+	return isLimit && old != nil && old.Expires.IsZero() && !replacement.Expires.IsZero()
+}
+
 // store makes a change in the name of the caller.
 func (h *handler) store(c *call, change changes.Change) (changes.Result, error) {
 	ctx, cancel := context.WithTimeout(c.Context(), storeTimeout)
@@ -145,7 +161,7 @@ func (h *handler) deleteField(c *call) answer {
 		Action: changes.Delete, Reason: c.reason,
 		Writes: []changes.Write{{Field: c.field(), Condition: c.condition}},
 	})
-	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) && conflict.Current == nil && !isConditional {
+	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) && conflict.CurrentValue == nil && !isConditional {
 		return noFieldAnswer(c)
 	}
 	if err != nil {
@@ -163,7 +179,7 @@ func (h *handler) deleteField(c *call) answer {
 
 func (h *handler) auditChange(c *call, action, old, value, limitsBefore string, o *Override, moreAttrs ...string) {
 	h.audit(c, action, append([]string{
-		"old", override.WithoutAuthor(old), "new", value, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters,
+		"old", override.RemoveAuthor(old), "new", value, "path", o.Path, "limits_before", limitsBefore, "limits", o.Limits, "counters", o.Counters,
 	}, moreAttrs...)...)
 }
 
@@ -249,8 +265,8 @@ func (h *handler) answerConflict(c *call, conflict *changes.ConflictError) answe
 	}
 	text := "it has no value, or its end has passed"
 	switch last := body.LastChange; {
-	case conflict.Current != nil:
-		state := h.options.Overrides.DryRun(conflict.Field, *conflict.Current)
+	case conflict.CurrentValue != nil:
+		state := h.options.Overrides.DryRun(conflict.Field, *conflict.CurrentValue)
 		current := overrideAnswer(&state)
 		body.Current = &current
 		text = "it exists, and its author is unknown"

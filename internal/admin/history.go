@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -139,8 +140,9 @@ type Rollback struct {
 	RestoredVersion int64 `json:"restored"`          // the version whose limits are in force again
 	DryRun          bool  `json:"dry_run,omitempty"`
 
-	UndoneChanges []Change   `json:"undone"` // the changes after RestoredVersion, the newest first; only fields that the caller may use
-	Fields        []Override `json:"fields"` // the fields that the rollback has written
+	Note          string     `json:"note,omitempty"` // says that the newest change is none of UndoneChanges
+	UndoneChanges []Change   `json:"undone"`         // the changes after RestoredVersion, the newest first; only fields that the caller may use
+	Fields        []Override `json:"fields"`         // the fields that the rollback has written
 }
 
 func (h *handler) rollBack(c *call) answer {
@@ -152,6 +154,14 @@ func (h *handler) rollBack(c *call) answer {
 	if err != nil {
 		return problem(http.StatusConflict, "rollback: %s", err)
 	}
+	note := ""
+	if loads := h.limitsChanges(c); c.version == noVersion && len(loads) > 0 && loads[0].ChangedAt.After(history[0].ChangedAt) {
+		note = fmt.Sprintf("the newest change came from %s at %s, and a rollback leaves it in force. To undo it, restore it there",
+			map[string]string{"file": "a limits file", "xds": "the xDS server"}[loads[0].Author], loads[0].ChangedAt.UTC().Format(time.RFC3339))
+		if !c.isDryRun && !c.isForced {
+			return problem(http.StatusConflict, "rollback: %s. To undo the last change at run time in its place, give --to %d; --dry-run shows it", note, version)
+		}
+	}
 	for i, write := range writes {
 		if refusal := c.fieldRefusal(write.Field); refusal != "" {
 			h.audit(c, "rollback", "outcome", "refused", "problem", refusal)
@@ -161,7 +171,7 @@ func (h *handler) rollBack(c *call) answer {
 			writes[i].Condition = changes.Condition{}
 		}
 	}
-	rollback := Rollback{RestoredVersion: version, DryRun: c.isDryRun, UndoneChanges: []Change{}, Fields: []Override{}}
+	rollback := Rollback{RestoredVersion: version, DryRun: c.isDryRun, Note: note, UndoneChanges: []Change{}, Fields: []Override{}}
 	for i := range history {
 		if history[i].Version <= version {
 			break
@@ -293,7 +303,7 @@ func newStatus(replicas []changes.Replica, l *List) Status {
 		case r.Limits != usualLimits:
 			state = OtherLimits
 		}
-		s.Replicas = append(s.Replicas, Replica{r, r.SeenAgo.Seconds(), state})
+		s.Replicas = append(s.Replicas, Replica{r, r.TimeSinceReport.Seconds(), state})
 	}
 	return s
 }

@@ -148,6 +148,36 @@ func TestHistoryAndRollbackNeedTheStore(t *testing.T) {
 	assert.Equal(t, http.StatusServiceUnavailable, r.callURL("POST", "/admin/rollback", "", nil))
 }
 
+func TestRollbackSaysThatANewerLimitsFileStays(t *testing.T) {
+	var versions []changes.LimitsVersion
+	r := newTestAPI(t, func(o *admin.Options) {
+		o.LimitsVersions = func(context.Context) ([]changes.LimitsVersion, error) { return versions, nil }
+	})
+	var a struct {
+		Problems []string
+		Note     string
+		Undone   []admin.Change
+	}
+	require.Equal(t, http.StatusConflict, r.callURL("POST", "/admin/rollback", "", &a))
+	assert.Contains(t, a.Problems[0], "to undo a change of a limits file, restore the file")
+
+	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"factor": 2}`, nil))
+	versions = []changes.LimitsVersion{
+		{LoadedAt: time.Now().Add(time.Minute), Source: "file", Limits: map[string]string{"shop > tenant": "0 per minute"}},
+		{LoadedAt: time.Now().Add(-time.Hour), Source: "file", Limits: map[string]string{"shop > tenant": "100 per minute"}},
+	}
+	require.Equal(t, http.StatusConflict, r.callURL("POST", "/admin/rollback", "", &a))
+	assert.Contains(t, a.Problems[0], "the newest change came from a limits file at ")
+	assert.Contains(t, a.Problems[0], "give --to 0; --dry-run shows it")
+	require.Equal(t, http.StatusOK, r.callURL("POST", "/admin/rollback?dry_run=true", "", &a))
+	assert.Contains(t, a.Note, "a rollback leaves it in force")
+	assert.Len(t, a.Undone, 1)
+	assert.Len(t, r.overrides.States(), 1, "nothing was undone")
+	code, _ := r.rollBack("version=0")
+	assert.Equal(t, http.StatusOK, code)
+	assert.Empty(t, r.overrides.States())
+}
+
 func TestHistoryHasChangesOfLimitsFiles(t *testing.T) {
 	start := time.Now()
 	version := func(minute int, limits map[string]string) changes.LimitsVersion {

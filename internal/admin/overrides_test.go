@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"regexp"
 	"strings"
 	"sync"
@@ -158,6 +159,37 @@ func TestInvalidOverrideIsNotStored(t *testing.T) {
 		assert.Contains(t, text, "body: want at most 65536 bytes")
 		assert.Empty(t, r.overrides.States())
 	})
+}
+
+func TestValueWithoutEndIsNotLostToAValueWithAnEnd(t *testing.T) {
+	endless, timed := `{"factor": 10}`, `{"factor": 2, "expires_at": "2090-01-01T00:00:00Z"}`
+	for name, c := range map[string]struct {
+		path, target, old, new, query string
+		want                          int
+	}{
+		"override":              {"overrides", acme, endless, timed, "", http.StatusPreconditionFailed},
+		"dry run":               {"overrides", acme, endless, timed, "&dry_run=true", http.StatusPreconditionFailed},
+		"with replace":          {"overrides", acme, endless, timed, "&replace=true", http.StatusOK},
+		"both without an end":   {"overrides", acme, endless, `{"factor": 3}`, "", http.StatusOK},
+		"both with an end":      {"overrides", acme, timed, timed, "", http.StatusOK},
+		"another target":        {"overrides", "shop|tenant=other", endless, timed, "", http.StatusOK},
+		"switch without an end": {"switches", "shop", `{}`, `{"expires_at": "2090-01-01T00:00:00Z"}`, "", http.StatusOK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newTestAPI(t)
+			oldTarget := c.target
+			if name == "another target" {
+				oldTarget = acme
+			}
+			require.Equal(t, http.StatusOK, r.call("PUT", c.path, oldTarget, c.old, nil))
+			var conflict admin.Conflict
+			assert.Equal(t, c.want, r.callURL("PUT", "/admin/"+c.path+"?target="+url.QueryEscape(c.target)+c.query, c.new, &conflict))
+			if c.want != http.StatusOK {
+				assert.Contains(t, conflict.Problems[0], `its value {"factor": 10} has no end`)
+				assert.JSONEq(t, c.old, override.WithoutAuthor(r.overrides.States()[0].Value))
+			}
+		})
+	}
 }
 
 func TestDryRunStoresNothing(t *testing.T) {

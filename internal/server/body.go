@@ -67,8 +67,8 @@ func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error
 	default:
 		return nil, errManyLargeBodies
 	}
-	rest, err := io.ReadAll(reader)
-	return append(body, rest...), err
+	lastBytes, err := io.ReadAll(reader)
+	return append(body, lastBytes...), err
 }
 
 func (b *bodyReader) handler(next BodyHandler) http.Handler {

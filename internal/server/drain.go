@@ -56,9 +56,9 @@ const maxQuietTime = time.Second
 func (s *Server) serveDuringDelay(delay time.Duration) {
 	quietTime := min(maxQuietTime, delay/2)
 	time.Sleep(delay - quietTime)
-	totalBefore := s.calls.total.Load()
+	totalAtQuietStart := s.calls.total.Load()
 	time.Sleep(quietTime)
-	if lateCalls := s.calls.total.Load() - totalBefore; lateCalls > 0 {
+	if lateCalls := s.calls.total.Load() - totalAtQuietStart; lateCalls > 0 {
 		s.options.Log.Warn("calls still arrive at the end of the drain delay",
 			"reason", "clients reconnect only now, or DRAIN_DELAY is too short", "calls", lateCalls, "in", quietTime, "drain_delay", delay)
 	}

@@ -64,8 +64,8 @@ func (j *jsonHandler) ServeBody(w http.ResponseWriter, r *http.Request, body []b
 	}
 	ctx := r.Context()
 	if ids := r.Header[holdHeader]; len(ids) > 0 {
-		sent, _ := metadata.FromIncomingContext(ctx)
-		ctx = metadata.NewIncomingContext(ctx, metadata.Join(sent, metadata.MD{limit.HoldKey: ids}))
+		callerMetadata, _ := metadata.FromIncomingContext(ctx)
+		ctx = metadata.NewIncomingContext(ctx, metadata.Join(callerMetadata, metadata.MD{limit.HoldKey: ids}))
 	}
 	resp, err := j.service.ShouldRateLimit(ctx, &req)
 	if err != nil {

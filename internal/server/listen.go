@@ -50,15 +50,15 @@ func listenTCP(a Addr) (net.Listener, error) {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return l, err
 	}
-	program, step := ListeningProgram(a.Port), "end this program"
+	program, nextStep := ListeningProgram(a.Port), "end this program"
 	name, _, _ := strings.Cut(program, " ")
 	switch name {
 	case "":
-		program, step = "another program", fmt.Sprintf("end it (lsof -i :%d shows it)", a.Port)
+		program, nextStep = "another program", fmt.Sprintf("end it (lsof -i :%d shows it)", a.Port)
 	case "rls", "rlsd", "ratelimit":
-		step = "wait for its end if it drains (at most DRAIN_DELAY + DRAIN_TIMEOUT)"
+		nextStep = "wait for its end if it drains (at most DRAIN_DELAY + DRAIN_TIMEOUT)"
 	}
-	return nil, fmt.Errorf("%s: %w by %s; %s, or change %s", a, syscall.EADDRINUSE, program, step, cmp.Or(a.Setting, "the port"))
+	return nil, fmt.Errorf("%s: %w by %s; %s, or change %s", a, syscall.EADDRINUSE, program, nextStep, cmp.Or(a.Setting, "the port"))
 }
 
 // ListeningProgram returns the program that listens on a TCP port, such as "rls (process 4711)". It finds only programs of

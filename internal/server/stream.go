@@ -15,7 +15,7 @@ import (
 // maxPeerStreamBytes bounds the bytes that the streams of one IP address receive in a second.
 const maxPeerStreamBytes = 4 << 20
 
-// decodedGrowth is how much larger than its encoding a message can be in memory, in the worst case.
+// decodedGrowth bounds the memory of a decoded message: at most decodedGrowth times the size of the encoded message.
 const decodedGrowth = 16
 
 // boundedStream is a stream of a client that sends many messages. A message waits for answerBounds before the stream decodes

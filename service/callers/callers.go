@@ -1,6 +1,6 @@
 // Package callers names the caller of a call, bounds the calls of each caller in a second, and decides which domains a
-// caller may use. The last decision depends on the names in the client certificate of the caller: URIs, DNS names and the
-// common name. A file binds these names to domains.
+// caller may use. A client certificate has names: URIs, DNS names and the common name. A file binds these names to the
+// domains that their callers may use.
 package callers
 
 import (

@@ -44,8 +44,8 @@ func appendCallerName(b []byte, ctx context.Context, header string) []byte {
 		return b
 	}
 	if cert := certificateOf(p); cert != nil {
-		if withName := appendCertificateName(b, cert); len(withName) > len(b) {
-			return withName
+		if bytesWithName := appendCertificateName(b, cert); len(bytesWithName) > len(b) {
+			return bytesWithName
 		}
 	}
 	return appendAddress(b, p)

@@ -14,12 +14,12 @@ import (
 // RateBound bounds the calls of each caller in a second. A caller is known by the name that it sends, or else by the name
 // in its client certificate, or else by its address. RateBound is safe for concurrent use.
 type RateBound struct {
-	perSecond int
-	header    string // has the name that a caller sends
-	refusal   error  // does not name the caller, because the decision log can have only hashes of callers
-	onRefusal func(caller string)
-	seed      maphash.Seed
-	stripes   [callerStripes]callerStripe
+	maxCallsPerSecond int
+	header            string // has the name that a caller sends
+	refusal           error  // does not name the caller, because the decision log can have only hashes of callers
+	onRefusal         func(caller string)
+	seed              maphash.Seed
+	stripes           [callerStripes]callerStripe
 }
 
 // These constants bound the memory of a RateBound to about a megabyte.
@@ -34,11 +34,11 @@ type callerStripe struct {
 	limiters map[uint64]*rate.Limiter // the key is the hash of the caller
 }
 
-// NewRateBound returns a RateBound that admits perSecond calls of a caller in a second. A caller that paused can send the
+// NewRateBound returns a RateBound that admits maxCallsPerSecond calls of a caller in a second. A caller that paused can send the
 // calls of one second at once. header is as in AppendCaller. The RateBound calls onRefusal for each refused call.
-func NewRateBound(perSecond int, header string, onRefusal func(caller string)) *RateBound {
-	refusal := status.Errorf(codes.ResourceExhausted, "calls of this caller: got more than %d in a second, want at most %[1]d (MAX_CALLER_CALLS_PER_SECOND)", perSecond)
-	b := &RateBound{perSecond: perSecond, header: header, refusal: refusal, onRefusal: onRefusal, seed: maphash.MakeSeed()}
+func NewRateBound(maxCallsPerSecond int, header string, onRefusal func(caller string)) *RateBound {
+	refusal := status.Errorf(codes.ResourceExhausted, "calls of this caller: got more than %d in a second, want at most %[1]d (MAX_CALLER_CALLS_PER_SECOND)", maxCallsPerSecond)
+	b := &RateBound{maxCallsPerSecond: maxCallsPerSecond, header: header, refusal: refusal, onRefusal: onRefusal, seed: maphash.MakeSeed()}
 	for i := range b.stripes {
 		b.stripes[i].limiters = map[uint64]*rate.Limiter{}
 	}
@@ -65,7 +65,7 @@ func (b *RateBound) limiterOf(caller uint64, now time.Time) *rate.Limiter {
 		if len(stripe.limiters) >= maxStripeCallers {
 			stripe.removeCallers(now)
 		}
-		limiter = rate.NewLimiter(rate.Limit(b.perSecond), b.perSecond)
+		limiter = rate.NewLimiter(rate.Limit(b.maxCallsPerSecond), b.maxCallsPerSecond)
 		stripe.limiters[caller] = limiter
 	}
 	return limiter

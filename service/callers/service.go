@@ -16,16 +16,16 @@ import (
 // Service answers only calls with a domain that the caller may use.
 type Service struct {
 	rlsv3.UnimplementedRateLimitServiceServer
-	inner     rlsv3.RateLimitServiceServer // answers the calls that are not refused
-	file      *File
-	onRefusal func()
-	log       *slog.Logger
-	logRate   *rate.Limiter // bounds the log lines about refused calls to one per minute
+	nextService rlsv3.RateLimitServiceServer // answers the calls that are not refused
+	file        *File
+	onRefusal   func()
+	log         *slog.Logger
+	logRate     *rate.Limiter // bounds the log lines about refused calls to one per minute
 }
 
-// NewService returns a Service in front of inner. The Service calls onRefusal for each refused call.
-func NewService(inner rlsv3.RateLimitServiceServer, file *File, onRefusal func(), log *slog.Logger) *Service {
-	return &Service{inner: inner, file: file, onRefusal: onRefusal, log: log, logRate: rate.NewLimiter(rate.Every(time.Minute), 1)}
+// NewService returns a Service in front of nextService. The Service calls onRefusal for each refused call.
+func NewService(nextService rlsv3.RateLimitServiceServer, file *File, onRefusal func(), log *slog.Logger) *Service {
+	return &Service{nextService: nextService, file: file, onRefusal: onRefusal, log: log, logRate: rate.NewLimiter(rate.Every(time.Minute), 1)}
 }
 
 // ShouldRateLimit implements rlsv3.RateLimitServiceServer.
@@ -33,7 +33,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 	if err := s.CheckDomain(ctx, req.GetDomain()); err != nil {
 		return nil, err
 	}
-	return s.inner.ShouldRateLimit(ctx, req)
+	return s.nextService.ShouldRateLimit(ctx, req)
 }
 
 // CheckDomain returns nil if the caller of ctx may use domain. Otherwise it calls onRefusal and returns PERMISSION_DENIED.
@@ -47,13 +47,13 @@ func (s *Service) CheckDomain(ctx context.Context, domain string) error {
 	}
 	s.onRefusal()
 	if s.logRate.Allow() {
-		s.log.Warn("call refused; CALLER_DOMAINS_FILE does not bind the caller to the domain", "domain", domain, "caller", names(cert), "from", string(AppendCaller(nil, ctx, "")))
+		s.log.Warn("call refused; CALLER_DOMAINS_FILE does not bind the caller to the domain", "domain", domain, "caller", certificateNames(cert), "from", string(AppendCaller(nil, ctx, "")))
 	}
-	return status.Errorf(codes.PermissionDenied, "domain %q: the caller may not use this domain; got %s", domain, names(cert))
+	return status.Errorf(codes.PermissionDenied, "domain %q: the caller may not use this domain; got %s", domain, certificateNames(cert))
 }
 
-// names returns the names in c for messages: "certificate of uri=… dns=…".
-func names(c *x509.Certificate) string {
+// certificateNames returns the names in c for messages: "certificate of uri=… dns=…".
+func certificateNames(c *x509.Certificate) string {
 	if c == nil {
 		return "no client certificate"
 	}

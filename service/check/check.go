@@ -139,7 +139,7 @@ func (h *Handler) newRequest(ctx context.Context, c *Check) (*rlsv3.RateLimitReq
 	return &rlsv3.RateLimitRequest{Domain: c.Domain, Descriptors: []*ratelimitv3.RateLimitDescriptor{d}}, nil
 }
 
-func newAnswer(c *service.Call, withRule bool) Answer {
+func newAnswer(c *service.Call, includesRule bool) Answer {
 	if c.Err != nil {
 		return Answer{Code: Failed, Error: newError(c.Err)}
 	}
@@ -147,7 +147,7 @@ func newAnswer(c *service.Call, withRule bool) Answer {
 	if c.Response.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT {
 		a.Code = OverLimit
 	}
-	if rule := c.Rules[0]; withRule && rule != nil {
+	if rule := c.Rules[0]; includesRule && rule != nil {
 		a.Rule = rule.Path
 	}
 	d, ok := c.DescriptorDecision(0)

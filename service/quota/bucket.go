@@ -135,8 +135,8 @@ func entriesOf(id map[string]string, order []string) []*ratelimitv3.RateLimitDes
 // evaluate finds the answer for b in the limits in force. It sends a changed answer, or makes the next tick update the
 // group.
 func (s *Service) evaluate(b *bucket) {
-	found, key, answer := s.match(b)
-	if found == nil {
+	foundRule, key, answer := s.match(b)
+	if foundRule == nil {
 		if b.group != nil {
 			s.leaveGroup(b)
 		}
@@ -151,11 +151,11 @@ func (s *Service) evaluate(b *bucket) {
 		s.leaveGroup(b)
 		if !s.joinGroup(b, key) {
 			b.rule = denyAll
-			s.refuse(b, found.Path)
+			s.refuse(b, foundRule.Path)
 			return
 		}
 	}
-	b.group.setRule(found)
+	b.group.setRule(foundRule)
 	s.markDue(b.group)
 }
 
@@ -170,21 +170,21 @@ func (s *Service) match(b *bucket) (_ *descriptors.Rule, key string, _ rule) {
 	}
 	entries := entriesOf(b.id.GetBucket(), domain.Source().QuotaOrder)
 	var budget descriptors.Budget
-	found := domain.MatchWithin(&budget, entries)
+	foundRule := domain.MatchWithBudget(&budget, entries)
 	switch {
-	case found == domain.UntestedRule():
+	case foundRule == domain.UntestedRule():
 		return nil, "", denyAll
-	case found == nil || found.Quota == nil || found.IsUnlimited() || len(found.Limits) != 1:
+	case foundRule == nil || foundRule.Quota == nil || foundRule.IsUnlimited() || len(foundRule.Limits) != 1:
 		return nil, "", allowAll
 	}
-	name := found.AppendKey(nil, b.domain, entries)
+	name := foundRule.AppendKey(nil, b.domain, entries)
 	switch {
-	case found.InShadow(name):
+	case foundRule.IsShadowed(name):
 		return nil, "", allowAll
-	case found.Limits[0].Requests == 0:
+	case foundRule.Limits[0].Requests == 0:
 		return nil, "", denyAll
 	}
-	return found, string(name), noAnswer
+	return foundRule, string(name), noAnswer
 }
 
 // sendRule sends the answer without a share.

@@ -13,8 +13,8 @@ import (
 // group has the buckets of this replica that share a counter.
 type group struct {
 	key     string
-	hash    uint64 // of key
-	path    string // of the rule
+	hash    uint64 // the hash of key
+	path    string // the path of the rule
 	limit   division.Limit
 	failure limit.FailureMode
 	ratio   float64 // the part of the limit that this replica divides while the store fails
@@ -88,8 +88,8 @@ const (
 func limitOf(l *limit.Limit, r *descriptors.Rule) division.Limit {
 	requests, period := l.Max(), l.Period()
 	interval := int64(minInterval)
-	if needed := (minTokens*period + requests - 1) / requests; needed > interval {
-		interval = (needed + minInterval - 1) / minInterval * minInterval
+	if neededInterval := (minTokens*period + requests - 1) / requests; neededInterval > interval {
+		interval = (neededInterval + minInterval - 1) / minInterval * minInterval
 	}
 	tokens := float64(requests) * float64(interval) / float64(period)
 	if tokens > maxTokens {

@@ -35,7 +35,7 @@ func newTestStream(t *testing.T, change func(*Options)) (*Service, *stream) {
 	}
 	s := New(o)
 	s.followLimits()
-	return s, &stream{client: s.join("10.0.0.1"), domain: "shop", buckets: map[string]*bucket{}, wake: make(chan struct{}, 1), waiting: map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction{}}
+	return s, &stream{client: s.join("10.0.0.1"), domain: "shop", buckets: map[string]*bucket{}, wake: make(chan struct{}, 1), waitingActions: map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction{}}
 }
 
 // newTestGroup returns a group of buckets with the holders 1, 2 and so on. now is the time of its last update.
@@ -50,8 +50,8 @@ func newTestGroup(now time.Time, buckets ...*bucket) *group {
 
 // strategy returns the strategy of the only waiting action of st.
 func strategy(t *testing.T, st *stream) *typev3.RateLimitStrategy {
-	require.Len(t, st.waiting, 1)
-	for _, action := range st.waiting {
+	require.Len(t, st.waitingActions, 1)
+	for _, action := range st.waitingActions {
 		return action.GetQuotaAssignmentAction().GetRateLimitStrategy()
 	}
 	return nil

@@ -65,7 +65,7 @@ type Service struct {
 	departures []departure
 	groups     map[string]*group // the key is the name of the counter
 	due        []*group          // the groups that the next tick updates
-	turn       int64             // of the last group that was updated
+	turn       int64             // the turn of the last group that was updated
 	lastStore  time.Time         // the last successful update of any group
 	nextIdle   time.Time         // the next search for idle buckets
 	counts     Counts
@@ -73,7 +73,7 @@ type Service struct {
 
 // Counts are the counts since the start.
 type Counts struct {
-	Updates   uint64        // stored updates of groups
+	Updates   uint64        // updates of groups that the store took in time
 	Failures  uint64        // updates that the store did not take in time
 	Conflicts uint64        // updates that started again, because another replica was faster
 	Ignored   uint64        // reports without a valid bucket id, or beyond the bounds of MaxBuckets and MaxHolders

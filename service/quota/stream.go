@@ -20,26 +20,26 @@ type connection = grpc.BidiStreamingServer[rlqsv3.RateLimitQuotaUsageReports, rl
 // stream is the stream of one Envoy.
 type stream struct {
 	conn    connection
-	address string             // of the Envoy
+	address string             // the address of the Envoy
 	client  *client            // has all streams of the IP address
 	domain  string             // the domain of the last report
 	buckets map[string]*bucket // guarded by the mutex of the Service
 
 	sendingSince atomic.Int64  // the time at which the current Send began, in nanoseconds since 1970; 0 without a Send
-	wake         chan struct{} // has an element if waiting is not empty
+	wake         chan struct{} // has an element if waitingActions is not empty
 
-	mu      sync.Mutex                                             // guards waiting
-	waiting map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction // the newest action for each bucket that was not sent
+	mu             sync.Mutex                                             // guards waitingActions
+	waitingActions map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction // the newest action for each bucket that was not sent
 }
 
-// maxSendTime bounds the time of a Send. A client that does not read loses its stream. Its assignments have expired then.
+// maxSendTime bounds the time of a Send. A client that does not read loses its stream. At this time, its grants have expired.
 const maxSendTime = 15 * time.Second
 
 // StreamRateLimitQuotas implements rlqsv3.RateLimitQuotaServiceServer.
 func (s *Service) StreamRateLimitQuotas(conn connection) error {
 	st := &stream{
 		conn: conn, address: "unknown", buckets: map[string]*bucket{}, wake: make(chan struct{}, 1),
-		waiting: map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction{},
+		waitingActions: map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction{},
 	}
 	ctx := conn.Context()
 	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
@@ -108,11 +108,11 @@ func (st *stream) send() error {
 			return st.conn.Context().Err()
 		}
 		st.mu.Lock()
-		waiting := st.waiting
-		st.waiting = map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction{}
+		actions := st.waitingActions
+		st.waitingActions = map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction{}
 		st.mu.Unlock()
 		response := &rlqsv3.RateLimitQuotaResponse{}
-		for _, action := range waiting {
+		for _, action := range actions {
 			response.BucketAction = append(response.BucketAction, action)
 		}
 		st.sendingSince.Store(time.Now().UnixNano())
@@ -127,7 +127,7 @@ func (st *stream) send() error {
 func (st *stream) queue(b *bucket, action *rlqsv3.RateLimitQuotaResponse_BucketAction) {
 	action.BucketId = b.id
 	st.mu.Lock()
-	st.waiting[b.key] = action
+	st.waitingActions[b.key] = action
 	st.mu.Unlock()
 	st.wakeSender()
 }
@@ -168,7 +168,7 @@ func (s *Service) report(ctx context.Context, st *stream, m *rlqsv3.RateLimitQuo
 	return nil
 }
 
-// take takes usages. It returns whether one of them is valid.
+// take counts usages in their buckets. It reports whether a usage is valid.
 func (s *Service) take(st *stream, usages []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage, now time.Time) (isTaken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

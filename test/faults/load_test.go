@@ -104,7 +104,7 @@ func (l *load) call(key int) sample {
 	l.limiter.Take(context.Background(), now, hits[:], results[:])
 	s := sample{start: now.Sub(l.startTime), took: time.Since(now), key: uint8(key)}
 	for i, r := range results {
-		s.degraded[i] = r.Degraded()
+		s.degraded[i] = r.IsDegraded()
 		if r.Err != nil {
 			l.failure.CompareAndSwap(nil, &r.Err)
 		}

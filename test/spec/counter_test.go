@@ -29,7 +29,7 @@ type limit struct {
 	leaseWaste   float64
 }
 
-// resetsAtOnce reports whether all hits of a window are forgotten when the window ends.
+// resetsAtWindowEnd reports whether all hits of a window are forgotten when the window ends.
 func (l *limit) resetsAtOnce() bool {
 	return l.algorithm == "fixed_window" || l.algorithm == "first_hit_window"
 }

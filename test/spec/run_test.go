@@ -135,11 +135,11 @@ type answerKey struct{}
 // Answered implements service.Observer.
 func (recorder) Answered(ctx context.Context, c *service.Call) {
 	a := ctx.Value(answerKey{}).(*answer)
-	for i := range c.Decisions() {
+	for i := range c.DecisionCount() {
 		d := c.Decision(i)
 		countDecision(&d)
 		a.places = append(a.places, d.Descriptor)
-		v := verdict{allowed: d.Result.Allowed, remaining: d.Result.Remaining, reset: d.Result.ResetAfter, renewed: d.Result.Held}
+		v := verdict{allowed: d.Result.Allowed, remaining: d.Result.Remaining, reset: d.Result.ResetAfter, renewed: d.Result.HoldExists}
 		if !v.allowed {
 			v.retry = d.Result.RetryAfter
 		}

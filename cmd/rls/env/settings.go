@@ -68,7 +68,7 @@ type Settings struct {
 	DebugTLSCert         string      `envconfig:"DEBUG_TLS_CERT" only:"rls" desc:"PEM file of a certificate chain. If set, the debug listener uses TLS. The service reads the files again when they change."`
 	DebugTLSKey          string      `envconfig:"DEBUG_TLS_KEY" only:"rls" desc:"PEM file of the key of DEBUG_TLS_CERT."`
 	DebugTLSClientCACert string      `envconfig:"DEBUG_TLS_CLIENT_CACERT" only:"rls" desc:"PEM file of certificate authorities. Clients with a certificate that one of these authorities has signed can use the admin API. The other pages need no certificate."`
-	AdminTokens          adminTokens `envconfig:"ADMIN_TOKEN" only:"rls" secret:"true" desc:"Turns on the admin API on the debug listener (docs/overrides.md). The value is a token, or a list name:token,name:token. The audit log shows the names. The commands rls limits and rls reset send the first token."`
+	AdminTokens          adminTokens `envconfig:"ADMIN_TOKEN" only:"rls" secret:"true" desc:"Turns on the admin API on the debug listener (docs/overrides.md). The value is a token, or a list name:token,name:token. The audit log shows the names. The commands rls limits and rls reset send the first token. So start no service in a shell that has your own token: it would accept this token as admin."`
 	AdminTokensFile      string      `envconfig:"ADMIN_TOKENS_FILE" only:"rls" desc:"YAML file of further tokens for the admin API. The file can allow a token only to read, or only to use some domains (docs/overrides.md). The service reads the file again when it changes."`
 
 	UsePrometheus      bool   `envconfig:"USE_PROMETHEUS" default:"false" desc:"Serve metrics at PROMETHEUS_ADDR. The debug listener always serves metrics at /metrics."`

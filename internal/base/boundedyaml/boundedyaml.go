@@ -65,7 +65,7 @@ var ErrEmpty = errors.New("file is empty")
 
 // Document is the first document of a file.
 type Document struct {
-	// Root is the root node. If InPieces is true, Root lacks the items of the list of Open.
+	// Root is the root node. If IsInPieces is true, Root lacks the items of the list of Open.
 	Root *yaml.Node
 
 	// SecondRoot is the root node of the second document of the file; nil if the file has one document.
@@ -169,21 +169,21 @@ func (d *Document) openPieces(head []byte, pieces []piece) error {
 	return err
 }
 
-// InPieces reports whether Items returns the items of the list. Otherwise Root has the items.
-func (d *Document) InPieces() bool { return d.pieces != nil }
+// IsInPieces reports whether Items returns the items of the list. Otherwise Root has the items.
+func (d *Document) IsInPieces() bool { return d.pieces != nil }
 
 // Items parses the pieces of the list, and calls f with the items of each piece until f returns false. If f keeps no nodes,
 // only a few pieces at a time are in memory. The error is a *Problem.
 func (d *Document) Items(f func(items []*yaml.Node) bool) error {
-	if handledItems, err := d.eachPiece(f); err != nil {
+	if handledItems, err := d.forEachPiece(f); err != nil {
 		return d.parseRemainingItems(handledItems, err, f)
 	}
 	return nil
 }
 
-// eachPiece calls f with the items of each piece until f returns false or a piece can't be parsed. handledItems is the
+// forEachPiece calls f with the items of each piece until f returns false or a piece can't be parsed. handledItems is the
 // number of items that f has got.
-func (d *Document) eachPiece(f func(items []*yaml.Node) bool) (handledItems int, err error) {
+func (d *Document) forEachPiece(f func(items []*yaml.Node) bool) (handledItems int, err error) {
 	nextItems := d.parsePiece
 	if d.decoder == nil && d.bounds.Parsers > 1 {
 		var stop func()
@@ -293,7 +293,7 @@ func (c *aliasCounter) size(n *yaml.Node) (int, error) {
 	if n.Anchor == "" {
 		return c.treeSize(n)
 	}
-	nodesBefore, wasBelowAnchor := c.nodes, c.isBelowAnchor
+	oldNodeCount, wasBelowAnchor := c.nodes, c.isBelowAnchor
 	c.anchors[n.Anchor], c.isBelowAnchor = anchor{node: n}, true
 	total, err := c.treeSize(n)
 	c.isBelowAnchor = wasBelowAnchor
@@ -301,7 +301,7 @@ func (c *aliasCounter) size(n *yaml.Node) (int, error) {
 		c.anchors[n.Anchor] = anchor{n, total}
 	}
 	if !wasBelowAnchor {
-		c.anchoredNodes += 1 + c.nodes - nodesBefore
+		c.anchoredNodes += 1 + c.nodes - oldNodeCount
 	}
 	if err == nil && c.anchoredNodes > c.bounds.MaxNodes {
 		err = problemAt(n, "more than %d keys and values have anchors (&); remove the anchors that no alias uses", c.bounds.MaxNodes)

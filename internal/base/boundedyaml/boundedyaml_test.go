@@ -14,7 +14,7 @@ import (
 // smallPieces are bounds that cut a list after each item.
 var smallPieces = Bounds{PieceNodes: 1}
 
-// readItems returns the number of pieces of the field list, and a line such as "2:3 !!strx" for each node of the items.
+// readDescriptorItems returns the number of pieces of the field list, and a line such as "2:3 !!strx" for each node of the items.
 // It checks that three parsers read the same as one parser.
 func readItems(t testing.TB, data string, b Bounds) (lines []string, pieces int, err error) {
 	lines, pieces, err = readItemsOnce(t, data, b)
@@ -31,7 +31,7 @@ func readItemsOnce(t testing.TB, data string, b Bounds) (lines []string, pieces 
 	if err != nil {
 		return nil, 0, err
 	}
-	if !d.InPieces() {
+	if !d.IsInPieces() {
 		return nodeLines(t, listOf(d.Root)), 0, nil
 	}
 	err = d.Items(func(items []*yaml.Node) bool {

@@ -44,18 +44,18 @@ const (
 )
 
 // lineReader returns one line at a time, so the parser reads at most one line after the mistake.
-type lineReader struct{ unread []byte }
+type lineReader struct{ unreadData []byte }
 
 func (r *lineReader) Read(p []byte) (int, error) {
-	if len(r.unread) == 0 {
+	if len(r.unreadData) == 0 {
 		return 0, io.EOF
 	}
-	n := len(r.unread)
-	if end := bytes.IndexByte(r.unread, '\n'); end >= 0 {
+	n := len(r.unreadData)
+	if end := bytes.IndexByte(r.unreadData, '\n'); end >= 0 {
 		n = end + 1
 	}
-	n = copy(p, r.unread[:n])
-	r.unread = r.unread[n:]
+	n = copy(p, r.unreadData[:n])
+	r.unreadData = r.unreadData[n:]
 	return n, nil
 }
 
@@ -65,7 +65,7 @@ func countUnreadBytes(data []byte) int {
 	if err := yaml.NewDecoder(r).Decode(new(yaml.Node)); err == nil || errors.Is(err, io.EOF) {
 		return -1
 	}
-	return len(r.unread)
+	return len(r.unreadData)
 }
 
 type causeFinder struct {
@@ -114,13 +114,13 @@ func (l line) end() int { return l.start + len(l.text) }
 
 // readLines returns the lines with content that the parser has read, from the last to the first.
 func (f *causeFinder) readLines() (lines []line) {
-	for unread := f.data[:len(f.data)-f.unreadBytes]; len(unread) > 0; {
-		start := bytes.LastIndexByte(unread[:len(unread)-1], '\n') + 1
-		text := strings.TrimRight(string(unread[start:]), "\r\n")
+	for readData := f.data[:len(f.data)-f.unreadBytes]; len(readData) > 0; {
+		start := bytes.LastIndexByte(readData[:len(readData)-1], '\n') + 1
+		text := strings.TrimRight(string(readData[start:]), "\r\n")
 		if content := strings.TrimSpace(text); content != "" && content[0] != '#' {
 			lines = append(lines, line{start, text})
 		}
-		unread = unread[:start]
+		readData = readData[:start]
 	}
 	return lines
 }
@@ -142,7 +142,7 @@ const (
 	beforeValue = `(?P<before>.*?(?:[:-] +|[\[{,] *))`
 	badStart    = "[@`%&*!|>]"
 
-	unquoted = "a value can't start with $first unless it is in quotes; want '$at'"
+	unquotedReason = "a value can't start with $first unless it is in quotes; want '$at'"
 )
 
 var linePatterns = []pattern{
@@ -153,8 +153,8 @@ var linePatterns = []pattern{
 	newPattern(`^(?P<before> *(?:- +)*)(?P<at>-)(?P<item>[A-Za-z_].*:.*)$`, "no space after the - of -$item; want - $item", "${before}- ${item}"),
 	newPattern(`^(?P<indent> *)(?P<key>[\w.-]+:) +(?P<at>- .*)$`,
 		"an item of a list is in the line of its key; want it in the next line", "${indent}${key}\n${indent}  ${at}"),
-	newPattern(`^(?P<before> *(?:- +)*(?:[\w.-]+: +)?)(?P<at>(?P<first>`+badStart+`).*|(?P<first>[\[{]).*[\]}][^\s\]},:#].*)$`, unquoted, "${before}'${at}'"),
-	newPattern("^"+beforeValue+`(?P<at>(?P<first>`+badStart+`)[^,\]}]*)(?P<after>.*)$`, unquoted, "${before}'${at}'${after}"),
+	newPattern(`^(?P<before> *(?:- +)*(?:[\w.-]+: +)?)(?P<at>(?P<first>`+badStart+`).*|(?P<first>[\[{]).*[\]}][^\s\]},:#].*)$`, unquotedReason, "${before}'${at}'"),
+	newPattern("^"+beforeValue+`(?P<at>(?P<first>`+badStart+`)[^,\]}]*)(?P<after>.*)$`, unquotedReason, "${before}'${at}'${after}"),
 	newPattern(`^(?P<before>.*?: +)(?P<start>[^"'\s:,\[{|>&*!][^:,]*)(?P<at>:)(?P<end> [^,\]}]*)?(?P<after>[,\]} ].*)?$`,
 		"the text has a second colon; want quotes: '$start:$end'", "${before}${start}${end}${after}"),
 	newPattern(`^(?P<before> *(?:- +)*)(?P<at>[\w.-]+) *$`, "no colon after $at; want key: value", "${before}${at}:"),
@@ -255,10 +255,10 @@ func (f *causeFinder) tryBrackets(start int) bool {
 			if len(openBrackets) == 0 {
 				return f.tryEdit(i, edit{i, i + 1, ""}, fmt.Sprintf("%c has no opening bracket or quote before it; remove it, or put the value into quotes", c))
 			}
-			innermost := openBrackets[len(openBrackets)-1]
-			if want := closingBracket(f.data[innermost]); want != string(c) {
-				reason := fmt.Sprintf("%c opens here, and %c in line %d closes it; want %s", f.data[innermost], c, f.lineNumber(i), want)
-				return f.tryEdit(innermost, edit{i, i, want}, reason) || f.tryEdit(innermost, edit{i, i + 1, want}, reason)
+			innermostBracket := openBrackets[len(openBrackets)-1]
+			if want := closingBracket(f.data[innermostBracket]); want != string(c) {
+				reason := fmt.Sprintf("%c opens here, and %c in line %d closes it; want %s", f.data[innermostBracket], c, f.lineNumber(i), want)
+				return f.tryEdit(innermostBracket, edit{i, i, want}, reason) || f.tryEdit(innermostBracket, edit{i, i + 1, want}, reason)
 			}
 			openBrackets = openBrackets[:len(openBrackets)-1]
 		}
@@ -266,17 +266,17 @@ func (f *causeFinder) tryBrackets(start int) bool {
 	if len(openBrackets) == 0 {
 		return false
 	}
-	closing := ""
+	closingText := ""
 	for _, offset := range slices.Backward(openBrackets) {
-		closing += closingBracket(f.data[offset])
+		closingText += closingBracket(f.data[offset])
 	}
-	innermost := openBrackets[len(openBrackets)-1]
-	reason := fmt.Sprintf("%c opens here and is not closed; want %s", f.data[innermost], closingBracket(f.data[innermost]))
+	innermostBracket := openBrackets[len(openBrackets)-1]
+	reason := fmt.Sprintf("%c opens here and is not closed; want %s", f.data[innermostBracket], closingBracket(f.data[innermostBracket]))
 	end := len(f.data)
-	if i := bytes.IndexAny(f.data[innermost:], "\r\n"); i >= 0 {
-		end = innermost + i
+	if i := bytes.IndexAny(f.data[innermostBracket:], "\r\n"); i >= 0 {
+		end = innermostBracket + i
 	}
-	return f.tryEdit(innermost, edit{end, end, closing}, reason) || f.tryEdit(innermost, edit{len(f.data), len(f.data), closing}, reason)
+	return f.tryEdit(innermostBracket, edit{end, end, closingText}, reason) || f.tryEdit(innermostBracket, edit{len(f.data), len(f.data), closingText}, reason)
 }
 
 func closingBracket(open byte) string {

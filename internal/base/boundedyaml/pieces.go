@@ -25,15 +25,15 @@ func cutList(data []byte, field string, pieceNodes int) (head []byte, pieces []p
 	if start == nil {
 		return nil, nil, false
 	}
-	head, rest := data[:start[1]], data[start[1]:]
+	head, remainingData := data[:start[1]], data[start[1]:]
 	line := 1 + bytes.Count(head, []byte("\n"))
 	indent := -1 // the indentation of the items; -1 before the first item
-	currentPiece := piece{rest[:0], line}
+	currentPiece := piece{remainingData[:0], line}
 	nodes := 0
-	for len(rest) > 0 {
-		text := rest // the next line
-		if end := bytes.IndexByte(rest, '\n'); end >= 0 {
-			text = rest[:end+1]
+	for len(remainingData) > 0 {
+		text := remainingData // the next line
+		if end := bytes.IndexByte(remainingData, '\n'); end >= 0 {
+			text = remainingData[:end+1]
 		}
 		content := bytes.TrimLeft(text, " ") // the line without its indentation
 		column := len(text) - len(content)
@@ -46,13 +46,13 @@ func cutList(data []byte, field string, pieceNodes int) (head []byte, pieces []p
 			return nil, nil, false
 		case column == indent && nodes >= pieceNodes:
 			pieces = append(pieces, currentPiece)
-			currentPiece = piece{rest[:0], line}
+			currentPiece = piece{remainingData[:0], line}
 			nodes = 0
 		}
 		count, _ := countNodes(text, len(text)*2+1)
 		nodes += count - 1
 		currentPiece.data = currentPiece.data[:len(currentPiece.data)+len(text)]
-		rest = rest[len(text):]
+		remainingData = remainingData[len(text):]
 		line++
 	}
 	return head, append(pieces, currentPiece), indent >= 0

@@ -163,30 +163,30 @@ func Nearest(s string, names []string) string {
 	if maxBytes := 64; len(s) > maxBytes {
 		return ""
 	}
-	nearest, smallestDistance := "", 1+max(2, len(s)/3)
+	nearestName, smallestDistance := "", 1+max(2, len(s)/3)
 	for _, name := range names {
 		distance := levenshtein.ComputeDistance(strings.ToLower(s), name)
 		if isSimilar := distance <= len(name)/2; isSimilar && distance < smallestDistance {
-			nearest, smallestDistance = name, distance
+			nearestName, smallestDistance = name, distance
 		}
 	}
-	return nearest
+	return nearestName
 }
 
 // OneOf returns names as a choice, and adds the name that the author of s probably meant: "read or write; did you mean
 // write?"
 func OneOf(s string, names []string) string {
-	if nearest := Nearest(s, names); nearest != "" {
-		return JoinOr(names) + "; did you mean " + nearest + "?"
+	if nearestName := Nearest(s, names); nearestName != "" {
+		return JoinOr(names) + "; did you mean " + nearestName + "?"
 	}
 	return JoinOr(names)
 }
 
 // JoinOr returns names in words: "a, b or c".
 func JoinOr(names []string) string {
-	last := len(names) - 1
-	if last < 1 {
+	lastIndex := len(names) - 1
+	if lastIndex < 1 {
 		return strings.Join(names, "")
 	}
-	return strings.Join(names[:last], ", ") + " or " + names[last]
+	return strings.Join(names[:lastIndex], ", ") + " or " + names[lastIndex]
 }

@@ -30,7 +30,7 @@ type Reader struct {
 
 // File is a file to read.
 type File struct {
-	Name     string // names the file in problems; usually a path
+	Name     string // the name of the file in problems, usually a path
 	Data     []byte
 	MaxBytes int
 

@@ -156,7 +156,7 @@ func TestRejectedCandidateKeepsTheLastGoodCandidate(t *testing.T) {
 	candidate.Follow(t.Context(), updates{{Limits: limitsOf(t, "7")}, rejected}, log)
 	assert.Contains(t, out.String(), "candidate limits rejected; the last good candidate is still evaluated")
 	assert.EqualError(t, candidate.Status().Problem, "limits.yaml:3: mistake")
-	assert.Equal(t, 1, candidate.Store().Load().Rules())
+	assert.Equal(t, 1, candidate.Store().Load().RuleCount())
 	candidate.Follow(t.Context(), updates{{}}, log)
 	assert.NoError(t, candidate.Status().Problem)
 	candidate.Follow(t.Context(), updates{{Limits: limitsOf(t, "8")}}, log)

@@ -28,7 +28,7 @@ func (c *Candidate) Follow(ctx context.Context, s source.Source, log *slog.Logge
 		config := descriptors.Compile(update.Limits)
 		c.store.Set(config)
 		c.stats.reset(time.Now())
-		log.Info("candidate limits evaluated", "rules", config.Rules())
+		log.Info("candidate limits evaluated", "rules", config.RuleCount())
 		return nil
 	})
 }

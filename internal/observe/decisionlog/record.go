@@ -107,7 +107,7 @@ func newOutcomes(c *service.Call) outcome { return outcome{call: c, descriptorIn
 // advance moves o to the next outcome of the call. It reports false after the last outcome.
 func (o *outcome) advance() bool {
 	c := o.call
-	hasNextDecision := o.decisionsRead < c.Decisions()
+	hasNextDecision := o.decisionsRead < c.DecisionCount()
 	if hasNextDecision {
 		o.decision = c.Decision(o.decisionsRead)
 	}
@@ -222,7 +222,7 @@ func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 		return r
 	}
 	r.Remaining = max(d.Result.Remaining, 0)
-	if r.Degraded = d.Result.Degraded(); r.Degraded {
+	if r.Degraded = d.Result.IsDegraded(); r.Degraded {
 		r.Reason, r.Mode = d.Result.Reason.String(), d.Result.Mode.String()
 	}
 	return r

@@ -58,7 +58,7 @@ func (o limitsObserver) LimitsChanged(c reload.LimitsChange) {
 	}
 	counters := ""
 	if len(c.Changed) > 0 {
-		counters = map[bool]string{true: "new", false: "kept"}[c.NewCounters]
+		counters = map[bool]string{true: "new", false: "kept"}[c.HasNewCounters]
 	}
 	o.Add(timeline.Event{Time: c.Time, Kind: timeline.Reload, Text: text, Attrs: details(
 		"source", c.Cause, "rules", c.Rules, "added", valuesText(&c, c.Added), "changed", valuesText(&c, c.Changed), "removed", valuesText(&c, c.Removed), "counters", counters,
@@ -68,13 +68,7 @@ func (o limitsObserver) LimitsChanged(c reload.LimitsChange) {
 // valuesText returns a line for each of the first ten paths, with the old and the new limits of the path.
 func valuesText(c *reload.LimitsChange, paths []string) string {
 	const maxPaths = 10
-	var lines []string
-	for _, v := range c.Values {
-		if len(lines) < maxPaths && slices.Contains(paths, v.Path) {
-			lines = append(lines, v.String())
-		}
-	}
-	text := strings.Join(lines, "\n")
+	text := strings.Join(c.Texts(paths)[:min(len(paths), maxPaths)], "\n")
 	if omitted := len(paths) - maxPaths; omitted > 0 {
 		text += fmt.Sprintf("\nand %d more", omitted)
 	}
@@ -113,8 +107,8 @@ func (o limitsObserver) OverridesChanged(changes []reload.OverrideChange) {
 func overrideEvent(change reload.OverrideChange) timeline.Event {
 	s := &change.State
 	endText := ""
-	if !s.Expires.IsZero() {
-		endText = s.Expires.UTC().Format(time.RFC3339)
+	if !s.ExpiresAt.IsZero() {
+		endText = s.ExpiresAt.UTC().Format(time.RFC3339)
 	}
 	e := timeline.Event{
 		Kind:  timeline.Override,

@@ -72,12 +72,12 @@ func Overrides(states []override.State) []live.Override {
 		s := &states[i]
 		overrides[i] = live.Override{
 			Target: s.Target, Path: s.Path, State: "in force", Limits: s.Limits, Base: s.BaseLimits,
-			Author: s.Author, SetAt: TimeOrNil(s.SetAt), ExpiresAt: TimeOrNil(s.Expires),
+			Author: s.Author, SetAt: TimeOrNil(s.SetAt), ExpiresAt: TimeOrNil(s.ExpiresAt),
 		}
 		switch {
 		case s.Problem != nil:
 			overrides[i].State, overrides[i].Problem = "rejected", s.Problem.Error()
-		case s.Expired:
+		case s.IsExpired:
 			overrides[i].State = "expired"
 		}
 	}

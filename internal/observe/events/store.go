@@ -177,7 +177,11 @@ func (s *Store) logRepeatedOutages() {
 	if l.lastOutageError != nil {
 		attrs = append(attrs, "error", l.lastOutageError, "advice", s.Advice(l.lastOutageError))
 	}
-	s.Log.Warn(s.Name+" outages repeated", attrs...)
+	text := s.Name + " outages repeated"
+	if l.outages == 0 && l.blips > 0 {
+		text = "hits decided without " + s.Name + " for short times"
+	}
+	s.Log.Warn(text, attrs...)
 	pauseEnd := time.Now().Add(outageLogPause)
 	*l = outageLog{pauseEnd: pauseEnd, outagePauseEnd: pauseEnd, isDown: l.isDown, isStartLogged: l.isDown}
 }

@@ -144,5 +144,8 @@ func TestBlipDoesNotDelayTheLineAboutAnOutage(t *testing.T) {
 		assert.Contains(t, log.String(), "Redis outage started")
 		o.mu.Unlock()
 		time.Sleep(2 * outageLogPause)
+		synctest.Wait()
+		assert.NotContains(t, log.String(), "outages repeated", "no outage was repeated")
+		assert.Contains(t, log.String(), `msg="hits decided without Redis for short times" address="" outages=0 blips=1`)
 	})
 }

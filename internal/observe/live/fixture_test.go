@@ -1,8 +1,10 @@
 package live
 
 import (
+	"bytes"
 	"context"
 	"iter"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -42,6 +44,7 @@ type rig struct {
 	service  *service.Service
 	store    *descriptors.Store
 	events   *timeline.Timeline
+	log      *bytes.Buffer
 	counts   []metrics.RuleCounts
 	redis    *Redis
 	result   *backend.Result // if it is not nil, all hits get this result, and nothing is counted
@@ -58,7 +61,7 @@ func counts(rule, limit string, ok, near, denied, shadow uint64) metrics.RuleCou
 func allHits(d service.Decision) int64 { return d.N }
 
 func newRig(t testing.TB, change func(*Options)) *rig {
-	r := &rig{t: t, store: new(descriptors.Store), events: timeline.New(10)}
+	r := &rig{t: t, store: new(descriptors.Store), events: timeline.New(10), log: new(bytes.Buffer)}
 	o := Options{
 		Backend:  "redis",
 		Recorder: NewRecorder(allHits, true),
@@ -70,6 +73,7 @@ func newRig(t testing.TB, change func(*Options)) *rig {
 		Redis:    func() *Redis { return r.redis },
 		Draining: func() bool { return r.draining },
 		Events:   r.events,
+		Log:      slog.New(slog.NewTextHandler(r.log, nil)),
 		Keys:     KeysOn,
 	}
 	r.redis = &Redis{Up: true, Mode: "local", Ratio: 0.5}

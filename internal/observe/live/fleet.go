@@ -194,11 +194,11 @@ func reportedFleet(own Replica, reports changes.Reports, now time.Time) (f Fleet
 		if r.Name == own.Name {
 			continue
 		}
-		r.SeenAgo += max(now.Sub(reports.ReadAt), 0)
+		r.TimeSinceReport += max(now.Sub(reports.ReadAt), 0)
 		if !r.IsLost() {
 			seen++
 		}
-		replicas = append(replicas, Replica{Name: r.Name, Lost: r.IsLost(), Version: r.Build, Limits: r.Limits, Figures: r.Figures, SeenSeconds: r.SeenAgo.Seconds()})
+		replicas = append(replicas, Replica{Name: r.Name, Lost: r.IsLost(), Version: r.Build, Limits: r.Limits, Figures: r.Figures, SeenSeconds: r.TimeSinceReport.Seconds()})
 	}
 	return NewFleet(replicas, reports.More), seen
 }

@@ -90,9 +90,9 @@ func TestSnapshotShowsTheReportsOfReplicas(t *testing.T) {
 
 		figures := &changes.ReplicaFigures{Calls: 7}
 		reports = changes.Reports{ReadAt: time.Now(), More: 1, Replicas: []changes.Replica{
-			{Name: "a", Build: "v1", Limits: hash, Figures: figures, SeenAgo: time.Second},
-			{Name: "b", Build: "v1", Limits: "before", SeenAgo: 2 * time.Second}, // an older report of this replica
-			{Name: "c", Build: "v1", Limits: "other", SeenAgo: 13 * time.Second},
+			{Name: "a", Build: "v1", Limits: hash, Figures: figures, TimeSinceReport: time.Second},
+			{Name: "b", Build: "v1", Limits: "before", TimeSinceReport: 2 * time.Second}, // an older report of this replica
+			{Name: "c", Build: "v1", Limits: "other", TimeSinceReport: 13 * time.Second},
 		}}
 		s = snapshot()
 		assert.Equal(t, 4, s.State.Replicas)

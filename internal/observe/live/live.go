@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"iter"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -39,6 +40,7 @@ type Options struct {
 	Reports   func() changes.Reports              // returns the last reports of all replicas; nil if replicas make no reports
 	Draining  func() bool                         // reports whether the process stops
 	Events    *timeline.Timeline                  // has the changes of the process
+	Log       *slog.Logger                        // gets the start and the end of a mass denial
 	Keys      KeyMode                             // says whether TopKeys shows keys, hashes of keys, or nothing
 }
 
@@ -78,6 +80,7 @@ type Live struct {
 // New returns a Live. Its figures are empty until Run runs.
 func New(o Options) *Live {
 	now := time.Now()
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Live{
 		options: o, hash: decisionlog.NewHash(rand.Text()), viewers: make(chan struct{}, maxViewers), traffic: &traffic{rules: map[string]*ruleTraffic{}},
 		startTime: now, lastSample: now, countsReadAt: now,
@@ -122,6 +125,7 @@ func (l *Live) addSample(now time.Time) {
 	l.lastCPUTime = cpuTime
 	if endsStep {
 		l.denials.update(now, &l.history.steps, l.options.Events)
+		l.denials.log(now, l.options.Log)
 	}
 	if endsStep || now.Sub(l.viewedAt) < viewerTimeout {
 		l.traffic.addCounts(l.options.Counts(), endsStep, l.history.lastLength)
@@ -230,7 +234,7 @@ func (l *Live) refreshLimits() {
 			s.SwitchedOff = append(s.SwitchedOff, "and more")
 		}
 		s.ShadowMode = config.IsShadow(l.options.ShadowMode)
-		s.Limits.Loaded, s.Limits.Hash, s.Limits.Rules = true, config.Hash(), config.Rules()
+		s.Limits.Loaded, s.Limits.Hash, s.Limits.Rules = true, config.Hash(), config.RuleCount()
 		for _, d := range config.Domains() {
 			s.Limits.Domains = append(s.Limits.Domains, d.Name)
 		}

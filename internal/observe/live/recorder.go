@@ -130,7 +130,7 @@ func (r *Recorder) Answered(ctx context.Context, c *service.Call) {
 			}
 		}
 	}
-	for i := 0; i < c.Decisions(); {
+	for i := 0; i < c.DecisionCount(); {
 		i = r.addDescriptor(c, i, float64(interval))
 	}
 }
@@ -170,10 +170,10 @@ func (r *Recorder) count(c *service.Call, random int) {
 			s.unmatched++
 		}
 	}
-	for i := range c.Decisions() {
+	for i := range c.DecisionCount() {
 		if d := c.Decision(i); d.Result.Err == nil {
 			s.decisions++
-			if d.Result.Degraded() {
+			if d.Result.IsDegraded() {
 				s.fallbackDecisions++
 			}
 		}
@@ -183,8 +183,8 @@ func (r *Recorder) count(c *service.Call, random int) {
 // addExample counts descriptor i of c, which no rule limits, weight times.
 func (r *Recorder) addExample(c *service.Call, i int, weight float64) {
 	var memory [maxKeyBytes]byte
-	key := descriptors.AppendCutKey(memory[:0], c.Request.GetDomain(), c.Request.GetDescriptors()[i].GetEntries())
-	r.examples.add(&event{hash: maphash.Bytes(r.seed, key), hits: weight, isDomainUnknown: !c.DomainFound}, key, weight)
+	key := descriptors.AppendBoundedKey(memory[:0], c.Request.GetDomain(), c.Request.GetDescriptors()[i].GetEntries())
+	r.examples.add(&event{hash: maphash.Bytes(r.seed, key), hits: weight, isDomainUnknown: !c.HasDomain}, key, weight)
 }
 
 // CallGivenUp records that a caller has given up a call.
@@ -212,7 +212,7 @@ func (r *Recorder) addDescriptor(c *service.Call, i int, weight float64) int {
 	first := c.Decision(i)
 	ev := event{rule: first.Rule, limit: first.Limit, hits: weight * float64(max(first.N, 0)), time: c.Start.UnixMicro()}
 	use, isDecided := -1.0, false
-	for ; i < c.Decisions(); i++ {
+	for ; i < c.DecisionCount(); i++ {
 		d := c.Decision(i)
 		if d.Descriptor != first.Descriptor {
 			break
@@ -270,7 +270,7 @@ func useOf(spent, capacity int64) float64 {
 // hits and the capacity of the share of this replica, or 0 and 0 if the fallback counts nothing.
 func spentAndCapacity(d *service.Decision) (spent, capacity int64) {
 	l := d.Limit.Limit
-	if d.Result.Degraded() {
+	if d.Result.IsDegraded() {
 		if l = d.Result.Share; l == nil {
 			return 0, 0
 		}

@@ -60,7 +60,7 @@ func newRule(domain string, trail []*limitsfile.Descriptor) Rule {
 	addMark(d.Quota != nil, "shared by Envoys")
 	addMark(unlimited > 0, "unlimited")
 	addMark(enabled == 0, "disabled")
-	addMark(d.Created != nil, "run time")
+	addMark(d.CreationNotes != nil, "run time")
 	if n := len(d.Overrides); n > 0 {
 		o := d.Overrides[n-1]
 		if d.OffSwitch() == nil {
@@ -69,8 +69,8 @@ func newRule(domain string, trail []*limitsfile.Descriptor) Rule {
 			r.Marks = []string{"off"} // the switch sets shadow mode or disables the limits
 		}
 		r.Override = &RuleOverride{Target: o.Target}
-		if !o.Expires.IsZero() {
-			r.Override.ExpiresAt = &o.Expires
+		if !o.ExpiresAt.IsZero() {
+			r.Override.ExpiresAt = &o.ExpiresAt
 		}
 	}
 	return r

@@ -2,7 +2,9 @@ package live
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
@@ -17,8 +19,10 @@ const (
 	jumpDifference   = 0.3              // in a jump, the share grows by at least this value
 	mostDeniedShare  = 0.9              // if this share of the calls is denied, there is a warning even without a jump
 	causeTime        = 10 * time.Minute // a change can cause a jump that comes within this time
-	minCompareSteps  = 2 * recentSteps  // with fewer steps, nothing is compared
+	minCompareSteps  = recentSteps + 3  // with fewer steps, nothing is compared
 	admittedFallRate = 0.5              // if the admitted calls fall below this part, limits deny what they admitted before
+	warningSteps     = 60 / stepSeconds // the steps after the last stall of Redis in which there is a warning
+	denialLogPause   = 5 * time.Minute  // the least time between two log lines about the start of a mass denial
 	floodGrowth      = 1.5              // if the calls grow by this factor, and no limits changed, some callers send more
 )
 
@@ -40,9 +44,18 @@ func (s signals) describe(now time.Time, addPart func(Level, string), addDetail 
 		addDetail(Warning, "A caller may send the calls of MAX_CALLER_CALLS_PER_SECOND. The list of callers shows who sends most. Envoy counts a refused call as ratelimit.error, and lets the request pass unless failure_mode_deny is set")
 	}
 	if stalls := mean(s.figures.RedisStalls.Points) * float64(len(s.figures.RedisStalls.Points)*stepSeconds); stalls >= minStalls-0.5 {
-		addPart(Warning, "Redis stands still at times, the network doesn't")
-		addDetail(Warning, "In five minutes, Redis kept %.0f batches waiting: the slowest took %s, half of all less than %v. Look for slow commands, for saving, and for CPU time that Redis lacks",
-			stalls, secondsText(s.figures.RedisMax.Max()), time.Duration(mean(s.figures.RedisP50.Points)*1e9).Round(10*time.Microsecond))
+		level, points := Well, s.figures.RedisStalls.Points
+		steps := 0 // the steps since the last stall
+		for points[len(points)-1-steps] == 0 {
+			steps++
+		}
+		last := clockText(now.Add(-time.Duration(steps*stepSeconds)*time.Second), now)
+		if steps < warningSteps {
+			level = Warning
+			addPart(Warning, "Redis stands still at times, the network doesn't; last at "+last)
+		}
+		addDetail(level, "In five minutes, Redis kept %.0f batches waiting, the last at %s: the slowest took %s, half of all less than %v. Look for slow commands, for saving, and for CPU time that Redis lacks",
+			stalls, last, secondsText(s.figures.RedisMax.Max()), time.Duration(mean(s.figures.RedisP50.Points)*1e9).Round(10*time.Microsecond))
 	}
 }
 
@@ -97,7 +110,28 @@ func (a *denialAlarm) isMassDenial() bool {
 }
 
 // denialWatch compares the denied calls of the recent steps with the denied calls before.
-type denialWatch struct{ alarm denialAlarm }
+type denialWatch struct {
+	alarm    denialAlarm
+	isLogged bool      // the log has the start of a mass denial, and not its end
+	loggedAt time.Time // the time of the last start in the log
+}
+
+// log logs the start and the end of a mass denial, with the words of the headline.
+func (w *denialWatch) log(now time.Time, log *slog.Logger) {
+	isMassDenial := w.alarm.isMassDenial()
+	switch {
+	case isMassDenial && !w.isLogged && now.Sub(w.loggedAt) >= denialLogPause:
+		w.isLogged, w.loggedAt = true, now
+		state, advice := "", []string{}
+		w.alarm.describe(now, func(_ Level, text string) { state = text }, func(_ Level, format string, args ...any) {
+			advice = append(advice, fmt.Sprintf(format, args...))
+		})
+		log.Warn("mass denial started", "state", state, "advice", strings.ReplaceAll(strings.Join(advice, ". "), "\n", "; "))
+	case w.isLogged && !isMassDenial:
+		w.isLogged = false
+		log.Info("mass denial ended", "lasted", now.Sub(w.loggedAt).Round(time.Second))
+	}
+}
 
 // update sets or ends the alarm after a step.
 func (w *denialWatch) update(now time.Time, f *Figures, events *timeline.Timeline) {
@@ -152,7 +186,7 @@ func (a *denialAlarm) describe(now time.Time, addPart func(Level, string), addDe
 	case a.isMassDenial():
 		level = Trouble
 		addPart(Trouble, "Mass denial: "+share+" since "+clockText(a.since, now))
-		addDetail(Trouble, "Before, %.0f %% of the calls were denied and %.1f a second admitted, now %.1f: limits deny what they admitted before. If the most denied keys show no single caller as the cause, stop the denials with rls limits off --all --for 30m",
+		addDetail(Trouble, "Before, %.0f %% of the calls were denied and %.1f a second admitted, now %.1f: limits deny what they admitted before. If the most denied keys show no single caller as the cause, stop the denials with rls limits off --all --for 15m --reason incident",
 			100*a.before.deniedShare(), a.before.admitted(), a.lastStep.admitted())
 	case a.isJump:
 		cause := ", but as many calls admitted as before: some callers send more"

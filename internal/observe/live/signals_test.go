@@ -3,6 +3,7 @@ package live
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,6 +63,35 @@ func TestMassDenialIsTroubleWithinTwoMinutes(t *testing.T) {
 	})
 }
 
+func TestLogHasStartAndEndOfAMassDenialWithoutViewers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.load(limitsOf(100))
+		r.run(120, 5, "a", "b")
+		change := func(n int) {
+			r.load(limitsOf(n))
+			r.events.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force", Attrs: make([]timeline.Attr, 3)})
+		}
+		change(0)
+		r.run(60, 5, "a", "b")
+		require.Equal(t, 1, strings.Count(r.log.String(), "\n"), "the log has one line for the whole denial")
+		assert.Contains(t, r.log.String(), `level=WARN msg="mass denial started" state="Mass denial: 100 % of the calls denied since `)
+		assert.Contains(t, r.log.String(), "stop the denials with rls limits off --all")
+		assert.Contains(t, r.log.String(), "rls limits rollback")
+
+		change(100)
+		r.run(10, 5, "a", "b")
+		assert.Contains(t, r.log.String(), `level=INFO msg="mass denial ended" lasted=`)
+		r.run(40, 5, "a", "b")
+		change(0)
+		r.run(40, 5, "a", "b")
+		assert.Equal(t, Trouble, r.Snapshot().State.Level)
+		assert.Equal(t, 2, strings.Count(r.log.String(), "\n"), "a second denial within five minutes has no line yet")
+		r.run(300, 5, "a", "b")
+		assert.Equal(t, 3, strings.Count(r.log.String(), "\n"))
+	})
+}
+
 func TestMassDenialSaysHowToUndoTheLastChange(t *testing.T) {
 	for kind, want := range map[timeline.Kind]string{
 		timeline.Reload:   "put the old limits back where they come from; rls limits rollback undoes only overrides",
@@ -95,6 +125,21 @@ func TestDenialsOfAFloodAreNoMassDenial(t *testing.T) {
 		assert.Equal(t, Warning, state.Level)
 		assert.Contains(t, state.Headline, "as many calls admitted as before")
 		assert.NotContains(t, fmt.Sprint(state.Details), "The limits changed", "a flood has another cause")
+	})
+}
+
+func TestFloodOfAYoungProcessIsToldFromAMassDenial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.load(limitsOf(10))
+		r.run(45, 5, "a", "b")
+		for range 30 {
+			for range 400 {
+				r.call("tenant=hot")
+			}
+			r.run(1, 5, "a", "b")
+		}
+		assert.Contains(t, r.Snapshot().State.Headline, "as many calls admitted as before")
 	})
 }
 
@@ -188,7 +233,7 @@ func TestRefusedCallsAreAWarning(t *testing.T) {
 	})
 }
 
-func TestStallsOfRedisAreAWarningForFiveMinutes(t *testing.T) {
+func TestStallsOfRedisAreAWarningForAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
 		for range 60 {
@@ -205,10 +250,17 @@ func TestStallsOfRedisAreAWarningForFiveMinutes(t *testing.T) {
 		r.tick(5)
 		s := r.Snapshot()
 		assert.Equal(t, Warning, s.State.Level)
-		assert.Contains(t, s.State.Headline, "Redis stands still at times, the network doesn't")
-		assert.Contains(t, fmt.Sprint(s.State.Details), "Redis kept 4 batches waiting")
+		assert.Contains(t, s.State.Headline, "Redis stands still at times, the network doesn't; last at "+time.Now().UTC().Format("15:04 UTC"))
+		assert.Contains(t, fmt.Sprint(s.State.Details), "Redis kept 4 batches waiting, the last at ")
 		assert.InEpsilon(t, 0.063, float64(s.Figures.RedisMax.Max()), 0.13)
+		r.tick(50)
+		assert.Equal(t, Warning, r.Snapshot().State.Level)
+		r.tick(15)
+		s = r.Snapshot()
+		assert.Equal(t, Well, s.State.Level, "the last stall was more than a minute ago")
+		assert.NotContains(t, s.State.Headline, "stands still")
+		assert.Contains(t, fmt.Sprint(s.State.Details), "Redis kept 4 batches waiting")
 		r.tick(301)
-		assert.Equal(t, Well, r.Snapshot().State.Level)
+		assert.NotContains(t, fmt.Sprint(r.Snapshot().State.Details), "batches waiting")
 	})
 }

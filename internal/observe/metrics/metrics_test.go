@@ -209,9 +209,9 @@ func TestLocalCountersAreReadByEachScrape(t *testing.T) {
 func TestRefusedConnectionsAreCountedByReason(t *testing.T) {
 	m := New()
 	refused := m.Refused("grpc")
-	refused(admission.PendingBytes)
-	refused(admission.PendingBytes)
-	m.Refused("http")(admission.Connections)
+	refused(admission.ReasonPendingBytes)
+	refused(admission.ReasonPendingBytes)
+	m.Refused("http")(admission.ReasonConnections)
 	assertMetrics(t, m, `
 rls_connections_refused_total{listener="grpc",reason="peer_cuts"} 0
 rls_connections_refused_total{listener="grpc",reason="connections"} 0

@@ -163,7 +163,7 @@ func (m *Metrics) KeyCounts() iter.Seq[KeyCounts] {
 func (m *Metrics) PrepareRules(c *descriptors.Config) { m.rules.prepare(c, time.Now()) }
 
 func (r *rules) Answered(_ context.Context, c *service.Call) {
-	if !c.DomainFound && len(c.Rules) > 0 {
+	if !c.HasDomain && len(c.Rules) > 0 {
 		r.unknownDomains.count(c.Request.GetDomain(), len(c.Rules))
 		return
 	}
@@ -172,7 +172,7 @@ func (r *rules) Answered(_ context.Context, c *service.Call) {
 			r.unmatched.count(c.Request.GetDomain(), 1)
 		}
 	}
-	for i := range c.Decisions() {
+	for i := range c.DecisionCount() {
 		d := c.Decision(i)
 		if d.N == 0 { // a peek
 			continue

@@ -76,7 +76,7 @@ func (d *callObserver) Answered(_ context.Context, c *service.Call) {
 	if c.GlobalShadow {
 		d.globalShadows.Inc()
 	}
-	for i := range c.Decisions() {
+	for i := range c.DecisionCount() {
 		decision := c.Decision(i)
 		r := &decision.Result
 		switch {
@@ -89,7 +89,7 @@ func (d *callObserver) Answered(_ context.Context, c *service.Call) {
 		default:
 			d.deniedDecisions[r.Source].Inc()
 		}
-		if r.Degraded() && d.metrics.fallbackDecisions != nil {
+		if r.IsDegraded() && d.metrics.fallbackDecisions != nil {
 			d.metrics.fallbackDecisions.count(r, decision.Shadow)
 		}
 	}

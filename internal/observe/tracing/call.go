@@ -80,7 +80,7 @@ func (t *Tracer) Answered(ctx context.Context, c *service.Call) {
 			addText(&rules, rule.Path)
 		}
 	}
-	for i := range c.Decisions() {
+	for i := range c.DecisionCount() {
 		if d := c.Decision(i); d.Result.Err == nil {
 			addText(&sources, d.Result.Source.String())
 			addText(&reasons, d.Result.Reason.String())

@@ -48,15 +48,15 @@ type Reason uint8
 
 // The reasons.
 const (
-	Connections     Reason = iota // too many connections
-	PeerConnections               // too many connections of one address
-	PendingBytes                  // too many bytes of unanswered calls
-	Frames                        // too many resets or other frames on one connection
-	PeerCuts                      // too many cut connections of one address
+	ReasonConnections     Reason = iota // too many connections
+	ReasonPeerConnections               // too many connections of one address
+	ReasonPendingBytes                  // too many bytes of unanswered calls
+	ReasonFrames                        // too many resets or other frames on one connection
+	ReasonPeerCuts                      // too many cut connections of one address
 )
 
 // Reasons lists all reasons.
-var Reasons = [...]Reason{Connections, PeerConnections, PendingBytes, Frames, PeerCuts}
+var Reasons = [...]Reason{ReasonConnections, ReasonPeerConnections, ReasonPendingBytes, ReasonFrames, ReasonPeerCuts}
 
 // String returns the name of the reason in metrics and logs.
 func (r Reason) String() string {
@@ -137,11 +137,11 @@ func (g *Gate) refusalReason(address string) (_ Reason, isRefused bool) {
 	hasAddress := address != ""
 	switch {
 	case hasAddress && g.hasManyCuts(address) && !g.hasAnswered(address):
-		return PeerCuts, true
+		return ReasonPeerCuts, true
 	case g.options.MaxConnections > 0 && len(g.conns) >= g.options.MaxConnections:
-		return Connections, true
+		return ReasonConnections, true
 	case hasAddress && g.options.MaxPeerConnections > 0 && g.connsByAddress[address] >= g.options.MaxPeerConnections:
-		return PeerConnections, true
+		return ReasonPeerConnections, true
 	}
 	return 0, false
 }
@@ -182,7 +182,7 @@ func (g *Gate) addPendingBytes(n int64) {
 		return // another call has cut a connection
 	}
 	if c := g.largestConn(); c != nil {
-		g.cut(c, PendingBytes)
+		g.cut(c, ReasonPendingBytes)
 	}
 }
 

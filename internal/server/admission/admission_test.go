@@ -161,7 +161,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	require.NotNil(t, f.connect(""))
 	require.NotNil(t, f.connect(""))
 	assert.Nil(t, f.connect("10.0.0.3"), "the sixth connection of all addresses")
-	assert.Equal(t, []Reason{PeerConnections, Connections}, f.reasons)
+	assert.Equal(t, []Reason{ReasonPeerConnections, ReasonConnections}, f.reasons)
 	assert.Equal(t, 5, f.gate.Connections())
 
 	require.NoError(t, first.server.Close())
@@ -178,7 +178,7 @@ func TestConnectionWithMostPendingBytesIsCut(t *testing.T) {
 	}
 	assert.Empty(t, f.reasons)
 	_ = attacker.send(frame{length: 16_000, kind: frameData, stream: 5})
-	assert.Equal(t, []Reason{PendingBytes}, f.reasons)
+	assert.Equal(t, []Reason{ReasonPendingBytes}, f.reasons)
 	assert.EqualValues(t, 1000+frameOverhead, f.gate.PendingBytes(), "the bytes of the other client")
 	require.NoError(t, other.send(frame{length: 1000, kind: frameData, stream: 3}))
 	assert.Equal(t, 1, f.gate.Connections())
@@ -209,7 +209,7 @@ func TestConnectionsSendWhileAnotherIsCut(t *testing.T) {
 			require.Fail(t, "a connection waits forever")
 		}
 	}
-	assert.Equal(t, []Reason{PendingBytes, PendingBytes}, f.reasons)
+	assert.Equal(t, []Reason{ReasonPendingBytes, ReasonPendingBytes}, f.reasons)
 	assert.EqualValues(t, 20_000+frameOverhead, f.gate.PendingBytes())
 }
 
@@ -279,7 +279,7 @@ func TestFloodOfFramesCutsItsConnectionOnly(t *testing.T) {
 				assert.Empty(t, f.reasons, "fewer frames than the bound")
 				require.NoError(t, innocent.send(resetFrame))
 				assert.Error(t, attacker.sendEvenly(10_000, flood))
-				assert.Equal(t, []Reason{Frames}, f.reasons)
+				assert.Equal(t, []Reason{ReasonFrames}, f.reasons)
 				require.NoError(t, innocent.send(resetFrame), "the connections of an address have bounds of their own")
 			})
 		})
@@ -295,7 +295,7 @@ func TestFramesOfAnsweredStreamCount(t *testing.T) {
 		c.answer(1)
 		require.NoError(t, c.sendEvenly(900, lateFrame))
 		assert.Error(t, c.sendEvenly(10_000, lateFrame))
-		assert.Equal(t, []Reason{Frames}, f.reasons)
+		assert.Equal(t, []Reason{ReasonFrames}, f.reasons)
 	})
 }
 
@@ -317,7 +317,7 @@ func TestDataOfResetCallsCounts(t *testing.T) {
 		}
 		assert.NoError(t, sendCall())
 		assert.Error(t, errors.Join(sendCall(), sendCall()), "more frames than the bound")
-		assert.Equal(t, []Reason{Frames}, f.reasons)
+		assert.Equal(t, []Reason{ReasonFrames}, f.reasons)
 	})
 }
 
@@ -392,7 +392,7 @@ func TestAddressWithManyCutConnectionsWaitsForNextSecond(t *testing.T) {
 			_ = f.connect("10.0.0.1").send(frame{length: 16_000, kind: frameData, stream: 1})
 		}
 		assert.Nil(t, f.connect("10.0.0.1"))
-		assert.Equal(t, PeerCuts, f.reasons[len(f.reasons)-1])
+		assert.Equal(t, ReasonPeerCuts, f.reasons[len(f.reasons)-1])
 		assert.NotNil(t, f.connect("10.0.0.2"))
 		assert.NotNil(t, f.connect(""), "unix sockets have no address")
 		require.NoError(t, openClient.send(frame{length: 100, kind: frameData, stream: 1}), "open connections go on")

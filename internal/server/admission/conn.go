@@ -154,7 +154,7 @@ func (c *streamConn) countRequest(f frame) {
 	}
 	admittedConn := c.admittedConn
 	if !c.frameBudget.take(frames) && !c.frameBudget.refillAndTake(frames, admittedConn.answers.Load(), time.Now()) {
-		admittedConn.gate.cut(admittedConn, Frames)
+		admittedConn.gate.cut(admittedConn, ReasonFrames)
 	}
 }
 
@@ -210,13 +210,13 @@ func (c *streamConn) releaseMessages(stream uint32) {
 		return
 	}
 	c.mu.Lock()
-	st, released := c.streams[stream], int64(0)
+	st, releasedBytes := c.streams[stream], int64(0)
 	if st != nil {
-		released = st.bytes - st.partialBytes
+		releasedBytes = st.bytes - st.partialBytes
 		st.bytes = st.partialBytes
 	}
 	c.mu.Unlock()
-	c.admittedConn.addPendingBytes(-released)
+	c.admittedConn.addPendingBytes(-releasedBytes)
 }
 
 // removeStream subtracts the bytes of a stream from the pending bytes, and remembers the stream as answered.
@@ -243,13 +243,13 @@ func (c *streamConn) removeStream(stream uint32) {
 // pendingStream has the pending bytes of a call that has not ended. A call can have many messages, each with an answer.
 // So pendingStream finds the ends of the messages.
 type pendingStream struct {
-	bytes        int64 // all pending bytes
-	partialBytes int64 // the pending bytes of the message that is not complete
-	frameLeft    int64 // the bytes of the frame that have not arrived
-	messageLeft  int64 // the bytes of the message that have not arrived; 0 before the message has begun
-	prefix       [messagePrefixSize]byte
-	prefixBytes  int  // the number of bytes in prefix
-	isPadded     bool // a frame was padded, so the ends of the messages are unknown
+	bytes            int64 // all pending bytes
+	partialBytes     int64 // the pending bytes of the message that is not complete
+	frameBytesLeft   int64 // the bytes of the frame that have not arrived
+	messageBytesLeft int64 // the bytes of the message that have not arrived; 0 before the message has begun
+	prefix           [messagePrefixSize]byte
+	prefixBytes      int  // the number of bytes in prefix
+	isPadded         bool // a frame was padded, so the ends of the messages are unknown
 }
 
 // messagePrefixSize is the size of a message's prefix in gRPC: a byte for the compression, and the size of the message.
@@ -259,7 +259,7 @@ func (s *pendingStream) beginFrame(f frame) {
 	n := int64(f.length) + frameOverhead
 	s.bytes += n
 	s.partialBytes += n
-	s.frameLeft = int64(f.length)
+	s.frameBytesLeft = int64(f.length)
 	s.isPadded = s.isPadded || f.isPadded()
 }
 
@@ -267,20 +267,20 @@ func (s *pendingStream) beginFrame(f frame) {
 func (s *pendingStream) scan(data []byte) {
 	for len(data) > 0 && !s.isPadded {
 		var n int
-		if s.messageLeft > 0 {
-			n = int(min(s.messageLeft, int64(len(data))))
-			s.messageLeft -= int64(n)
+		if s.messageBytesLeft > 0 {
+			n = int(min(s.messageBytesLeft, int64(len(data))))
+			s.messageBytesLeft -= int64(n)
 		} else {
 			n = copy(s.prefix[s.prefixBytes:], data)
 			if s.prefixBytes += n; s.prefixBytes == messagePrefixSize {
-				s.messageLeft, s.prefixBytes = int64(binary.BigEndian.Uint32(s.prefix[1:])), 0
+				s.messageBytesLeft, s.prefixBytes = int64(binary.BigEndian.Uint32(s.prefix[1:])), 0
 			}
 		}
-		data, s.frameLeft = data[n:], s.frameLeft-int64(n)
-		if s.messageLeft == 0 && s.prefixBytes == 0 {
+		data, s.frameBytesLeft = data[n:], s.frameBytesLeft-int64(n)
+		if s.messageBytesLeft == 0 && s.prefixBytes == 0 {
 			s.partialBytes = 0
-			if s.frameLeft > 0 {
-				s.partialBytes = s.frameLeft + frameOverhead
+			if s.frameBytesLeft > 0 {
+				s.partialBytes = s.frameBytesLeft + frameOverhead
 			}
 		}
 	}

@@ -107,6 +107,6 @@ func TestEndsOfMessagesAreFoundInAnyPieces(t *testing.T) {
 			}
 		}
 		assert.EqualValues(t, partialBytes+frames*frameOverhead, s.partialBytes)
-		assert.EqualValues(t, 0, s.frameLeft)
+		assert.EqualValues(t, 0, s.frameBytesLeft)
 	})
 }

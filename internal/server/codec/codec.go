@@ -103,7 +103,7 @@ const maxUsages = 16_384
 // checkUsages returns an error if data is a report of quotas with too many buckets.
 func checkUsages(data []byte) error {
 	usages := 0
-	eachBytesField(data, func(tag byte, _ []byte) {
+	forEachBytesField(data, func(tag byte, _ []byte) {
 		if tag == usagesTag {
 			usages++
 		}

@@ -85,13 +85,13 @@ func countParts(data string) (p requestParts, ok bool) {
 
 // countLargeParts is countParts for a request that may have rare fields. ok is false if data is invalid.
 func countLargeParts(data []byte) (p requestParts, ok bool) {
-	ok = eachBytesField(data, func(tag byte, value []byte) {
+	ok = forEachBytesField(data, func(tag byte, value []byte) {
 		switch tag {
 		case domainTag:
 			p.domain = string(value)
 		case descriptorsTag:
 			p.descriptors++
-			eachBytesField(value, func(tag byte, _ []byte) {
+			forEachBytesField(value, func(tag byte, _ []byte) {
 				if tag == entriesTag {
 					p.entries++
 				}
@@ -101,8 +101,8 @@ func countLargeParts(data []byte) (p requestParts, ok bool) {
 	return p, ok && utf8.ValidString(p.domain)
 }
 
-// eachBytesField calls f for each field with bytes and a tag of one byte. ok is false if data is invalid.
-func eachBytesField(data []byte, f func(tag byte, value []byte)) (ok bool) {
+// forEachBytesField calls f for each field with bytes and a tag of one byte. ok is false if data is invalid.
+func forEachBytesField(data []byte, f func(tag byte, value []byte)) (ok bool) {
 	for len(data) > 0 {
 		number, wireType, tagSize := protowire.ConsumeTag(data)
 		valueSize := protowire.ConsumeFieldValue(number, wireType, data[max(tagSize, 0):])
@@ -126,15 +126,15 @@ type field struct {
 }
 
 // cutField cuts a field off the start of data. ok is false if the field is invalid or rare.
-func cutField(data string) (f field, rest string, ok bool) {
+func cutField(data string) (f field, suffix string, ok bool) {
 	f.tag = data[0]
 	switch f.tag {
 	case addendTag:
-		f.number, rest, ok = cutNumber(data[1:])
+		f.number, suffix, ok = cutNumber(data[1:])
 	case domainTag, descriptorsTag:
-		f.value, rest, ok = cutBytes(data[1:])
+		f.value, suffix, ok = cutBytes(data[1:])
 	}
-	return f, rest, ok
+	return f, suffix, ok
 }
 
 // requestMemory is the unused memory for the parts of a request. decodeDescriptor cuts off the memory that it uses.
@@ -221,17 +221,17 @@ func decodeEntry(data string, e *ratelimitv3.RateLimitDescriptor_Entry) (ok bool
 }
 
 // cutBytes cuts a length, and a value of this length, off the start of data.
-func cutBytes(data string) (value, rest string, ok bool) {
-	length, rest, ok := cutNumber(data)
-	if !ok || length > uint64(len(rest)) {
+func cutBytes(data string) (value, suffix string, ok bool) {
+	length, suffix, ok := cutNumber(data)
+	if !ok || length > uint64(len(suffix)) {
 		return "", "", false
 	}
-	return rest[:length], rest[length:], true
+	return suffix[:length], suffix[length:], true
 }
 
 // cutNumber cuts a varint off the start of data. Each byte has seven bits of the number, the lowest bits first. The
 // highest bit of a byte is set if another byte follows.
-func cutNumber(data string) (n uint64, rest string, ok bool) {
+func cutNumber(data string) (n uint64, suffix string, ok bool) {
 	for i := range min(len(data), 5) { // lengths and hits_addend have at most 35 bits
 		n |= uint64(data[i]&0x7f) << (7 * i)
 		if data[i] < 0x80 {

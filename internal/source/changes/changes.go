@@ -103,8 +103,8 @@ type Result struct {
 
 // ConflictError is the error of a change with a condition that does not hold. The change has written nothing.
 type ConflictError struct {
-	Field   string
-	Current *string // the value of the field; nil if the field has no value
+	Field        string
+	CurrentValue *string // the value of the field; nil if the field has no value
 }
 
 // Error implements error.
@@ -151,7 +151,7 @@ func LastChangeOf(history []Entry, field string) *Entry {
 }
 
 // ErrNothingToRollBack is the error of a rollback if the history has no change.
-var ErrNothingToRollBack = errors.New("history has no change to roll back")
+var ErrNothingToRollBack = errors.New("history has no change of an override, a rule or a switch to roll back; to undo a change of a limits file, restore the file")
 
 // PreviousVersion returns the version before the change with this version. If the change is a rollback, PreviousVersion
 // returns the version before the restored version.
@@ -182,7 +182,7 @@ func PlanRollback(history []Entry, version int64, isExpired func(value string) b
 	if version < oldestVersion || version >= newestVersion {
 		return nil, fmt.Errorf("version: got %d, want %d to %d", version, oldestVersion, newestVersion-1)
 	}
-	type values struct{ current, restored *string }
+	type values struct{ currentValue, restoredValue *string }
 	valuesByField := map[string]*values{}
 	for _, e := range history {
 		if e.Version <= version {
@@ -190,23 +190,23 @@ func PlanRollback(history []Entry, version int64, isExpired func(value string) b
 		}
 		for _, w := range e.Fields {
 			if valuesByField[w.Field] == nil {
-				valuesByField[w.Field] = &values{current: w.NewValue}
+				valuesByField[w.Field] = &values{currentValue: w.NewValue}
 			}
-			valuesByField[w.Field].restored = w.OldValue
+			valuesByField[w.Field].restoredValue = w.OldValue
 		}
 	}
 	var writes []Write
 	for field, v := range valuesByField {
-		hasExpired := v.current != nil && isExpired(*v.current)
-		if v.restored != nil && isExpired(*v.restored) {
-			v.restored = nil
+		hasExpired := v.currentValue != nil && isExpired(*v.currentValue)
+		if v.restoredValue != nil && isExpired(*v.restoredValue) {
+			v.restoredValue = nil
 		}
-		if needsNoWrite := equal(v.current, v.restored) || hasExpired && v.restored == nil; needsNoWrite {
+		if needsNoWrite := equal(v.currentValue, v.restoredValue) || hasExpired && v.restoredValue == nil; needsNoWrite {
 			continue
 		}
-		w := Write{Field: field, Value: v.restored, Condition: Condition{Absent: v.current == nil}}
-		if v.current != nil && !hasExpired { // an expired value may be deleted, so the write has no condition
-			w.Condition.Tags = []string{Tag(*v.current)}
+		w := Write{Field: field, Value: v.restoredValue, Condition: Condition{Absent: v.currentValue == nil}}
+		if v.currentValue != nil && !hasExpired { // an expired value may be deleted, so the write has no condition
+			w.Condition.Tags = []string{Tag(*v.currentValue)}
 		}
 		writes = append(writes, w)
 	}

@@ -37,9 +37,9 @@ func (m *Memory) Run(ctx context.Context, apply func(source.Update) error) error
 	for wait.Sleep(ctx, time.Minute) {
 		now := time.Now()
 		m.mu.Lock()
-		unexpired := maps.Clone(m.fields)
-		maps.DeleteFunc(unexpired, func(_, value string) bool { return m.IsExpired(value, now) })
-		m.set(unexpired)
+		unexpiredFields := maps.Clone(m.fields)
+		maps.DeleteFunc(unexpiredFields, func(_, value string) bool { return m.IsExpired(value, now) })
+		m.set(unexpiredFields)
 		m.mu.Unlock()
 	}
 	m.mu.Lock()

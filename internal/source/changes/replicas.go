@@ -22,15 +22,15 @@ type Replica struct {
 	// Figures is missing in the first seconds of a replica.
 	Figures *ReplicaFigures `json:"figures,omitempty"`
 
-	// SeenAgo is the time since the last report. It is measured with the clock of Redis.
-	SeenAgo time.Duration `json:"-"`
+	// TimeSinceReport is the time since the last report. It is measured with the clock of Redis.
+	TimeSinceReport time.Duration `json:"-"`
 }
 
 // lostAfter is the time after which a replica without a report counts as lost.
 const lostAfter = 15 * time.Second
 
 // IsLost reports whether the replica has stopped to report itself.
-func (r *Replica) IsLost() bool { return r.SeenAgo > lostAfter }
+func (r *Replica) IsLost() bool { return r.TimeSinceReport > lostAfter }
 
 // ReplicaFigures describes the traffic of a replica. Rates are means of the last five seconds.
 type ReplicaFigures struct {

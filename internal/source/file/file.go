@@ -160,7 +160,7 @@ func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleUnchang
 	}
 }
 
-// apply parses and applies the files of n. It reports whether the limits of the files are in force.
+// apply parses and applies the files of newSnapshot. It reports whether the limits of the files are in force.
 func (s *Source) apply(newSnapshot *snapshot, apply func(source.Update) error) bool {
 	defer heap.BeginLoad()()
 	s.logSkipped(newSnapshot.skipped)

@@ -97,7 +97,7 @@ func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Resul
 	if reply[0] == "conflict" {
 		s.requestRead() // this replica may have missed a change
 		field, _ := reply[1].(string)
-		return changes.Result{}, &changes.ConflictError{Field: field, Current: textOrNil(reply[2])}
+		return changes.Result{}, &changes.ConflictError{Field: field, CurrentValue: textOrNil(reply[2])}
 	}
 	r := changes.Result{}
 	r.Version, _ = reply[1].(int64)

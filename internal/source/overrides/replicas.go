@@ -124,8 +124,8 @@ func (s *Store) exchangeReports(ctx context.Context, name string, report []byte)
 	if err != nil {
 		return changes.Reports{}, fmt.Errorf("read the reports of replicas from Redis: %w", err)
 	}
-	now, leftOut, texts := reply[0].(int64), reply[1].(int64), reply[2].([]any)
-	reports := changes.Reports{ReadAt: time.Now(), More: int(leftOut)}
+	now, omittedCount, texts := reply[0].(int64), reply[1].(int64), reply[2].([]any)
+	reports := changes.Reports{ReadAt: time.Now(), More: int(omittedCount)}
 	for _, value := range texts {
 		seconds, text, _ := strings.Cut(value.(string), " ")
 		reportedAt, err := strconv.ParseInt(seconds, 10, 64)
@@ -133,7 +133,7 @@ func (s *Store) exchangeReports(ctx context.Context, name string, report []byte)
 		if err != nil || json.Unmarshal([]byte(text), &r) != nil {
 			continue // another program wrote this value
 		}
-		r.SeenAgo = time.Duration(max(now-reportedAt, 0)) * time.Second
+		r.TimeSinceReport = time.Duration(max(now-reportedAt, 0)) * time.Second
 		reports.Replicas = append(reports.Replicas, r)
 	}
 	slices.SortFunc(reports.Replicas, func(a, b changes.Replica) int { return strings.Compare(a.Name, b.Name) })

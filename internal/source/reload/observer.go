@@ -65,6 +65,19 @@ type LimitsChange struct {
 	Values []descriptors.ValueChange // the old and the new limits of the changed paths
 }
 
+// Texts returns paths, and behind each of the first ten paths its old and its new limits, such as
+// "shop > tenant: 6 per minute → 0 per minute".
+func (c *LimitsChange) Texts(paths []string) []string {
+	const maxTexts = 10
+	texts := slices.Clone(paths)
+	for _, v := range c.Values {
+		if i := slices.Index(paths[:min(len(paths), maxTexts)], v.Path); i >= 0 {
+			texts[i] = v.String()
+		}
+	}
+	return texts
+}
+
 // Action is what happened to an override.
 type Action string
 
@@ -103,13 +116,13 @@ func (r *Reloader) reportOverrides() {
 			r.logSwitch(&s)
 		}
 		action := OverrideSet
-		hasSameOutcome := oldState.Expired == s.Expired && (oldState.Problem == nil) == (s.Problem == nil)
+		hasSameOutcome := oldState.IsExpired == s.IsExpired && (oldState.Problem == nil) == (s.Problem == nil)
 		switch {
 		case isKnown && oldState.Value == s.Value && hasSameOutcome:
 			continue
 		case s.Problem != nil:
 			action = OverrideRejected
-		case s.Expired:
+		case s.IsExpired:
 			action = OverrideExpired
 		case isKnown:
 			action = OverrideChanged
@@ -122,7 +135,7 @@ func (r *Reloader) reportOverrides() {
 		if isSwitched(&oldState) && !isSwitched(&s) {
 			r.logSwitchEnd(&oldState)
 		}
-		if !exists && !oldState.Expired { // an expired override was reported before
+		if !exists && !oldState.IsExpired { // an expired override was reported before
 			action := OverrideDeleted
 			if r.hasLostOverrides {
 				action = OverrideLost
@@ -145,7 +158,7 @@ func (r *Reloader) reportOverrides() {
 
 func (c *OverrideCounts) add(s *override.State) {
 	switch {
-	case s.Waiting:
+	case s.IsWaiting:
 		c.Waiting++
 	case s.Problem != nil:
 		c.Rejected++
@@ -172,7 +185,7 @@ func (r *Reloader) logProblem(s *override.State) {
 		effect = "the previous value stays in force: " + s.Limits
 	}
 	level, state := slog.LevelError, " rejected"
-	if s.Waiting {
+	if s.IsWaiting {
 		level, state = slog.LevelWarn, " waiting"
 	}
 	message := strings.ReplaceAll(string(s.Kind), "_", " ") + state
@@ -186,8 +199,8 @@ func isSwitched(s *override.State) bool {
 
 func (r *Reloader) logSwitch(s *override.State) {
 	attrs := []any{"limits", s.Path, "by", s.Author, "reason", s.Reason}
-	if !s.Expires.IsZero() {
-		attrs = append(attrs, "until", s.Expires.UTC().Format(time.RFC3339))
+	if !s.ExpiresAt.IsZero() {
+		attrs = append(attrs, "until", s.ExpiresAt.UTC().Format(time.RFC3339))
 	}
 	if s.Kind == override.KindShadowMode {
 		r.options.Log.Warn("shadow mode switched", append(attrs, "value", s.Limits)...)

@@ -125,11 +125,11 @@ func (r *Reloader) replaceLimits(cause string) []slog.Attr {
 	r.scheduleExpiry(nextExpiry)
 	r.reportOverrides()
 	r.options.Observer.ConfigProblems(len(r.problems()))
-	change := LimitsChange{Time: time.Now(), Cause: cause, First: oldConfig == nil, Domains: len(cfg.Domains()), Rules: cfg.Rules()}
+	change := LimitsChange{Time: time.Now(), Cause: cause, First: oldConfig == nil, Domains: len(cfg.Domains()), Rules: cfg.RuleCount()}
 	if !change.First {
 		change.Changes, change.Values = cfg.ChangesFrom(oldConfig), cfg.ValueChangesFrom(oldConfig)
 	}
-	attrs := changeAttrs(change.Changes)
+	attrs := changeAttrs(&change)
 	if change.First || len(attrs) > 0 {
 		r.inForceSince = change.Time
 		r.options.Observer.LimitsChanged(change)
@@ -173,22 +173,22 @@ const (
 // logLimits logs the number of limits in force, with attributes of the update and of the changed rules.
 func (r *Reloader) logLimits(updateAttrs, ruleAttrs []slog.Attr) {
 	cfg := r.options.Store.Load()
-	attrs := slices.Concat(updateAttrs, []slog.Attr{slog.Int("domains", len(cfg.Domains())), slog.Int("rules", cfg.Rules())}, ruleAttrs)
+	attrs := slices.Concat(updateAttrs, []slog.Attr{slog.Int("domains", len(cfg.Domains())), slog.Int("rules", cfg.RuleCount())}, ruleAttrs)
 	r.options.Log.LogAttrs(context.Background(), slog.LevelInfo, "limits in force", attrs...)
 }
 
-func changeAttrs(c descriptors.Changes) []slog.Attr {
+func changeAttrs(c *LimitsChange) []slog.Attr {
 	var attrs []slog.Attr
 	add := func(name string, paths []string) {
 		if len(paths) > 0 {
-			attrs = append(attrs, source.NamesAttr(name, paths))
+			attrs = append(attrs, source.NamesAttr(name, c.Texts(paths)))
 		}
 	}
 	add("added", c.Added)
 	add("changed", c.Changed)
 	add("removed", c.Removed)
 	switch {
-	case len(c.Changed) > 0 && c.NewCounters:
+	case len(c.Changed) > 0 && c.HasNewCounters:
 		attrs = append(attrs, slog.String("counters", "new"))
 	case len(c.Changed) > 0:
 		attrs = append(attrs, slog.String("counters", "kept"))
@@ -307,7 +307,7 @@ func (r *Reloader) DryRun(field, value string) override.State {
 	defer r.mu.Unlock()
 	if r.base == nil {
 		kind, target := override.SplitField(field)
-		return override.State{Kind: kind, Target: target, Value: value, Problem: override.ErrNoLimits, Waiting: true}
+		return override.State{Kind: kind, Target: target, Value: value, Problem: override.ErrNoLimits, IsWaiting: true}
 	}
 	return r.overrides.DryRun(r.base, field, value, time.Now())
 }

@@ -119,9 +119,9 @@ func TestLimitsComeIntoForceAndChangesAreLogged(t *testing.T) {
 	assert.Equal(t, `"limits in force" files=1 domains=1 rules=1`, r.lastLine())
 	r.load(perYear(6))
 	assert.Equal(t, "shop\n  tenant: 6 per year\n", r.limitsInForce())
-	assert.Contains(t, r.lastLine(), `"limits in force" files=1 domains=1 rules=1 changed="shop > tenant" counters=kept`)
+	assert.Contains(t, r.lastLine(), `"limits in force" files=1 domains=1 rules=1 changed="shop > tenant: 5 per year → 6 per year" counters=kept`)
 	r.load(strings.ReplaceAll(perYear(6), "tenant", "user"))
-	assert.Contains(t, r.lastLine(), `added="shop > user" removed="shop > tenant"`)
+	assert.Contains(t, r.lastLine(), `added="shop > user: 6 per year" removed="shop > tenant: 6 per year"`)
 	assert.Equal(t, 3, r.loaded)
 	assert.Equal(t, []string{"file: <nil>"}, r.states)
 }
@@ -294,7 +294,7 @@ func TestInvalidOverrideIsRejectedAlone(t *testing.T) {
 	r := newRig(t)
 	r.load(perYear(5))
 	r.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
-	assert.Contains(t, r.lastLine(), `"limits in force" overrides=1 domains=1 rules=2 added="shop > tenant=acme"`)
+	assert.Contains(t, r.lastLine(), `"limits in force" overrides=1 domains=1 rules=2 added="shop > tenant=acme: 7 per year"`)
 	for range 2 {
 		r.override("shop|tenant=acme", `{"requests_per_unit": "x"}`, "shop|tenant=other", `{"requests_per_unit": 9}`, "nonsense", "{}")
 	}

@@ -98,9 +98,9 @@ func (s *stream) run(ctx context.Context) error {
 // receiveFirst receives the first response. It warns if no response comes: the server may not know the node.
 func (s *stream) receiveFirst() (r *discoveryv3.DiscoveryResponse, err error) {
 	c := s.client
-	received := make(chan struct{})
+	responseArrived := make(chan struct{})
 	go func() {
-		defer close(received)
+		defer close(responseArrived)
 		r, err = s.ads.Recv()
 	}()
 	silenceErr := fmt.Errorf("xDS server %s is connected, but has sent nothing for node %q", c.Server, c.NodeID)
@@ -110,13 +110,13 @@ func (s *stream) receiveFirst() (r *discoveryv3.DiscoveryResponse, err error) {
 		c.setOutage(silenceErr)
 	}
 	select {
-	case <-received:
+	case <-responseArrived:
 		return r, err
 	case <-time.After(c.maxSilence):
 	}
 	c.setOutage(silenceErr)
 	c.Log.Warn("xDS server silent; "+c.outageEffect(), "server", c.Server, "node", c.NodeID)
-	<-received
+	<-responseArrived
 	return r, err
 }
 

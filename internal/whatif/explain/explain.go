@@ -135,7 +135,7 @@ func (w *reporter) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
 	for _, d := range w.config.Domains() {
 		names = append(names, d.Name)
 		hasRules := !slices.ContainsFunc(req.Descriptors, func(r *ratelimitv3.RateLimitDescriptor) bool {
-			return r.GetLimit() != nil || d.MatchWithin(&budget, r.GetEntries()) == nil
+			return r.GetLimit() != nil || d.MatchWithBudget(&budget, r.GetEntries()) == nil
 		})
 		if hasRules && len(unknown.WithRule) < maxNames {
 			unknown.WithRule = append(unknown.WithRule, d.Name)
@@ -155,7 +155,7 @@ func (w *reporter) explainDescriptor(c *service.Call, i int) Descriptor {
 	var fileDescriptor *limitsfile.Descriptor
 	var trace descriptors.Trace
 	if w.domain != nil && request.GetLimit() == nil {
-		trace = w.domain.TraceWithin(&w.budget, request.GetEntries())
+		trace = w.domain.TraceWithBudget(&w.budget, request.GetEntries())
 		for j := range trace.Steps {
 			d.Levels = append(d.Levels, explainLevel(&trace.Steps[j]))
 		}
@@ -175,8 +175,8 @@ func (w *reporter) explainDescriptor(c *service.Call, i int) Descriptor {
 				d.Denial.Headers = append(d.Denial.Headers, h.GetKey()+": "+h.GetValue())
 			}
 		}
-		if fileDescriptor.Created != nil {
-			d.Created = new(newOverride(limitsfile.AppliedOverride{Notes: *fileDescriptor.Created}))
+		if fileDescriptor.CreationNotes != nil {
+			d.Created = new(newOverride(limitsfile.AppliedOverride{Notes: *fileDescriptor.CreationNotes}))
 		}
 		for _, applied := range fileDescriptor.Overrides {
 			d.Overrides = append(d.Overrides, newOverride(applied))
@@ -198,7 +198,7 @@ func newEnforcement(c *service.Call, i int, rule *descriptors.Rule) *Enforcement
 		return nil
 	}
 	e := &Enforcement{Percent: rule.EnforcedPercent(), IncludesKey: true}
-	for j := range c.Decisions() {
+	for j := range c.DecisionCount() {
 		if decision := c.Decision(j); decision.Descriptor == i {
 			e.IncludesKey = !decision.Shadow
 		}
@@ -209,7 +209,7 @@ func newEnforcement(c *service.Call, i int, rule *descriptors.Rule) *Enforcement
 func newOverride(applied limitsfile.AppliedOverride) Override {
 	return Override{
 		Target: applied.Target, Off: applied.IsSwitch, Author: applied.Author, Reason: applied.Reason, BaseLimits: applied.BaseLimits,
-		SetAt: utcOrNil(applied.SetAt), ExpiresAt: utcOrNil(applied.Expires),
+		SetAt: utcOrNil(applied.SetAt), ExpiresAt: utcOrNil(applied.ExpiresAt),
 	}
 }
 
@@ -286,7 +286,7 @@ func effectiveValues(l *limit.Limit) Limit {
 func (w *reporter) explainLimit(c *service.Call, i int, l *descriptors.RateLimit) Limit {
 	limitReport := effectiveValues(l.Limit)
 	limitReport.Name = l.Name
-	for j := range c.Decisions() {
+	for j := range c.DecisionCount() {
 		if d := c.Decision(j); d.Descriptor == i && d.Limit == l {
 			limitReport.State = Counted
 			w.setCounter(&limitReport, &d, &w.peeker.peeks[j])
@@ -305,7 +305,7 @@ func (w *reporter) explainLimit(c *service.Call, i int, l *descriptors.RateLimit
 }
 
 // isRejected reports whether the service has rejected c, because the rule allows no refund, for example.
-func isRejected(c *service.Call) bool { return c.Err != nil && c.Decisions() == 0 }
+func isRejected(c *service.Call) bool { return c.Err != nil && c.DecisionCount() == 0 }
 
 // replacingLimit returns the name and the rule of the limit that replaces the limits with this name.
 func replacingLimit(c *service.Call, name string) string {
@@ -336,10 +336,10 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 		l.Counter.Permits = w.options.HeldPermits(w.now, d.Hit)
 	}
 	switch r := p.Result; {
-	case r.Err != nil, r.Degraded() && r.Share == nil:
-		l.Counter.Unknown, l.Counter.Degraded = true, r.Degraded()
+	case r.Err != nil, r.IsDegraded() && r.Share == nil:
+		l.Counter.Unknown, l.Counter.Degraded = true, r.IsDegraded()
 	default:
-		l.Counter.Degraded = r.Degraded()
+		l.Counter.Degraded = r.IsDegraded()
 		shareOrLimit := cmp.Or(r.Share, countedLimit)
 		l.Counter.Capacity, l.Counter.Remaining = shareOrLimit.Capacity(), r.Remaining
 		l.Counter.Spent = shareOrLimit.Spent(r.Result)
@@ -348,7 +348,7 @@ func (w *reporter) setCounter(l *Limit, d *service.Decision, p *peek) {
 			break
 		}
 		l.Counter.ResetAt = w.timeAfter(r.ResetAfter)
-		if countedLimit.Algorithm.ResetsAtOnce() && r.ResetAfter > 0 {
+		if countedLimit.Algorithm.ResetsAtWindowEnd() && r.ResetAfter > 0 {
 			l.Counter.WindowStart = new(w.timeAt(countedLimit.WindowStart(w.now.UnixMicro()+r.ResetAfter) - w.now.UnixMicro()))
 		}
 	}
@@ -414,7 +414,7 @@ func (w *reporter) decidingLimit(c *service.Call, i int, rule *descriptors.Rule)
 func placeText(file string, line int) string { return fields.FileLine(fields.Printable(file), line) }
 
 func explainLevel(s *descriptors.Step) Level {
-	l := Level{Entry: descriptors.Label(s.Entry), Compared: s.Siblings, OtherValues: s.OtherValues}
+	l := Level{Entry: descriptors.EntryLabel(s.Entry), Compared: s.SiblingCount, OtherValues: s.OtherValueCount}
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
 		candidate := Candidate{

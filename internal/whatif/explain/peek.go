@@ -41,7 +41,7 @@ func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 		if layerPeeks[i].Denial != nil {
 			continue
 		}
-		isSkipped := isGroupDeniedByCache && h.InGroup()
+		isSkipped := isGroupDeniedByCache && h.IsInGroup()
 		results[i], p.peeks[i].isRetryExact = nextResult(h, layerPeeks[i].Result, chargedHits[counterName(h)], isSkipped)
 		if results[i].Err == nil && !isSkipped && (results[i].Allowed || chargesDenied(h)) {
 			chargedHits[counterName(h)] += h.N
@@ -59,12 +59,12 @@ func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 // undoCharges removes the charges of the group, because one hit of the group is denied.
 func (p *peeker) undoCharges(hits []backend.Hit, results []backend.Result, chargedHits map[string]int64) {
 	for i := range hits {
-		if h := &hits[i]; h.InGroup() && results[i].Allowed {
+		if h := &hits[i]; h.IsInGroup() && results[i].Allowed {
 			chargedHits[counterName(h)] -= h.N
 		}
 	}
 	for i := range hits {
-		if h := &hits[i]; h.InGroup() {
+		if h := &hits[i]; h.IsInGroup() {
 			results[i].Remaining = p.peeks[i].Remaining - chargedHits[counterName(h)]
 		}
 	}
@@ -73,7 +73,7 @@ func (p *peeker) undoCharges(hits []backend.Hit, results []backend.Result, charg
 func counterName(h *backend.Hit) string { return h.Limit.Tag() + ":" + string(h.Key) }
 
 // chargesDenied reports whether h is charged even if it is denied.
-func chargesDenied(h *backend.Hit) bool { return h.Limit.ChargeDenied && !h.InGroup() }
+func chargesDenied(h *backend.Hit) bool { return h.Limit.ChargeDenied && !h.IsInGroup() }
 
 // nextResult returns the answer to h after earlierHits hits of the same request on the same counter. peek is the answer
 // to a peek. If isSkipped is true, h is not charged. If isRetryExact is false, RetryAfter is positive but has no meaning.
@@ -84,14 +84,14 @@ func nextResult(h *backend.Hit, peek backend.Result, earlierHits int64, isSkippe
 	}
 	r = peek
 	r.Remaining -= earlierHits
-	r.Result = h.Limit.FromPeek(r.Result, h.N)
+	r.Result = h.Limit.ResultFromPeek(r.Result, h.N)
 	if !isSkipped && (r.Allowed || chargesDenied(h)) {
 		r.Remaining -= h.N
 		if h.N < 0 { // a refund returns at most the spent hits
 			r.Remaining = min(r.Remaining, h.Limit.Capacity())
 		}
 	}
-	resetsAtOnce := h.Limit.Algorithm.ResetsAtOnce()
+	resetsAtOnce := h.Limit.Algorithm.ResetsAtWindowEnd()
 	switch {
 	case r.Allowed || r.RetryAfter == limit.Never:
 		return r, true

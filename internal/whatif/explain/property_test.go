@@ -125,7 +125,7 @@ func (d *decisions) Answered(_ context.Context, c *service.Call) {
 		}
 		d.rules = append(d.rules, path)
 	}
-	for i := range c.Decisions() {
+	for i := range c.DecisionCount() {
 		decision := c.Decision(i)
 		hit := *decision.Hit
 		hit.Key = append([]byte(nil), hit.Key...)

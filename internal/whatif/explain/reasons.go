@@ -31,7 +31,7 @@ func candidateReason(s *descriptors.Step, c *descriptors.Candidate) string {
 		descriptors.ExactMatch:     "same key and value",
 		descriptors.ConditionMatch: "the value meets the condition",
 		descriptors.PatternMatch:   "the pattern matches",
-		descriptors.AnyValue:       "same key, any value",
+		descriptors.AnyValueMatch:  "same key, any value",
 	}[c.Kind]
 	if c == s.Winner {
 		if c.Original != nil {
@@ -121,7 +121,7 @@ func (w *reporter) rulePath(trail []*limitsfile.Descriptor) string {
 
 func (w *reporter) noMatchSummary(entries []*ratelimitv3.RateLimitDescriptor_Entry, trace *descriptors.Trace) string {
 	matchCount := len(trace.Trail)
-	entry := descriptors.Label(entries[matchCount])
+	entry := descriptors.EntryLabel(entries[matchCount])
 	switch {
 	case matchCount == 0:
 		return fmt.Sprintf("no limit: no descriptor of the domain matches %s", entry)

@@ -27,7 +27,7 @@ var textFuncs = template.FuncMap{
 	"add":       func(a, b int) int { return a + b },
 	"max":       func(a, b int64) int64 { return max(a, b) },
 	"printable": fields.Printable,
-	"quoted":    descriptors.Quoted,
+	"quoted":    descriptors.QuoteIfNeeded,
 	"outage":    (*Report).outageAnswer,
 	"reason":    reasonText,
 	"domains":   (*UnknownDomain).names,

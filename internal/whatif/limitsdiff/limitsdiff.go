@@ -213,14 +213,14 @@ const maxPatterns = 30 // bounds the patterns of one level that overlapDescripto
 func overlapDescriptors(list []*limitsfile.Descriptor) []*limitsfile.Descriptor {
 	var patterns, textDescriptors []*limitsfile.Descriptor
 	for _, d := range list {
-		if d.WildcardValue && len(patterns) < maxPatterns {
+		if d.HasWildcardValue && len(patterns) < maxPatterns {
 			patterns = append(patterns, d)
 		}
 	}
 	for _, p := range patterns {
 		for _, q := range patterns {
 			if p.Key == q.Key && p.Value != q.Value {
-				textDescriptors = append(textDescriptors, &limitsfile.Descriptor{Key: p.Key, Value: strings.Replace(p.Value, "*", q.Value, 1), WildcardValue: true})
+				textDescriptors = append(textDescriptors, &limitsfile.Descriptor{Key: p.Key, Value: strings.Replace(p.Value, "*", q.Value, 1), HasWildcardValue: true})
 			}
 		}
 	}

@@ -81,7 +81,7 @@ func eventOf(recordedCall *Call, rule *descriptors.Rule, i int) causeIndex {
 		}
 	}
 	for _, l := range rule.Limits {
-		if l.Limit != nil && l.LeasePermits() > 0 {
+		if l.Limit != nil && l.MaxLeasePermits() > 0 {
 			firstEvent = min(firstEvent, leaseEvent)
 		}
 	}
@@ -91,7 +91,7 @@ func eventOf(recordedCall *Call, rule *descriptors.Rule, i int) causeIndex {
 // differsUnderSameLimits reports whether the replayed call met the same limits as the recorded call, but a limit made
 // another decision.
 func differsUnderSameLimits(recordedCall *Call, replayedCall *service.Call) bool {
-	if len(recordedCall.decisions) != replayedCall.Decisions() {
+	if len(recordedCall.decisions) != replayedCall.DecisionCount() {
 		return false
 	}
 	isDifferent := false
@@ -119,7 +119,7 @@ func (c *counts) causeOf(recordedCall *Call, replayedCall *service.Call, event c
 
 // isInFirstWindow reports whether the window of a limit of the call can have begun before the log.
 func (c *counts) isInFirstWindow(replayedCall *service.Call) bool {
-	for i := range replayedCall.Decisions() {
+	for i := range replayedCall.DecisionCount() {
 		l := replayedCall.Decision(i).Limit.Limit
 		windows := int64(1)
 		if l.Algorithm == limit.SlidingWindow {

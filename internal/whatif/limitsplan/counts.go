@@ -79,7 +79,7 @@ func (c *counts) add(recordedCall *Call, replayedCall *service.Call) {
 	event := noEvent
 	for i, rule := range replayedCall.Rules {
 		isOverLimit, isOverInShadow, firstDecision := false, false, decisionIndex
-		for ; decisionIndex < replayedCall.Decisions(); decisionIndex++ {
+		for ; decisionIndex < replayedCall.DecisionCount(); decisionIndex++ {
 			d := replayedCall.Decision(decisionIndex)
 			if d.Descriptor != i {
 				break

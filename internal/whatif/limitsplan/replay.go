@@ -88,7 +88,7 @@ func (p *replay) reasonForNoReport(config *descriptors.Config, firstCall *Call) 
 		return "no call to replay"
 	case p.counts.calls.Total == 0:
 		return "no call can be replayed; the first error is: " + p.counts.firstFailure.Error()
-	case !p.counts.hasMetRule && config.Rules() > 0:
+	case !p.counts.hasMetRule && config.RuleCount() > 0:
 		return noRuleText(config, firstCall)
 	}
 	return ""
@@ -97,7 +97,7 @@ func (p *replay) reasonForNoReport(config *descriptors.Config, firstCall *Call) 
 // noRuleText returns the text of the error that no call meets a rule of config.
 func noRuleText(config *descriptors.Config, firstCall *Call) string {
 	text := fmt.Sprintf("no call meets a rule of the new limits; the first call is %s in domain %s",
-		descriptors.Quoted(entrytext.Format(firstCall.Request.Descriptors[0].Entries)), fields.Printable(firstCall.Request.Domain))
+		descriptors.QuoteIfNeeded(entrytext.Format(firstCall.Request.Descriptors[0].Entries)), fields.Printable(firstCall.Request.Domain))
 	var names []string
 	domain := config.Domain(firstCall.Request.Domain)
 	if domain == nil {

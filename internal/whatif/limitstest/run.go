@@ -100,7 +100,7 @@ func (f *File) newTestService(config *descriptors.Config, metRules ruleSet) *tes
 func (s *testService) Answered(_ context.Context, c *service.Call) {
 	s.rules = append(s.rules[:0], c.Rules...)
 	s.deniedInShadow = append(s.deniedInShadow[:0], make([]bool, len(c.Rules))...)
-	for i := range c.Decisions() {
+	for i := range c.DecisionCount() {
 		d := c.Decision(i)
 		if d.Shadow && d.Result.Err == nil && !d.Result.Allowed {
 			s.deniedInShadow[d.Descriptor] = true

@@ -69,7 +69,7 @@ type recordKey struct{}
 func (*records) Answered(ctx context.Context, c *service.Call) {
 	r := ctx.Value(recordKey{}).(*callRecord)
 	r.reportCount++
-	for i := range c.Decisions() {
+	for i := range c.DecisionCount() {
 		switch d := c.Decision(i); {
 		case r.holder != nil:
 			r.slots = d.Result
@@ -231,7 +231,7 @@ func resultText(r backend.Result) string {
 	if r.Err != nil {
 		return "failed"
 	}
-	if r.Degraded() {
+	if r.IsDegraded() {
 		text += " " + r.Reason.String()
 	}
 	if !r.Allowed {

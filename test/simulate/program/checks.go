@@ -63,7 +63,7 @@ func (c *checks) checkCalls() {
 		if r.err != nil && !r.gaveUp {
 			c.fail("%s: failed: %v", r.name(), r.err)
 		}
-		if r.isAfterRecovery && slices.ContainsFunc(r.results(), backend.Result.Degraded) {
+		if r.isAfterRecovery && slices.ContainsFunc(r.results(), backend.Result.IsDegraded) {
 			c.fail("%s: decided without Redis after the recovery", r.name())
 		}
 	}
@@ -105,7 +105,7 @@ func (c *checks) checkBound(name string, windows int64, isIncluded func(*callRec
 		c.countCalls(func(r *callRecord) bool { return r.isRefund() && isIncluded(r) })
 	for _, replica := range c.replicas {
 		bound += min(windows*c.share(replica), c.countCalls(func(r *callRecord) bool {
-			return r.replica == replica && r.isAdmitted() && r.tightResult.Degraded() && isIncluded(r)
+			return r.replica == replica && r.isAdmitted() && r.tightResult.IsDegraded() && isIncluded(r)
 		}))
 	}
 	if n := c.countCalls(func(r *callRecord) bool { return r.isAdmitted() && isIncluded(r) }); n > bound {

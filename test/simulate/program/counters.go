@@ -40,14 +40,14 @@ func (c *checks) checkCounters() {
 		if r.refund != nil {
 			refunds = 1
 		}
-		isCharged := !r.ownResult.Degraded() || len(c.plan.faults) == 0 && !c.plan.losesAnswers
+		isCharged := !r.ownResult.IsDegraded() || len(c.plan.faults) == 0 && !c.plan.losesAnswers
 		isKept := r.err == nil && isCharged && r.start > lastLoss && !r.isGroupDenied()
 		switch {
 		case n > ownHits:
 			c.fail("call %d: charged %d hits, want at most %d", r.id, n, ownHits)
 		case n < ownHits-refunds && isKept:
 			c.fail("call %d: decided by %s, and not charged: got %d hits, want %d", r.id, r.ownResult.Source, n, ownHits-refunds)
-		case n == ownHits && isKept && !r.ownResult.Degraded() && refunds > 0 && r.refund.err == nil && !r.refund.ownResult.Degraded():
+		case n == ownHits && isKept && !r.ownResult.IsDegraded() && refunds > 0 && r.refund.err == nil && !r.refund.ownResult.IsDegraded():
 			c.fail("call %d: refunded by %s, and still charged with %d hits", r.id, r.refund.ownResult.Source, n)
 		}
 	}

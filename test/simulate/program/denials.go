@@ -167,7 +167,7 @@ func (c *checks) temporaryCharges() (charges []temporaryCharge) {
 
 // isDecidedGroup reports whether r is a denied group that the fallback did not decide.
 func (c *checks) isDecidedGroup(r *callRecord) bool {
-	return r.err == nil && r.isGroupDenied() && !slices.ContainsFunc(r.results(), backend.Result.Degraded)
+	return r.err == nil && r.isGroupDenied() && !slices.ContainsFunc(r.results(), backend.Result.IsDegraded)
 }
 
 // checkTemporaryCharges checks that one Redis never has a charge of a denied group. With two Redis servers,
@@ -222,7 +222,7 @@ func (c *checks) checkFallbackDenial(r *callRecord) {
 		return
 	}
 	admitted := c.countCalls(func(other *callRecord) bool {
-		return other.replica == r.replica && !other.isRefund() && other.start <= r.end && (other.tightResult.Degraded() || other.err != nil)
+		return other.replica == r.replica && !other.isRefund() && other.start <= r.end && (other.tightResult.IsDegraded() || other.err != nil)
 	})
 	counted := math.Ceil(p.fallbackRatio * min(c.mostSpent, float64(l.capacity)))
 	share := max(math.Floor(p.fallbackRatio*float64(l.max)), 1)

@@ -152,7 +152,7 @@ func (c *checks) slotShare() int64 {
 func (c *checks) fallbackSlots(r *replica, at time.Duration) (slots int64) {
 	for _, h := range c.records.holders {
 		for _, t := range h.takes {
-			if t.replica == r && t.start <= at && t.isHoldTaken() && t.slots.Degraded() && (h.id == "" || at <= t.end+c.plan.holds.hold) {
+			if t.replica == r && t.start <= at && t.isHoldTaken() && t.slots.IsDegraded() && (h.id == "" || at <= t.end+c.plan.holds.hold) {
 				slots += h.slots
 				break
 			}

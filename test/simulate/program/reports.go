@@ -23,7 +23,7 @@ func (c *checks) checkReports() {
 					name = "ok"
 				}
 				want[name+" "+result.Source.String()]++
-				if result.Degraded() {
+				if result.IsDegraded() {
 					degraded++
 					want["without redis "+result.Reason.String()]++
 				}
@@ -96,7 +96,7 @@ func (c *checks) checkBreakers() {
 	}
 	for _, r := range c.records.all() {
 		for _, result := range r.results() {
-			if result.Degraded() && !c.mayBeDegraded(r, result.Reason) {
+			if result.IsDegraded() && !c.mayBeDegraded(r, result.Reason) {
 				c.fail("%s: decided without Redis (%s) without a fault", r.name(), result.Reason)
 				break
 			}
