@@ -96,7 +96,7 @@ func (h *handler) putField(c *call) answer {
 	oldState := h.findState(c.field())
 	if !c.isForced && !c.hasCondition() && losesEndlessValue(oldState, &dryRunState) {
 		return problem(http.StatusPreconditionFailed, "%s %s: its value %s has no end, and would not come back when the new value ends. Nothing was changed. To replace it for good, add --replace (?replace=true)",
-			c.kind, c.target(), override.WithoutAuthor(oldState.Value))
+			c.kind, c.target(), override.RemoveAuthor(oldState.Value))
 	}
 	if c.isDryRun {
 		var old *string
@@ -141,7 +141,7 @@ func (c *call) hasCondition() bool {
 // with an end. old may be nil. A switch or a shadow mode without an end is no such value.
 func losesEndlessValue(old, replacement *override.State) bool {
 	isLimit := replacement.Kind == override.KindOverride || replacement.Kind == override.KindRule
-	return isLimit && old != nil && old.Expires.IsZero() && !replacement.Expires.IsZero()
+	return isLimit && old != nil && old.ExpiresAt.IsZero() && !replacement.ExpiresAt.IsZero()
 }
 
 // store makes a change in the name of the caller.

@@ -186,7 +186,7 @@ func TestValueWithoutEndIsNotLostToAValueWithAnEnd(t *testing.T) {
 			assert.Equal(t, c.want, r.callURL("PUT", "/admin/"+c.path+"?target="+url.QueryEscape(c.target)+c.query, c.new, &conflict))
 			if c.want != http.StatusOK {
 				assert.Contains(t, conflict.Problems[0], `its value {"factor": 10} has no end`)
-				assert.JSONEq(t, c.old, override.WithoutAuthor(r.overrides.States()[0].Value))
+				assert.JSONEq(t, c.old, override.RemoveAuthor(r.overrides.States()[0].Value))
 			}
 		})
 	}
