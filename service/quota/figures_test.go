@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"runtime"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -26,6 +27,7 @@ var (
 
 // greedyEnvoy asks for more requests than it gets, in each of its buckets. It sends all buckets in one report.
 type greedyEnvoy struct {
+	sync.Mutex                                 // guards the fields below
 	buckets           map[string]*greedyBucket // by tenant
 	report            *rlqsv3.RateLimitQuotaUsageReports
 	sent, sentBytes   int
@@ -69,6 +71,7 @@ func (e *greedyEnvoy) run(p *pipe, phase time.Duration) {
 		select {
 		case <-ticks.C:
 			ticks.Reset(5 * time.Second)
+			e.Lock()
 			now := time.Now()
 			for _, b := range e.buckets {
 				b.fill(now)
@@ -77,12 +80,14 @@ func (e *greedyEnvoy) run(p *pipe, phase time.Duration) {
 				b.usage.NumRequestsAllowed, b.usage.NumRequestsDenied = admitted, 100
 			}
 			e.sent, e.sentBytes = e.sent+1, e.sentBytes+proto.Size(e.report)
+			e.Unlock()
 			select {
 			case p.reports <- e.report:
 			case <-p.ctx.Done():
 				return
 			}
 		case m := <-p.responses:
+			e.Lock()
 			now := time.Now()
 			e.taken, e.takenBytes = e.taken+1, e.takenBytes+proto.Size(m)
 			for _, action := range m.GetBucketAction() {
@@ -91,6 +96,7 @@ func (e *greedyEnvoy) run(p *pipe, phase time.Duration) {
 				assignment := action.GetQuotaAssignmentAction()
 				b.receive(assignment.GetRateLimitStrategy().GetTokenBucket(), assignment.GetAssignmentTimeToLive().AsDuration(), now)
 			}
+			e.Unlock()
 		case <-p.ctx.Done():
 			return
 		}
@@ -146,6 +152,8 @@ func TestManyEnvoysShareManyLimits(t *testing.T) {
 		synctest.Wait()
 		total := func() (passed float64, sent, sentBytes, taken, takenBytes int) {
 			for _, e := range envoys {
+				e.Lock()
+				defer e.Unlock()
 				sent, sentBytes, taken, takenBytes = sent+e.sent, sentBytes+e.sentBytes, taken+e.taken, takenBytes+e.takenBytes
 				for _, b := range e.buckets {
 					b.fill(time.Now())
@@ -157,9 +165,11 @@ func TestManyEnvoysShareManyLimits(t *testing.T) {
 		before := map[*greedyBucket]float64{}
 		passed, sent, sentBytes, taken, takenBytes := total()
 		for _, e := range envoys {
+			e.Lock()
 			for _, b := range e.buckets {
 				before[b] = b.passed
 			}
+			e.Unlock()
 		}
 		memory := heap() - start0 - envoyMemory - uint64(len(before)*40)
 		const seconds = 30
@@ -170,6 +180,10 @@ func TestManyEnvoysShareManyLimits(t *testing.T) {
 		passedAfter, sentAfter, sentBytesAfter, takenAfter, takenBytesAfter := total()
 		use := (passedAfter - passed) / seconds / 100 / float64(buckets)
 		sum, squares := 0.0, 0.0
+		for _, e := range envoys {
+			e.Lock()
+			defer e.Unlock()
+		}
 		for b, passed := range before {
 			sum, squares = sum+b.passed-passed, squares+(b.passed-passed)*(b.passed-passed)
 		}
