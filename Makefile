@@ -246,7 +246,12 @@ mutants: ## Change the code of PACKAGES (those changed since MUTANTS_SINCE, for 
 .PHONY: simulate-quota
 simulate-quota: ## Simulate FLEET (1000) Envoys that share a limit by quotas; docs/quota.md has the figures
 	$(GO) test -count=1 -v -run TestFleetUsesLimit ./limit/quota -args -fleet $(or $(FLEET),1000)
+	$(GO) test -count=1 -v -run TestManyEnvoysShareManyLimits ./service/quota -args -envoys 1000 -buckets 10000
 	$(GO) test -count=1 ./limit/quota -args -seeds 2000 -worlds 500000
+
+.PHONY: model
+model: ## Check docs/model/quota.tla with TLC, which must also find the mistakes that the model plants; needs Java
+	@test/model/check
 
 attacks: ## Attack the running service with hostile clients, and print the table of docs/lab/attacks.md
 	@deploy/scripts/test-tools

@@ -6,17 +6,13 @@
 (*                                                                                                                         *)
 (* A message takes at most Latency ticks, and is lost if its stream breaks. The clock of an Envoy runs apart from the      *)
 (* clock of the store: it may lose Drift ticks in a TTL. So Delay = 2 * Latency + Drift is what the code calls Delay.      *)
-EXTENDS Naturals, FiniteSets
+EXTENDS Naturals, FiniteSets, Sequences, TLC
 
-CONSTANTS Holders,   \* for example {h1, h2, h3}
-          Limit,     \* 4
-          TTL,       \* 2
-          Latency,   \* 1
-          Drift,     \* 1
-          MaxFaults  \* 2
+CONSTANTS Holders, Limit, TTL, Latency, Drift, MaxFaults   \* quota.cfg has their values
 
 Delay == 2 * Latency + Drift
 Never == TTL + Delay   \* ages stop here: nothing that was sent so long ago has an effect
+ExpiryAge == Never     \* the age at which the state forgets a grant
 
 VARIABLES
   g,          \* the rate that the holder was granted last
@@ -48,20 +44,30 @@ Init ==
   /\ frozen = 0 /\ faults = MaxFaults
 
 -----------------------------------------------------------------------------
-(* The replica of h counts a report: a report that comes Delay after a decrease confirms the decrease. Then h gets any    *)
-(* rate that the limit has room for. One grant is in flight at a time, which keeps the model small.                       *)
-Apply(h, rate) ==
-  LET confirmed == IF reduced[h] >= Delay THEN g[h] ELSE o[h]
-      room == (Limit - (Sum(o, Holders \ {h}) + confirmed))
-  IN /\ report[h] < Never /\ isOpen[h] /\ grants[h] = <<>>
-     /\ rate <= Max(g[h], confirmed) \/ (frozen = 0 /\ room >= 0 /\ rate <= confirmed + room)
-     /\ report' = [report EXCEPT ![h] = Never]
+(* The largest rate that h may still enforce, if a report of h comes now. The report confirms the last decrease if it      *)
+(* comes Delay after the decrease.                                                                                         *)
+Confirmed(h) == IF reduced[h] >= Delay THEN g[h] ELSE o[h]
+
+(* The largest rate that h may still enforce after a new grant.                                                            *)
+Counted(confirmed, rate) == Max(confirmed, rate)
+
+(* The replica of h grants any rate that the limit has room for. Two grants may be in flight.                              *)
+Grant(h, confirmed, rate) ==
+  LET counted == Counted(confirmed, rate)
+  IN /\ isOpen[h] /\ Len(grants[h]) < 2
+     /\ rate <= confirmed \/ (frozen = 0 /\ Sum(o, Holders \ {h}) + rate <= Limit)
      /\ g' = [g EXCEPT ![h] = rate]
-     /\ o' = [o EXCEPT ![h] = Max(confirmed, rate)]
-     /\ reduced' = [reduced EXCEPT ![h] = IF rate < g[h] THEN 0 ELSE @]
+     /\ o' = [o EXCEPT ![h] = counted]
+     /\ reduced' = [reduced EXCEPT ![h] = IF rate = counted THEN Never ELSE IF rate < g[h] THEN 0 ELSE @]
      /\ sent' = [sent EXCEPT ![h] = 0]
-     /\ grants' = [grants EXCEPT ![h] = <<[rate |-> rate, age |-> 0]>>]
+     /\ grants' = [grants EXCEPT ![h] = Append(@, [rate |-> rate, age |-> 0])]
      /\ UNCHANGED <<enforced, left, isOpen, frozen, faults>>
+
+(* A report leads to a grant. A decrease also comes without a report.                                                      *)
+Apply(h, rate) ==
+  /\ report[h] < Never /\ Grant(h, Confirmed(h), rate)
+  /\ report' = [report EXCEPT ![h] = Never]
+Push(h, rate) == rate < g[h] /\ Grant(h, o[h], rate) /\ UNCHANGED report
 
 Report(h) ==
   /\ isOpen[h] /\ report[h] = Never
@@ -71,13 +77,13 @@ Report(h) ==
 Receive(h) ==
   /\ grants[h] # <<>>
   /\ enforced' = [enforced EXCEPT ![h] = grants[h][1].rate]
-  /\ left' = [left EXCEPT ![h] = TTL + Drift]
-  /\ grants' = [grants EXCEPT ![h] = <<>>]
+  /\ left' = [left EXCEPT ![h] = IF grants[h][1].rate > 0 THEN TTL + Drift ELSE 0]
+  /\ grants' = [grants EXCEPT ![h] = Tail(@)]
   /\ UNCHANGED <<g, o, sent, reduced, isOpen, report, frozen, faults>>
 
 (* The state forgets a holder when its last grant has expired on each clock. Its name is then free for another stream.    *)
 Expire(h) ==
-  /\ sent[h] = Never /\ (o[h] > 0 \/ ~isOpen[h])
+  /\ sent[h] >= ExpiryAge /\ (o[h] > 0 \/ ~isOpen[h])
   /\ g' = [g EXCEPT ![h] = 0] /\ o' = [o EXCEPT ![h] = 0]
   /\ isOpen' = [isOpen EXCEPT ![h] = TRUE]
   /\ UNCHANGED <<sent, reduced, enforced, left, grants, report, frozen, faults>>
@@ -109,43 +115,55 @@ LoseData ==
 
 (* Time passes only if no message is late.                                                                                *)
 Tick ==
-  /\ \A h \in Holders : /\ grants[h] # <<>> => grants[h][1].age < Latency
+  /\ \A h \in Holders : /\ \A i \in DOMAIN grants[h] : grants[h][i].age < Latency
                         /\ report[h] # Never => report[h] < Latency
   /\ sent' = [h \in Holders |-> Older(sent[h])]
   /\ reduced' = [h \in Holders |-> Older(reduced[h])]
   /\ report' = [h \in Holders |-> Older(report[h])]
   /\ left' = [h \in Holders |-> IF left[h] > 0 THEN left[h] - 1 ELSE 0]
   /\ enforced' = [h \in Holders |-> IF left[h] > 1 THEN enforced[h] ELSE 0]
-  /\ grants' = [h \in Holders |-> IF grants[h] = <<>> THEN <<>> ELSE <<[grants[h][1] EXCEPT !.age = @ + 1]>>]
+  /\ grants' = [h \in Holders |-> [i \in DOMAIN grants[h] |-> [grants[h][i] EXCEPT !.age = @ + 1]]]
   /\ frozen' = IF frozen > 0 THEN frozen - 1 ELSE 0
   /\ UNCHANGED <<g, o, isOpen, faults>>
 
 Next ==
   \/ Tick \/ LoseData
-  \/ \E h \in Holders : Report(h) \/ Receive(h) \/ Expire(h) \/ Break(h) \/ Restart(h) \/ \E rate \in 0..Limit : Apply(h, rate)
+  \/ \E h \in Holders : Report(h) \/ Receive(h) \/ Expire(h) \/ Break(h) \/ Restart(h) 
+                        \/ \E rate \in 0..Limit : Apply(h, rate) \/ Push(h, rate)
 
 -----------------------------------------------------------------------------
-(* The part of Apply that divides equally, for the liveness below.                                                        *)
-Share == Limit \div Cardinality(Holders)
-Divide(h) == Apply(h, IF g[h] > Share THEN Share ELSE IF g[h] + Free >= Share THEN Share ELSE g[h])
-
-Fairness ==
-  /\ WF_vars(Tick)
-  /\ \A h \in Holders : WF_vars(Report(h)) /\ WF_vars(Receive(h)) /\ WF_vars(Expire(h)) /\ SF_vars(Divide(h))
-
-Spec == Init /\ [][Next]_vars
-
-(* For the liveness, rates come from Divide only.                                                                         *)
-NextDivide ==
-  \/ Tick \/ LoseData
-  \/ \E h \in Holders : Report(h) \/ Receive(h) \/ Expire(h) \/ Break(h) \/ Restart(h) \/ Divide(h)
-LiveSpec == Init /\ [][NextDivide]_vars /\ Fairness
-
-(* What the code promises.                                                                                                *)
+(* What the code promises at any time. Accounted is the reason for Bounded.                                               *)
 Bounded == Sum(enforced, Holders) <= Limit
 Accounted == frozen = 0 => \A h \in Holders : enforced[h] <= o[h]
-TargetsAreReached == <>[](\A h \in Holders : g[h] = Share)
 
-(* Two mutants that a checker must find: Apply with confirmed == g[h] frees a decrease at once, and Expire with            *)
-(* sent[h] = TTL counts the TTL from sending.                                                                             *)
+Spec == Init /\ [][Next]_vars
+Symmetry == Permutations(Holders)
+
+-----------------------------------------------------------------------------
+(* What the code promises after the last fault: all holders get equal shares. Before, Next gives any rates. Then Divide    *)
+(* gives the rates, and each Envoy reports before its grant expires.                                                       *)
+Share == Limit \div Cardinality(Holders)
+Divide(h) ==
+  /\ faults = 0
+  /\ Apply(h, IF g[h] > Share \/ (frozen = 0 /\ g[h] + Free >= Share) THEN Share ELSE g[h])
+TimelyTick ==
+  /\ \A h \in Holders : isOpen[h] /\ sent[h] >= TTL => report[h] # Never \/ sent[h] = Never
+  /\ Tick
+
+LiveNext ==
+  IF faults > 0 THEN Next ELSE TimelyTick \/ \E h \in Holders : Report(h) \/ Receive(h) \/ Expire(h) \/ Divide(h)
+
+LiveSpec ==
+  /\ Init /\ [][LiveNext]_vars
+  /\ WF_vars(TimelyTick)
+  /\ \A h \in Holders : WF_vars(Report(h)) /\ WF_vars(Receive(h)) /\ WF_vars(Expire(h)) /\ SF_vars(Divide(h))
+
+TargetsAreReached == <>(faults = 0) => <>[](\A h \in Holders : g[h] = Share)
+
+-----------------------------------------------------------------------------
+(* Mistakes that a check must find: Counted <- FreedAtOnce gives a decrease to others at once, Confirmed <- AtAnyReport     *)
+(* does not wait for Delay, and ExpiryAge <- FromSending counts the TTL from sending.                                      *)
+FreedAtOnce(confirmed, rate) == rate
+AtAnyReport(h) == g[h]
+FromSending == TTL
 =============================================================================

@@ -42,6 +42,9 @@ type Limit struct {
 	Delay int64
 }
 
+// MaxHolders is the largest number of holders of a limit. Apply grants further holders the rate 0.
+const MaxHolders = 10_000
+
 // HolderID names a holder. It is random, and new for each stream.
 type HolderID uint64
 
@@ -131,6 +134,7 @@ type turn struct {
 	now      int64
 	isFrozen bool
 	members  []member
+	refused  []Grant // of holders beyond MaxHolders
 }
 
 // Apply counts reports, divides the limit again, and returns the grants that the replica must send after it has stored s.
@@ -307,7 +311,9 @@ func (t *turn) enroll(u Update) {
 	}
 	for _, r := range u.Reports {
 		isReturningByID[r.Holder] = r.IsReturning
-		if i, isFound := t.find(r.Holder); !isFound {
+		if i, isFound := t.find(r.Holder); !isFound && len(t.holders) >= MaxHolders {
+			t.refused = append(t.refused, Grant{Holder: r.Holder})
+		} else if !isFound {
 			h := Holder{ID: r.Holder, JoinedAt: t.now, Interval: t.limit.Interval}
 			t.holders = slices.Insert(t.holders, i, h)
 		}
@@ -530,9 +536,9 @@ func (t *turn) raiseBurst(m *member, affordable int64) {
 	m.Burst, m.MaxBurst, m.isChanged = m.Burst+growth, maxBurst, true
 }
 
-// grants returns a grant for each holder that reported, or whose grant changed.
+// grants returns a grant for each holder that reported, or whose grant changed, or that was refused.
 func (t *turn) grants() []Grant {
-	var grants []Grant
+	grants := t.refused
 	for i := range t.members {
 		m := &t.members[i]
 		if m.isChanged || m.hasReported && !m.isWaiting {

@@ -138,6 +138,25 @@ func TestStateKeepsSumsWithinLimit(t *testing.T) {
 	})
 }
 
+func TestFurtherHoldersGetNoGrant(t *testing.T) {
+	l := perMinute(MaxHolders*60, MaxHolders)
+	var s State
+	reports := func(first, n int) (u Update) {
+		for i := range n {
+			u.Reports = append(u.Reports, Report{Holder: HolderID(first + i), Requests: 10})
+		}
+		u.OwnHolders = s.Holders()
+		return u
+	}
+	now := int64(1000 * second)
+	assert.Len(t, s.Apply(&l, now, reports(1_000_000, MaxHolders-1)), MaxHolders-1)
+	grants := s.Apply(&l, now+second, reports(1, 2))
+	assert.Len(t, s.holders, MaxHolders)
+	assert.EqualValues(t, 1, s.holders[0].ID)
+	assert.Contains(t, grants, Grant{Holder: 2})
+	assert.Len(t, s.Apply(&l, now+2*second, reports(1_000_000, MaxHolders-1)), MaxHolders-1, "the others keep their grants")
+}
+
 func TestDecodeRefusesOtherBytes(t *testing.T) {
 	s := &State{}
 	l := perMinute(1000, 100)

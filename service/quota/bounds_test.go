@@ -1,8 +1,10 @@
 package quota
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/local"
+	division "github.com/seed-81f232ab/rls/limit/quota"
 )
 
 // openFrom is open from an IP address. The client reads and forgets all responses.
@@ -58,7 +61,7 @@ func TestOneAddressLeavesHalfOfTheMemoryToOthers(t *testing.T) {
 		o.MaxBuckets = 100
 		s, _ := start(t, o)
 		var closeStreams []func()
-		isRefused := false
+		refused := 0
 		for i := range 500 {
 			p, closeStream, ended := openFrom(t, s, "10.0.0.1")
 			closeStreams = append(closeStreams, closeStream)
@@ -66,16 +69,16 @@ func TestOneAddressLeavesHalfOfTheMemoryToOthers(t *testing.T) {
 			case p.reports <- tenants(strings.Repeat("x", 1100)+fmt.Sprint(i, "-"), 100):
 			case err := <-ended:
 				assert.Equal(t, codes.ResourceExhausted, status.Code(err))
-				isRefused = true
+				refused++
 			}
 			synctest.Wait()
 		}
-		assert.True(t, isRefused)
+		assert.Positive(t, refused)
 		assert.LessOrEqual(t, s.memory, int64(maxMemory*100/2))
 		assert.Greater(t, s.memory, int64(maxMemory*100/2*9/10))
 		stats := s.Stats()
 		assert.Positive(t, stats.Ignored)
-		assert.Positive(t, stats.Blocked)
+		assert.EqualValues(t, refused, stats.Blocked)
 
 		other, closeOther, _ := openFrom(t, s, "10.0.0.2")
 		other.reports <- tenants("other", 100)
@@ -94,12 +97,112 @@ func TestOneAddressLeavesHalfOfTheMemoryToOthers(t *testing.T) {
 	})
 }
 
+// waitForOthers is longer than the grants of the flood need to expire.
+const waitForOthers = 20 * time.Second
+
+func TestStreamsThatCloseQuicklyLeavePlacesToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		o := newOptions(t, local.NewQuotas(), sharedLimits)
+		o.Log = slog.New(slog.NewTextHandler(&log, nil))
+		s, _ := start(t, o)
+		acme := func() *rlqsv3.RateLimitQuotaUsageReports { return usage(map[string]string{"tenant": "acme"}, 100) }
+		old, closeOld, _ := open(t, s)
+		old.reports <- acme()
+		share := answer(t, old)
+		for range 14 {
+			var closeStreams []func()
+			for range 400 {
+				p, closeStream, _ := openFrom(t, s, "10.0.0.1")
+				p.reports <- acme()
+				closeStreams = append(closeStreams, closeStream)
+			}
+			time.Sleep(tickInterval)
+			for _, closeStream := range closeStreams {
+				closeStream()
+			}
+			synctest.Wait()
+		}
+		c := s.clients["10.0.0.1"]
+		assert.EqualValues(t, departureMemory*len(s.departures), c.memory)
+		assert.InDelta(t, division.MaxHolders/2, c.holders[s.groups["shop|tenant=acme"].hash], 100)
+		assert.Positive(t, s.Stats().Ignored)
+		assert.Contains(t, log.String(), "limit shop > tenant: got too many Envoys, want at most 10000, and half of the free places for one address")
+
+		refused, closeRefused, _ := openFrom(t, s, "10.0.0.1")
+		refused.reports <- acme()
+		synctest.Wait()
+		assert.Nil(t, bucketOf(s, "10.0.0.1").group)
+		for _, ip := range []string{"10.0.0.2", "10.0.0.3"} {
+			p, closeStream, _ := openFrom(t, s, ip)
+			p.reports <- acme()
+			time.Sleep(tickInterval)
+			synctest.Wait()
+			assert.True(t, bucketOf(s, ip).isAnswered, ip)
+			closeStream()
+		}
+		old.reports <- acme()
+		assert.NotContains(t, answer(t, old), "DENY", "the share before was %s", share)
+
+		time.Sleep(waitForOthers)
+		refused.reports <- acme()
+		time.Sleep(tickInterval)
+		synctest.Wait()
+		assert.True(t, bucketOf(s, "10.0.0.1").isAnswered)
+		closeRefused()
+		closeOld()
+		time.Sleep(waitForOthers)
+		synctest.Wait()
+		assert.Empty(t, s.clients)
+		assert.Empty(t, s.departures)
+	})
+}
+
+// bucketOf returns a bucket of an IP address.
+func bucketOf(s *Service, ip string) *bucket {
+	for st := range s.streams {
+		for _, b := range st.buckets {
+			if st.client.ip == ip {
+				return b
+			}
+		}
+	}
+	return nil
+}
+
+// fullStore has no place for further holders.
+type fullStore struct{ state []byte }
+
+func (f *fullStore) Update(_ context.Context, changes []*backend.QuotaChange) {
+	for _, c := range changes {
+		c.Apply(f.state, 1, time.Now().UnixMicro())
+		c.Err = nil
+	}
+}
+
+func TestBucketWithoutAPlaceInTheStateIsDenied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reports []division.Report
+		for i := range division.MaxHolders {
+			reports = append(reports, division.Report{Holder: division.HolderID(i + 1)})
+		}
+		full, l := division.State{}, division.Limit{Rate: 6000, Interval: minInterval, Burst: 100, TTL: 15 * second, Delay: second}
+		full.Apply(&l, time.Now().UnixMicro(), division.Update{Reports: reports})
+		s, _ := start(t, newOptions(t, &fullStore{full.Append(nil)}, sharedLimits))
+		p, closeStream, _ := open(t, s)
+		p.reports <- usage(map[string]string{"tenant": "acme"}, 1)
+		assert.Contains(t, answer(t, p), "DENY_ALL")
+		assert.EqualValues(t, 1, s.Stats().Ignored)
+		closeStream()
+	})
+}
+
 func TestAbandonedBucketsFreeTheirMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
 		p, closeStream, _ := openFrom(t, s, "10.0.0.1")
 		p.reports <- tenants("a", 50)
-		time.Sleep(idleTime + 2*idleInterval)
+		time.Sleep(idleTime + 4*idleInterval)
 		synctest.Wait()
 		assert.EqualValues(t, streamMemory, s.memory)
 		closeStream()
@@ -150,11 +253,25 @@ func TestClientWithManyBucketsDelaysOnlyItself(t *testing.T) {
 	})
 }
 
+func TestMemoryOfBucketsIsTakenUpToHalf(t *testing.T) {
+	s := New(newOptions(t, local.NewQuotas(), ""))
+	long := bucket{key: strings.Repeat("x", 1000)}
+	assert.EqualValues(t, bucketMemory+4000, long.memoryBytes())
+	c := &client{}
+	assert.True(t, s.takeMemory(c, maxMemory*1000/2))
+	assert.False(t, s.takeMemory(c, 1))
+	assert.True(t, s.takeMemory(&client{}, maxMemory*1000/4))
+}
+
 func TestLongDomainIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
 		p, _, ended := open(t, s)
 		m := usage(map[string]string{"tenant": "a"}, 1)
+		m.Domain = strings.Repeat("x", maxIDBytes)
+		p.reports <- m
+		require.Empty(t, (<-p.responses).GetBucketAction(), "a domain of 4096 bytes ends no stream")
+		m = usage(map[string]string{"tenant": "a"}, 1)
 		m.Domain = strings.Repeat("x", maxIDBytes+1)
 		p.reports <- m
 		assert.ErrorContains(t, <-ended, "domain: got 4097 bytes, want at most 4096")

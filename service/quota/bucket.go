@@ -149,7 +149,11 @@ func (s *Service) evaluate(b *bucket) {
 	b.rule = noAnswer
 	if b.group == nil || b.group.key != key {
 		s.leaveGroup(b)
-		s.joinGroup(b, key)
+		if !s.joinGroup(b, key) {
+			b.rule = denyAll
+			s.refuse(b, foundRule.Path)
+			return
+		}
 	}
 	b.group.setRule(foundRule)
 	s.markDue(b.group)

@@ -1,41 +1,47 @@
 package quota
 
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	division "github.com/seed-81f232ab/rls/limit/quota"
+)
+
 // client has what the streams from one IP address use. Several Envoys can have one address.
 type client struct {
 	ip       string
-	streams  int
-	memory   int64 // bytes of its streams and buckets
-	lastTurn int64 // the last turn of a group that waits for an update because of this client
+	memory   int64          // bytes of its streams, buckets and departures
+	holders  map[uint64]int // its holders in each group, with its departures; the key is group.hash
+	lastTurn int64          // the last turn of a group that waits for an update because of this client
 }
 
-// The bytes that count for a stream, and for a bucket in addition to idCopies times the bytes of its id. All streams and
-// buckets together may have maxMemory bytes for each of the MaxBuckets that a stream may have.
+// departure is a holder whose bucket has left its group. The holder counts until its last grant has expired.
+type departure struct {
+	client *client
+	group  uint64 // group.hash
+	expiry time.Time
+}
+
+// The bytes that count for a stream, for a departure, and for a bucket in addition to idCopies times the bytes of its id. All
+// together may have maxMemory bytes for each of the MaxBuckets that a stream may have.
 const (
-	streamMemory = 32 << 10
-	bucketMemory = 1 << 10
-	idCopies     = 4
-	maxMemory    = 64 << 10
+	streamMemory    = 32 << 10
+	departureMemory = 128
+	bucketMemory    = 1 << 10
+	idCopies        = 4
+	maxMemory       = 64 << 10
 )
 
 // join returns the client with this address for one more stream, or nil if the client uses too much memory.
 func (s *Service) join(ip string) *client {
-	c := s.clients[ip]
-	if c == nil {
-		c = &client{ip: ip}
-	}
+	c := cmp.Or(s.clients[ip], &client{ip: ip, holders: map[uint64]int{}})
 	if !s.takeMemory(c, streamMemory) {
 		return nil
 	}
 	s.clients[ip] = c
-	c.streams++
 	return c
-}
-
-func (s *Service) leave(c *client) {
-	s.freeMemory(c, streamMemory)
-	if c.streams--; c.streams == 0 {
-		delete(s.clients, c.ip)
-	}
 }
 
 // takeMemory counts bytes for c. It returns false if c would use more than what is free for others. So the first client can
@@ -53,6 +59,30 @@ func (s *Service) takeMemory(c *client, bytes int64) bool {
 func (s *Service) freeMemory(c *client, bytes int64) {
 	c.memory -= bytes
 	s.memory -= bytes
+	if c.memory == 0 {
+		delete(s.clients, c.ip)
+	}
+}
+
+// forgetDepartures ends the departures whose grants have expired.
+func (s *Service) forgetDepartures(now time.Time) {
+	s.departures = slices.DeleteFunc(s.departures, func(d departure) bool {
+		if now.Before(d.expiry) {
+			return false
+		}
+		if d.client.holders[d.group]--; d.client.holders[d.group] == 0 {
+			delete(d.client.holders, d.group)
+		}
+		s.freeMemory(d.client, departureMemory)
+		return true
+	})
+}
+
+// refuse denies the requests of b, because the limit with this path has too many holders.
+func (s *Service) refuse(b *bucket, path string) {
+	s.counts.Ignored++
+	s.logIgnored(b.stream, fmt.Sprintf("limit %s: got too many Envoys, want at most %d, and half of the free places for one address", path, division.MaxHolders))
+	b.sendBlanket(denyAll, blanketTTL)
 }
 
 func (b *bucket) memoryBytes() int64 { return bucketMemory + idCopies*int64(len(b.key)) }

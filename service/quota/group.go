@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"hash/maphash"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -12,6 +13,7 @@ import (
 // group has the buckets of this replica that share a counter.
 type group struct {
 	key     string
+	hash    uint64 // the hash of key
 	path    string // the path of the rule
 	limit   division.Limit
 	failure limit.FailureMode
@@ -35,16 +37,22 @@ type group struct {
 	fallback   *division.State
 }
 
-func (s *Service) joinGroup(b *bucket, key string) {
-	g := s.groups[key]
+// joinGroup adds b to the group with this key. It returns false if the client has as many holders there as places are free.
+func (s *Service) joinGroup(b *bucket, key string) bool {
+	g, c := s.groups[key], b.stream.client
 	if g == nil {
-		g = &group{key: key, buckets: map[division.HolderID]*bucket{}, updatedAt: s.lastStore}
+		g = &group{key: key, hash: maphash.String(s.hashSeed, key), buckets: map[division.HolderID]*bucket{}, updatedAt: s.lastStore}
 		g.storeTime = g.updatedAt.UnixMicro()
-		s.groups[key] = g
 	}
+	if c.holders[g.hash] >= division.MaxHolders-len(g.buckets)-g.otherHolders {
+		return false
+	}
+	c.holders[g.hash]++
+	s.groups[key] = g
 	b.group, b.holder, b.isAnswered, b.hasReport = g, newHolder(), false, true
 	b.isReturning = b.isReturning && b.reportedAt.IsZero() // a report with another answer proves that no grant is in force
 	g.buckets[b.holder] = b
+	return true
 }
 
 func (s *Service) leaveGroup(b *bucket) {
@@ -54,6 +62,8 @@ func (s *Service) leaveGroup(b *bucket) {
 	}
 	delete(g.buckets, b.holder)
 	b.group = nil
+	s.departures = append(s.departures, departure{b.stream.client, g.hash, time.Now().Add(time.Duration(g.limit.TTL+g.limit.Delay) * time.Microsecond)})
+	s.freeMemory(b.stream.client, -departureMemory)
 	if len(g.buckets) == 0 {
 		delete(s.groups, g.key)
 	}
@@ -155,11 +165,11 @@ func (s *Service) accept(u *groupUpdate, now time.Time) {
 	if u.expiry > 0 {
 		g.expiry = now.Add(time.Duration(u.expiry-u.now) * time.Microsecond)
 	}
-	g.send(u.grants, u.holders, &g.limit)
+	s.send(g, u.grants, u.holders, &g.limit)
 }
 
 // send remembers the holders of this replica and sends the grants.
-func (g *group) send(grants []division.Grant, holders []division.Holder, l *division.Limit) {
+func (s *Service) send(g *group, grants []division.Grant, holders []division.Holder, l *division.Limit) {
 	g.ownHolders, g.otherHolders, g.otherGranted = nil, 0, 0
 	for _, h := range holders {
 		if g.buckets[h.ID] != nil {
@@ -170,7 +180,9 @@ func (g *group) send(grants []division.Grant, holders []division.Holder, l *divi
 		}
 	}
 	for _, grant := range grants {
-		if b := g.buckets[grant.Holder]; b != nil {
+		if b := g.buckets[grant.Holder]; b != nil && grant.Rate == 0 && len(holders) >= division.MaxHolders {
+			s.refuse(b, g.path)
+		} else if b != nil {
 			b.sendGrant(grant, l)
 		}
 	}
@@ -218,5 +230,5 @@ func (s *Service) fallBack(g *group, now time.Time) {
 	l.Rate, l.Burst = int64(float64(l.Rate)*ratio), max(int64(float64(l.Burst)*ratio), 1)
 	storeTime := g.storeTime + now.Sub(g.updatedAt).Microseconds()
 	grants := g.fallback.Apply(&l, storeTime, division.Update{Reports: u.reports, OwnHolders: g.ownHolders})
-	g.send(grants, g.fallback.Holders(), &l)
+	s.send(g, grants, g.fallback.Holders(), &l)
 }

@@ -204,7 +204,7 @@ func TestHundredsOfEnvoysMayReconnectAtOnce(t *testing.T) {
 		assert.GreaterOrEqual(t, use(2*envoys[0].every), 0.95, "the old shares are in force")
 		assert.LessOrEqual(t, b.Stats().Updates-updates, uint64(5), "an update has the reports of all Envoys")
 		assert.GreaterOrEqual(t, use(10*time.Second), 0.4, "the old shares have expired, and new shares replace them")
-		assert.GreaterOrEqual(t, use(20*time.Second), 0.8, "each Envoy has a share, and small bursts")
+		assert.GreaterOrEqual(t, use(20*time.Second), 0.7, "each Envoy has a share, and small bursts")
 		assert.GreaterOrEqual(t, use(30*time.Second), 0.85, "the bursts come back")
 		assert.GreaterOrEqual(t, use(10*time.Second), 0.95)
 		requireBound(t, m, 0)

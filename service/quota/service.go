@@ -12,6 +12,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"hash/maphash"
 	"log/slog"
 	"slices"
 	"sync"
@@ -49,23 +50,25 @@ type Options struct {
 // Service is Envoy's RateLimitQuotaService.
 type Service struct {
 	rlqsv3.UnimplementedRateLimitQuotaServiceServer
-	options Options
+	options  Options
+	hashSeed maphash.Seed // of group.hash
 
 	failureLog, ignoredLog *rate.Limiter // bound the log lines to one a minute
 
 	workers sync.WaitGroup // the goroutines of streams
 
-	mu        sync.Mutex          // guards the fields below, and the buckets and groups
-	config    *descriptors.Config // the limits with which all buckets were evaluated
-	streams   map[*stream]bool
-	clients   map[string]*client // the key is the IP address
-	memory    int64              // bytes of all clients
-	groups    map[string]*group  // the key is the name of the counter
-	due       []*group           // the groups that the next tick updates
-	turn      int64              // the turn of the last group that was updated
-	lastStore time.Time          // the last successful update of any group
-	nextIdle  time.Time          // the next search for idle buckets
-	counts    Counts
+	mu         sync.Mutex          // guards the fields below, and the buckets and groups
+	config     *descriptors.Config // the limits with which all buckets were evaluated
+	streams    map[*stream]bool
+	clients    map[string]*client // the key is the IP address
+	memory     int64              // bytes of all clients
+	departures []departure
+	groups     map[string]*group // the key is the name of the counter
+	due        []*group          // the groups that the next tick updates
+	turn       int64             // the turn of the last group that was updated
+	lastStore  time.Time         // the last successful update of any group
+	nextIdle   time.Time         // the next search for idle buckets
+	counts     Counts
 }
 
 // Counts are the counts since the start.
@@ -73,7 +76,7 @@ type Counts struct {
 	Updates   uint64        // updates of groups that the store took in time
 	Failures  uint64        // updates that the store did not take in time
 	Conflicts uint64        // updates that started again, because another replica was faster
-	Ignored   uint64        // reports without a valid bucket id, or beyond the bounds of MaxBuckets
+	Ignored   uint64        // reports without a valid bucket id, or beyond the bounds of MaxBuckets and MaxHolders
 	Blocked   uint64        // streams that were closed, because they did not read or used too much memory
 	Lateness  time.Duration // the sum of the times from the first report of an update to its answer
 }
@@ -100,7 +103,7 @@ func New(o Options) *Service {
 	everyMinute := func() *rate.Limiter { return rate.NewLimiter(rate.Every(time.Minute), 1) }
 	return &Service{
 		options: o, streams: map[*stream]bool{}, clients: map[string]*client{}, groups: map[string]*group{}, lastStore: time.Now(),
-		failureLog: everyMinute(), ignoredLog: everyMinute(),
+		hashSeed: maphash.MakeSeed(), failureLog: everyMinute(), ignoredLog: everyMinute(),
 	}
 }
 
@@ -126,6 +129,7 @@ func (s *Service) tick(ctx context.Context) {
 	s.followLimits()
 	s.abandonIdleBuckets(now)
 	s.freeExpiredShares(now)
+	s.forgetDepartures(now)
 	due := s.due
 	s.due = nil
 	slices.SortStableFunc(due, func(a, b *group) int { return cmp.Compare(a.turn, b.turn) })

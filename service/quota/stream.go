@@ -180,6 +180,9 @@ func (s *Service) take(st *stream, usages []*rlqsv3.RateLimitQuotaUsageReports_B
 			continue
 		}
 		isTaken = true
+		if b.rule == denyAll {
+			s.evaluate(b) // the limit may have a free place now
+		}
 		b.count(usage, now)
 		if b.group != nil {
 			s.markDueFor(b.group, st.client)
@@ -204,6 +207,6 @@ func (s *Service) remove(st *stream) {
 	for _, b := range st.buckets {
 		s.forget(b)
 	}
-	s.leave(st.client)
+	s.freeMemory(st.client, streamMemory)
 	st.buckets = nil
 }
