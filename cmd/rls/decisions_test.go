@@ -88,6 +88,15 @@ func TestPrivatePagesNeedATokenIfOneIsSet(t *testing.T) {
 	r.awaitLog(`level=WARN msg="page refused"`)
 }
 
+func TestPrivatePageTellsWhyATokenOfOneDomainIsRefused(t *testing.T) {
+	t.Parallel()
+	tokens := file(t, "tokens.yaml", "- {name: shop-team, token: "+strings.Repeat("s", 16)+", domains: [shop]}\n")
+	r := start(t, []string{"ADMIN_TOKENS_FILE=" + tokens}, "--limits", file(t, "limits.yaml", threePerYear))
+	_, errOut, code := rls(t, "explain", "--admin", r.debug, "--token", strings.Repeat("s", 16), "-d", "shop", "tenant=acme")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errOut, "the token of shop-team is only for some domains")
+}
+
 func TestBrowserSignsInForReadingOnly(t *testing.T) {
 	t.Parallel()
 	r := start(t, []string{"ADMIN_TOKEN=ops:" + opsToken}, "--limits", file(t, "limits.yaml", threePerYear))

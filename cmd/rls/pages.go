@@ -46,6 +46,10 @@ func (a pageAccess) protect(page server.Page) server.Page {
 			innerHandler.ServeHTTP(w, r)
 			return
 		}
+		if caller, isKnown := a.Authorize(r); isKnown && len(caller.Domains) > 0 {
+			http.Error(w, "Forbidden: the token of "+caller.Name+" is only for some domains, and this page shows all domains; want a token without domains, such as a token with access: read", http.StatusForbidden)
+			return
+		}
 		if logRate.Allow() {
 			a.log.Warn("page refused", "path", path, "method", r.Method, "from", r.RemoteAddr, "remedy", refusal)
 		}

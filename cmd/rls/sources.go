@@ -167,6 +167,7 @@ type runtimeOverrides struct {
 func (l limits) keepVersions(ctx context.Context, store *overrides.Store) {
 	const pause = 2 * time.Second
 	var storedSet *limitsfile.Set
+	var storedVersion *runtimechanges.LimitsVersion
 	for isRunning := true; isRunning; isRunning = wait.Sleep(ctx, pause) {
 		base := l.Base()
 		if base == nil || base == storedSet {
@@ -176,8 +177,8 @@ func (l limits) keepVersions(ctx context.Context, store *overrides.Store) {
 		for _, limit := range descriptors.Compile(base).ValueChangesFrom(nil) {
 			version.Limits[limit.Path] = limit.New
 		}
-		if store.AddLimitsVersion(ctx, version) == nil { // after an error, the loop tries again
-			storedSet = base
+		if store.AddLimitsVersion(ctx, version, storedVersion) == nil { // after an error, the loop tries again
+			storedSet, storedVersion = base, &version
 		}
 	}
 }

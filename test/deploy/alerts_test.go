@@ -131,6 +131,11 @@ func TestAlertsFire(t *testing.T) {
 			healthy: []string{`rls_redis_stalled_batches_total{server="main", ` + target + `} 7x200`},
 		},
 		{
+			alert: "RlsRedisLostCounters", want: "a found that Redis has lost counters",
+			sick:    []string{`rls_redis_losses_total{server="main", ` + target + `} 0+1x200`},
+			healthy: []string{`rls_redis_losses_total{server="main", ` + target + `} 7x200`},
+		},
+		{
 			alert: "RlsCallsSlow", want: "longer than",
 			sick:    histogram("ratelimit_service_response_time_seconds", `grpc_method="ShouldRateLimit", `+target, 90, 100, 100),
 			healthy: histogram("ratelimit_service_response_time_seconds", `grpc_method="ShouldRateLimit", `+target, 100, 100, 100),

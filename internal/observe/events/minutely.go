@@ -64,7 +64,9 @@ func (o *batchObserver) reportStall(batch redis.Batch) {
 // CountersLost implements redis.Observer. The shards of a Redis lose their counters one after the other, so the log gets
 // at most one line a minute.
 func (o *batchObserver) CountersLost(role redis.Role, lostAll bool) {
-	text, advice := "Redis lost its counters; limits start at 0", "look for FLUSHALL, a restart without saved data, or a failover to an empty server"
+	o.Observer.CountersLost(role, lostAll)
+	o.recorder.RedisLostCounters()
+	text, advice := "Redis lost its counters; limits start at 0", "look for FLUSHALL, evictions, a restart without saved data, or a failover to an empty server"
 	if !lostAll {
 		text, advice = "Redis lost charges; limits admit the lost hits again", "look for a failover, or for a restart with older data"
 	}

@@ -40,6 +40,7 @@ type Recorder struct {
 	sampleInterval atomic.Uint32 // 10 means that the sketches get one of ten calls
 
 	givenUpCalls, redisStalls atomic.Uint64 // the counts since the last collect
+	lastLoss                  atomic.Int64  // when Redis lost counters last, in Unix nanoseconds, or 0
 
 	redisMu    sync.Mutex
 	redisTrips histogram // round trips to Redis since the last collect
@@ -193,6 +194,9 @@ func (r *Recorder) CallGivenUp() { r.givenUpCalls.Add(1) }
 
 // RedisStalled records a batch that waited because Redis stood still.
 func (r *Recorder) RedisStalled() { r.redisStalls.Add(1) }
+
+// RedisLostCounters records that Redis lost counters or charges without an error.
+func (r *Recorder) RedisLostCounters() { r.lastLoss.Store(time.Now().UnixNano()) }
 
 // RedisAnswered records the time of a round trip to Redis.
 func (r *Recorder) RedisAnswered(duration time.Duration) {

@@ -23,6 +23,7 @@ const (
 	admittedFallRate = 0.5              // if the admitted calls fall below this part, limits deny what they admitted before
 	warningSteps     = 60 / stepSeconds // the steps after the last stall of Redis in which there is a warning
 	denialLogPause   = 5 * time.Minute  // the least time between two log lines about the start of a mass denial
+	lossWarningTime  = 10 * time.Minute // the time after a loss of counters in which there is a warning
 	floodGrowth      = 1.5              // if the calls grow by this factor, and no limits changed, some callers send more
 )
 
@@ -30,6 +31,8 @@ const (
 type signals struct {
 	figures Figures // has only the points, which describe past steps
 	denials denialAlarm
+
+	lastLoss time.Time // when Redis lost counters last
 }
 
 // describe calls addPart with each part of the headline, and addDetail with each detail.
@@ -42,6 +45,10 @@ func (s signals) describe(now time.Time, addPart func(Level, string), addDetail 
 	if refused := mean(recentPoints(s.figures.Refused.Points)); refused > 0 {
 		addPart(Warning, fmt.Sprintf("refusing %.1f calls a second of callers that send too many", refused))
 		addDetail(Warning, "A caller may send the calls of MAX_CALLER_CALLS_PER_SECOND. The list of callers shows who sends most. Envoy counts a refused call as ratelimit.error, and lets the request pass unless failure_mode_deny is set")
+	}
+	if now.Sub(s.lastLoss) < lossWarningTime {
+		addPart(Warning, "Redis lost counters at "+clockText(s.lastLoss, now))
+		addDetail(Warning, "Limits admit the lost hits again, and overrides can be lost too: rls limits show --changes lists the overrides in force. Look for FLUSHALL, evictions, a restart without saved data, or a failover")
 	}
 	if stalls := mean(s.figures.RedisStalls.Points) * float64(len(s.figures.RedisStalls.Points)*stepSeconds); stalls >= minStalls-0.5 {
 		level, points := Well, s.figures.RedisStalls.Points

@@ -264,3 +264,20 @@ func TestStallsOfRedisAreAWarningForAMinute(t *testing.T) {
 		assert.NotContains(t, fmt.Sprint(r.Snapshot().State.Details), "batches waiting")
 	})
 }
+
+func TestLostCountersAreAWarningForTenMinutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.tick(1)
+		assert.Equal(t, Well, r.Snapshot().State.Level)
+		r.options.Recorder.RedisLostCounters()
+		lossTime := time.Now().UTC().Format("15:04 UTC")
+		r.tick(540)
+		s := r.Snapshot()
+		assert.Equal(t, Warning, s.State.Level)
+		assert.Contains(t, s.State.Headline, "Redis lost counters at "+lossTime)
+		assert.Contains(t, fmt.Sprint(s.State.Details), "rls limits show --changes lists the overrides in force")
+		r.tick(61)
+		assert.Equal(t, Well, r.Snapshot().State.Level)
+	})
+}

@@ -18,6 +18,7 @@ type redisServer struct {
 	failedBatches      prometheus.Counter
 	unconfirmedBatches prometheus.Counter
 	stalledBatches     prometheus.Counter
+	losses             prometheus.Counter
 	hits, queuedHits   prometheus.Observer
 	waitTime, duration prometheus.Observer // in seconds
 }
@@ -33,6 +34,7 @@ func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 	failedBatches := m.newCounters("rls_redis_batch_errors_total", "Batches that Redis did not execute, or whose answer was lost.", "server")
 	unconfirmedBatches := m.newCounters("rls_redis_unconfirmed_batches_total", "Batches that fewer replicas of Redis than REDIS_WAIT_REPLICAS had before the answer.", "server")
 	stalledBatches := m.newCounters("rls_redis_stalled_batches_total", "Batches that took 20 ms or more, and ten round trips or more: Redis stood still, and the network did not.", "server")
+	losses := m.newCounters("rls_redis_losses_total", "Probes that found that a shard of Redis had lost counters or charges without an error.", "server")
 	hits := newHistogram("rls_redis_batch_hits", "Hits in a batch.", counts)
 	queuedHits := newHistogram("rls_redis_queued_hits", "Hits that wait in the queue while a batch is sent.", counts)
 	waitTime := newHistogram("rls_redis_batch_wait_seconds", "Time that the first hit of a batch waits until the batch is sent.", seconds)
@@ -44,6 +46,7 @@ func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 			failedBatches:      failedBatches.WithLabelValues(server),
 			unconfirmedBatches: unconfirmedBatches.WithLabelValues(server),
 			stalledBatches:     stalledBatches.WithLabelValues(server),
+			losses:             losses.WithLabelValues(server),
 			hits:               hits.WithLabelValues(server),
 			queuedHits:         queuedHits.WithLabelValues(server),
 			waitTime:           waitTime.WithLabelValues(server),
@@ -76,8 +79,8 @@ func (r *redisServers) BatchDone(batch redis.Batch) {
 
 func (r *redisServers) Failed(role redis.Role, kind redis.ErrorKind) { r[role].errors[kind].Inc() }
 
-// CountersLost implements redis.Observer. The log and the timeline have each loss.
-func (*redisServers) CountersLost(redis.Role, bool) {}
+// CountersLost implements redis.Observer.
+func (r *redisServers) CountersLost(role redis.Role, _ bool) { r[role].losses.Inc() }
 
 // RedisStatus is the part of a redis.Limiter that a scrape reads.
 type RedisStatus interface {

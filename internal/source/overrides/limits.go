@@ -9,12 +9,14 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
-// limitsScript adds a version of limits to a list, unless another replica has added this version.
+// limitsScript adds a version of limits to a list, unless another replica has added this version. If Redis has lost the list,
+// limitsScript first adds the version before, because the history shows the differences between versions.
 //
-// KEYS: the list. ARGV: the tag; the version as JSON; the maximum length of the list.
+// KEYS: the list. ARGV: the tag; the version as JSON; the maximum length of the list; the version before as JSON, or "".
 var limitsScript = goredis.NewScript(`
 local newest = redis.call('LINDEX', KEYS[1], 0)
 if newest and string.find(newest, '"tag":"' .. ARGV[1] .. '"', 1, true) == 2 then return 0 end
+if not newest and ARGV[4] ~= '' then redis.call('LPUSH', KEYS[1], ARGV[4]) end
 redis.call('LPUSH', KEYS[1], ARGV[2])
 redis.call('LTRIM', KEYS[1], 0, ARGV[3] - 1)
 return 1
@@ -22,19 +24,29 @@ return 1
 
 const maxLimitsVersionBytes = 256 << 10 // of a larger version, Redis keeps only the tag, the time and the source
 
-// AddLimitsVersion keeps v in Redis, unless v is the version that was added last.
-func (s *Store) AddLimitsVersion(ctx context.Context, v changes.LimitsVersion) error {
+// AddLimitsVersion keeps v in Redis, unless v is the version that was added last. previous is the version before v; it can
+// be nil.
+func (s *Store) AddLimitsVersion(ctx context.Context, v changes.LimitsVersion, previous *changes.LimitsVersion) error {
+	tag, text := encodeVersion(v)
+	previousText := ""
+	if previous != nil {
+		_, previousText = encodeVersion(*previous)
+	}
+	err := limitsScript.Run(ctx, s.options.Client, []string{s.limitsList}, tag, text, changes.MaxLimitsVersions, previousText).Err()
+	if err != nil {
+		return s.wrapError("keep the version of the limits", err)
+	}
+	return nil
+}
+
+func encodeVersion(v changes.LimitsVersion) (tag, text string) {
 	limits, _ := json.Marshal(v.Limits) // texts never fail
 	v.Tag = changes.Tag(v.Source + string(limits))
 	if len(limits) > maxLimitsVersionBytes {
 		v.Limits = nil
 	}
-	text, _ := json.Marshal(v)
-	err := limitsScript.Run(ctx, s.options.Client, []string{s.limitsList}, v.Tag, text, changes.MaxLimitsVersions).Err()
-	if err != nil {
-		return s.wrapError("keep the version of the limits", err)
-	}
-	return nil
+	encoded, _ := json.Marshal(v)
+	return v.Tag, string(encoded)
 }
 
 // LimitsVersions returns the last versions of limits, the newest first.

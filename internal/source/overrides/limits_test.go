@@ -23,7 +23,7 @@ func TestVersionsOfLimitsAreKeptOnceForAllReplicas(t *testing.T) {
 	}
 	add := func(store *replica, limit string) {
 		v := changes.LimitsVersion{LoadedAt: time.Unix(1, 0).UTC(), Source: "file", Limits: map[string]string{"shop > tenant": limit}}
-		require.NoError(t, store.AddLimitsVersion(t.Context(), v))
+		require.NoError(t, store.AddLimitsVersion(t.Context(), v, nil))
 	}
 	first, second := newStore(), newStore()
 	add(first, "100 per minute")
@@ -49,4 +49,27 @@ func TestVersionsOfLimitsAreKeptOnceForAllReplicas(t *testing.T) {
 	versions, err = first.LimitsVersions(t.Context())
 	require.NoError(t, err)
 	assert.Len(t, versions, changes.MaxLimitsVersions)
+}
+
+func TestChangeAfterALossOfRedisHasTheVersionBefore(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	store := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
+	version := func(limit string) changes.LimitsVersion {
+		return changes.LimitsVersion{LoadedAt: time.Unix(1, 0).UTC(), Source: "file", Limits: map[string]string{"shop > tenant": limit}}
+	}
+	old := version("100 per minute")
+	for range 2 { // two replicas
+		require.NoError(t, store.AddLimitsVersion(t.Context(), version("0 per minute"), &old))
+	}
+	versions, err := store.LimitsVersions(t.Context())
+	require.NoError(t, err)
+	require.Len(t, versions, 2)
+	assert.Equal(t, "0 per minute", versions[0].Limits["shop > tenant"])
+	assert.Equal(t, "100 per minute", versions[1].Limits["shop > tenant"])
+
+	require.NoError(t, store.AddLimitsVersion(t.Context(), version("7 per minute"), &old))
+	versions, err = store.LimitsVersions(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, versions, 3, "the list exists, so it gets only the new version")
 }
