@@ -28,7 +28,7 @@ var quotaAttacks = []attack{
 	{name: "malformed bucket ids in quota reports on 8 streams", run: reports(8, 1, forAll(malformedReports)), told: "quota report ignored"},
 	{name: "absurd numbers in quota reports on 8 streams", run: reports(8, 1, forAll(absurdReports))},
 	{name: "reports of 10,000 bucket ids on each of 8 streams", run: reports(8, 1, manyIDs(10_000, 10, 900_000)), told: "QUOTA_MAX_BUCKETS"},
-	{name: "reports of 250 bucket ids of 3.5 KB on each of 200 streams", run: reports(8, 25, manyIDs(250, 3500, 15_000)), told: "use too much memory (QUOTA_MAX_BUCKETS)"},
+	{name: "reports of 250 bucket ids of 3.5 KB on each of 200 streams", run: reports(8, 25, manyIDs(250, 3500, 15_000)), told: `use too much memory \(QUOTA_MAX_BUCKETS\)|reason=pending_bytes`}, // a busy service cuts the connections before it has decoded so many reports
 	{name: "quota reports of 1 MB with empty usages on each of 200 streams", run: reports(8, 25, forAll(emptyUsages))},
 	{name: "200 quota streams that never read", run: streamsThatNeverRead(8, 25, manyIDs(100, 1000, 15_000))},
 	{name: "100 half-sent quota reports of 1 MB on each of 3 connections, after an answer", run: halfSentReports(3, 100), refused: "pending_bytes"},
