@@ -24,7 +24,7 @@ func (c *Client) Acquire(ctx context.Context, domain string, ds ...Descriptor) e
 
 // AcquireN waits until n events may happen. If a limit never has n permits, it returns a *WeightError at once.
 func (c *Client) AcquireN(ctx context.Context, n int, domain string, ds ...Descriptor) error {
-	_, err := c.wait(ctx, &Request{Domain: domain, Descriptors: ds, N: rejectZero(n)}, "")
+	_, err := c.wait(ctx, &Request{Domain: domain, Descriptors: ds, N: zeroToNoPermits(n)}, "")
 	return err
 }
 

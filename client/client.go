@@ -217,7 +217,7 @@ func (c *Client) Allow(ctx context.Context, domain string, ds ...Descriptor) (bo
 
 // AllowN reports whether n events may happen now.
 func (c *Client) AllowN(ctx context.Context, n int, domain string, ds ...Descriptor) (bool, error) {
-	a, err := c.send(ctx, call{request: &Request{Domain: domain, Descriptors: ds, N: rejectZero(n)}})
+	a, err := c.send(ctx, call{request: &Request{Domain: domain, Descriptors: ds, N: zeroToNoPermits(n)}})
 	return err == nil && a.Allowed, err
 }
 

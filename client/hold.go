@@ -48,7 +48,7 @@ func (c *Client) AcquireHold(ctx context.Context, domain string, d Descriptor) (
 
 // AcquireHoldN is AcquireHold for n slots.
 func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descriptor) (*Hold, error) {
-	r := &Request{Domain: domain, Descriptors: []Descriptor{d}, N: rejectZero(n)}
+	r := &Request{Domain: domain, Descriptors: []Descriptor{d}, N: zeroToNoPermits(n)}
 	hold := &Hold{client: c, request: r, id: rand.Text(), lossSignal: make(chan struct{}), renewalEnded: make(chan struct{})}
 	var err error
 	if hold.grant, err = c.wait(ctx, r, hold.id); err != nil {

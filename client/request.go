@@ -28,8 +28,8 @@ func (d Descriptor) Add(key, value string) Descriptor {
 	return append(d[:len(d):len(d)], Entry{key, value})
 }
 
-// ParseDescriptor parses a text such as "tenant=acme,path=/orders". A comma in an entry, a = in a
-// key and a \ need a \ before them. String returns such a text.
+// ParseDescriptor parses a text such as "tenant=acme,path=/orders". Write \, for a comma in an entry,
+// \= for a = in a key, and \\ for a backslash. String returns such a text.
 func ParseDescriptor(text string) (Descriptor, error) {
 	entries, err := entrytext.ParseRequest(text)
 	if err != nil {
@@ -70,8 +70,8 @@ func (r *Request) n() int {
 // noPermits is the Request.N of a caller that asks for 0 permits, because an N of 0 means 1.
 const noPermits = math.MinInt
 
-// rejectZero returns n, or noPermits for 0. check rejects noPermits.
-func rejectZero(n int) int {
+// zeroToNoPermits returns n, or noPermits for 0. check rejects noPermits.
+func zeroToNoPermits(n int) int {
 	if n == 0 {
 		return noPermits
 	}

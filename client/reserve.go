@@ -30,7 +30,7 @@ func (c *Client) Reserve(ctx context.Context, domain string, ds ...Descriptor) (
 
 // ReserveN takes n permits if n permits are left. If a limit never has n permits, ReserveN returns a *WeightError.
 func (c *Client) ReserveN(ctx context.Context, n int, domain string, ds ...Descriptor) (*Reservation, error) {
-	r := &Reservation{client: c, request: &Request{Domain: domain, Descriptors: ds, N: rejectZero(n)}}
+	r := &Reservation{client: c, request: &Request{Domain: domain, Descriptors: ds, N: zeroToNoPermits(n)}}
 	a, err := c.send(ctx, call{request: r.request, chargesNothingIfDenied: true})
 	switch {
 	case err != nil:

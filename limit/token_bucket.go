@@ -21,7 +21,7 @@ func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 		}
 		return Result{RetryAfter: Never}
 	}
-	spentTime := l.timeToFull(s, now)
+	spentTime := l.timeToFull(s, now) // the time in which the spent tokens refill
 
 	var r Result
 	switch {
@@ -38,11 +38,11 @@ func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 			spentTime = minSpan(newSpentTime, l.maxSpentTime())
 		}
 	}
-	tokens, remainder := mulAddDiv(spentTime.us, l.max, spentTime.frac, l.period)
+	spentTokens, remainder := mulAddDiv(spentTime.us, l.max, spentTime.frac, l.period)
 	if remainder > 0 {
-		tokens++
+		spentTokens++
 	}
-	r.Remaining = l.capacity - tokens
+	r.Remaining = l.capacity - spentTokens
 	r.ResetAfter = spentTime.ceil()
 	if !r.Allowed {
 		r.RetryAfter = Never
@@ -62,7 +62,7 @@ func tokenBucket(s *State, l *Limit, now, n int64, chargeDenied bool) Result {
 func (l *Limit) timeToFull(s *State, now int64) span {
 	fullTime := span{s.a, s.b}
 	hasNewRate := s.c != l.max
-	if hasNewRate && fullTime.frac > 0 && !l.HasBurst() { // frac is in parts of the old Max
+	if hasNewRate && fullTime.frac > 0 && !l.HasBurst() { // frac counts parts 1/s.c of a microsecond
 		fullTime = fullTime.withParts(s.c, l.max)
 	}
 	if fullTime.us < now {

@@ -3,8 +3,8 @@ local function errorOf(reply)
   if type(reply) == 'table' and reply.err then return (reply.err:gsub('^@user_script: %d+: %-', '')) end
 end
 
--- Returns the error message in the reply to a write, or nil. A key of another type looks to MGET like a missing key. SET NX
--- then writes nothing and returns false.
+-- Returns the error message in the reply to a write, or nil. MGET returns false for a key of another type, as for a
+-- missing key. SET NX then writes nothing and returns false.
 local function writeError(reply)
   if not reply then return 'WRONGTYPE the key holds another type' end
   return errorOf(reply)
@@ -46,13 +46,13 @@ end
 --
 -- format  the format of the string for struct.pack
 -- size    the length of the string in bytes: 8 for each number
--- expiry  function(period, a, b, c) returns the time at which the state is forgotten; a is above 0
+-- expiry  function(period, a, b, c) returns the time at which the state is forgotten; called only if a > 0
 -- step    function(s, now, n, max, period, capacity, chargeDenied) does what limit.Limit.Take
 --         does, and returns the numbers spent, reset and retry of the reply of take
 local function packedAlgorithm(format, size, expiry, step)
   local packNumbers, unpackNumbers, hasC = struct.pack, struct.unpack, size > 16
 
-  -- Returns the expiry of the key of a state that is forgotten at forgetTime: the next multiple of expiryStep.
+  -- Rounds forgetTime up to a multiple of expiryStep. The key of the state expires at this time.
   local function keyExpiry(forgetTime) return forgetTime + -forgetTime % expiryStep end
 
   return stringAlgorithm({
@@ -101,7 +101,7 @@ end
 
 local maxHits = 2 ^ 34 -- the maximum of a count; equal to MaxHits of package limit
 
--- Does what limit.Limit.CountHits does. Returns the new count, and the number retry of the reply of take.
+-- Does what limit.Limit.CountHits does. Returns the new count, and retry as in the reply of take.
 local function countHits(count, n, max, timeLeft, chargeDenied)
   local spent = count + n
   if n < 0 then return spent > 0 and spent or 0, 0 end

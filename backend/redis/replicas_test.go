@@ -38,7 +38,7 @@ func TestAnswerComesAfterTheReplicaHasTheCharge(t *testing.T) {
 	assert.Less(t, time.Since(start), testTimeout/2)
 }
 
-func TestHitsAreDecidedWithoutMissingReplicas(t *testing.T) {
+func TestHitsAreDecidedWhileReplicasAreMissing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
@@ -54,45 +54,45 @@ func TestHitsAreDecidedWithoutMissingReplicas(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := redistest.Start(t, "--hz", "1", "--dynamic-hz", "no") // WAIT of an idle Redis ends up to a second late
+			s := redistest.Start(t, "--hz", "1", "--dynamic-hz", "no") // WAIT of an idle Redis can end a second too late
 			replica := c.start(t, s)
 			batchRecorder := &replicasRecorder{}
 			l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, WaitReplicas: 1, Timeout: time.Second, Observer: batchRecorder})
 			lim := perDay(t, 1000)
 			start := time.Now()
 			calls := int64(0)
-			for time.Since(start) < 3*time.Second { // several pauses and waits
+			for time.Since(start) < 3*time.Second { // long enough that rls stops and resumes WAIT several times
 				calls++
-				for key, a := range map[string]*limit.Limit{"script": lim, "plain": newPlainLimit(t, 1000)} {
-					r := take(l, hit(key, a, 1))[0]
+				for key, lim := range map[string]*limit.Limit{"script": lim, "plain commands": newPlainLimit(t, 1000)} {
+					r := take(l, hit(key, lim, 1))[0]
 					require.NoError(t, r.Err)
 					require.Equal(t, 1000-min(calls, 1000), r.Remaining)
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
 			assert.Equal(t, 2*calls, batchRecorder.batches.Load())
-			assert.Equal(t, 2*calls, batchRecorder.lacksReplicas.Load(), "each batch is counted")
+			assert.Equal(t, 2*calls, batchRecorder.batchesWithoutReplicas.Load(), "each batch is counted")
 			if replica == nil {
 				return
 			}
 			replica.Resume()
 			s.AwaitReplica(t)
 			polltest.Until(t, testTimeout, func() bool {
-				missingBefore := batchRecorder.lacksReplicas.Load()
+				missingBefore := batchRecorder.batchesWithoutReplicas.Load()
 				require.NoError(t, take(l, hit("other", lim, 1))[0].Err)
-				return batchRecorder.lacksReplicas.Load() == missingBefore
+				return batchRecorder.batchesWithoutReplicas.Load() == missingBefore
 			})
 		})
 	}
 }
 
 // replicasRecorder counts batches, and batches with ReplicasMissing.
-type replicasRecorder struct{ batches, lacksReplicas atomic.Int64 }
+type replicasRecorder struct{ batches, batchesWithoutReplicas atomic.Int64 }
 
 func (r *replicasRecorder) BatchDone(b redis.Batch) {
 	r.batches.Add(1)
 	if b.ReplicasMissing {
-		r.lacksReplicas.Add(1)
+		r.batchesWithoutReplicas.Add(1)
 	}
 }
 

@@ -21,7 +21,7 @@ var (
 // scriptCall encodes hits as a call of the script, and decodes the reply. The head of lua/take.lua documents the
 // arguments and the reply.
 type scriptCall struct {
-	names        []string // the names of the hits' counters, in the memory of requestPart.names
+	names        []string // the counter name of each hit; the texts share the memory of requestPart.names
 	args         []any
 	limits       []scriptLimit
 	limitNumbers []int64 // the place of each hit's limit in limits, from 1
@@ -34,19 +34,23 @@ type scriptLimit struct {
 	mode      uint8
 	maxHits   int64 // the hits that a window admits
 	period    int64 // in microseconds
-	capacity  int64 // the most hits that can be spent at once; the negative of this number for a limit with a burst
+	capacity  int64 // the most hits that can be spent at once; negative if the limit has a burst, so -20 means 20
 }
 
 // The modes of a scriptLimit.
 const (
 	modeChargeDenied = 1 // denied hits are charged
-	modeAllOrNone    = 2 // the hit is charged only if no hit of its group denies the group
+	modeAllOrNone    = 2 // the hit is charged only if each hit of its group (the same request) is admitted
 	modeShadow       = 4 // the hit does not deny its group; added to modeAllOrNone
 	modeRefundable   = 8 // the group has hits in other partitions, so the charge may be refunded; added to modeAllOrNone
 )
 
-// renewalRetryTime is the retry time in the reply for an allowed hit that renews a hold. A positive retry time means a
-// denial. So if another allowed hit has a RetryAfter of 5, the reply has renewalRetryTime - 5, which is -7.
+// renewalRetryTime is the retry time in the reply for an allowed hit that renews a hold. The retry time n means:
+//
+//	n > 0   the hit is denied, and its RetryAfter is n
+//	n = 0   the hit is allowed
+//	n = -2  the hit is allowed, and renews a hold
+//	n < -2  the hit is allowed, and its RetryAfter is -2 - n, so -7 means 5
 const renewalRetryTime = -2
 
 // maxLimitSearch is the number of earlier limits that encode compares with a limit. If none of them is equal, encode
@@ -56,8 +60,13 @@ const maxLimitSearch = 16
 // firstKeyPlace is the index of the first key in the command EVALSHA digest numkeys key...
 const firstKeyPlace = 3
 
-// The numbers of values in ARGV[1], of a limit and of a hit in ARGV[1], and of a hit in the reply.
-const headValues, limitValues, hitValues, replyValues = 5, 5, 2, 3
+// The numbers of values in the arguments and in the reply.
+const (
+	headValues  = 5 // at the start of ARGV[1]
+	limitValues = 5 // for each limit in ARGV[1]
+	hitValues   = 2 // for each hit in ARGV[1]
+	replyValues = 3 // for each hit in the reply
+)
 
 // encode returns the arguments of the command that runs the script for hits. The next encode reuses their memory. now is
 // in microseconds since 1970. The script adds jitterMillis to the time to live of each key. hasDistinctCounters means
@@ -193,11 +202,11 @@ func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 			continue
 		}
 		spent, reset, retry := nextInt(), nextInt(), nextInt()
-		mayEndEarly := reset < 0
-		if mayEndEarly {
+		denialMayEndEarly := reset < 0
+		if denialMayEndEarly {
 			reset = -1 - reset // a reset time of 5 is sent as -6
 		}
-		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis, DenialMayEndEarly: mayEndEarly, Result: limit.Result{
+		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis, DenialMayEndEarly: denialMayEndEarly, Result: limit.Result{
 			Allowed: retry == 0 || retry <= renewalRetryTime, Remaining: h.Limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
 			HoldExists: retry == renewalRetryTime,
 		}}}

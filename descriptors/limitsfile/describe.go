@@ -20,9 +20,9 @@ func (d *Descriptor) Summary() string {
 	if len(limits) == 0 && len(d.Descriptors) == 0 {
 		text = "no limit"
 	}
-	list := ""
+	conditionSummary := ""
 	if d.Condition != nil {
-		list = d.Condition.List().Summary()
+		conditionSummary = d.Condition.List().Summary()
 	}
 	var flags []string
 	for _, flag := range []struct {
@@ -38,7 +38,7 @@ func (d *Descriptor) Summary() string {
 		{d.NoRefunds, "refunds: false"},
 		{d.EnforcedPercent > 0, fmt.Sprintf("enforce: %v", d.EnforcedPercent)},
 		{d.Denial != nil, "denial"},
-		{list != "", fields.Printable(list)},
+		{conditionSummary != "", fields.Printable(conditionSummary)},
 		{d.Quota != nil, "quota"},
 		{d.MaxHits > 0, fmt.Sprintf("max_hits: %d", d.MaxHits)},
 	} {
@@ -158,7 +158,8 @@ func (l *Limit) DefaultFields() []string {
 // OverrideFields returns the names of the fields that come from an override.
 func (l *Limit) OverrideFields() []string { return l.overrideFields.names() }
 
-// setOverrideFields records that the fields in o, an override, set fields of l. A factor sets requests_per_unit and burst.
+// setOverrideFields records in l which fields the override o has set. The field factor changes requests_per_unit and burst,
+// so l gets these two fields in its place.
 func (l *Limit) setOverrideFields(o *object) {
 	s := o.fieldSet()
 	if factor := fieldSetOf("factor"); s&factor != 0 {

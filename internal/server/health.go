@@ -56,11 +56,11 @@ func (h *Health) Set(component string, isHealthy bool, detail string) {
 	}
 }
 
-// logTo logs the current faults to log. From then on, Set logs to log when the process becomes healthy or unhealthy.
-func (h *Health) logTo(log *slog.Logger) {
+// logTo logs the current faults to logger. From then on, Set logs there when the process becomes healthy or unhealthy.
+func (h *Health) logTo(logger *slog.Logger) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.log = log
+	h.log = logger
 	if len(h.faults) > 0 {
 		h.logState()
 	}

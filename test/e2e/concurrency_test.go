@@ -24,9 +24,9 @@ import (
 
 // slowUpstream answers each request when the test lets it.
 type slowUpstream struct {
-	addr          string
-	answer        chan struct{} // an element lets one request end
-	waiting, most atomic.Int64
+	addr                string
+	answer              chan struct{} // an element lets one request end
+	waiting, maxWaiting atomic.Int64
 }
 
 func startSlowUpstream(t *testing.T) *slowUpstream {
@@ -34,7 +34,7 @@ func startSlowUpstream(t *testing.T) *slowUpstream {
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		n := u.waiting.Add(1)
 		defer u.waiting.Add(-1)
-		for most := u.most.Load(); n > most && !u.most.CompareAndSwap(most, n); most = u.most.Load() {
+		for maxWaiting := u.maxWaiting.Load(); n > maxWaiting && !u.maxWaiting.CompareAndSwap(maxWaiting, n); maxWaiting = u.maxWaiting.Load() {
 		}
 		<-u.answer
 	}))
@@ -107,5 +107,5 @@ descriptors:
 			})
 		}
 	}
-	assert.EqualValues(t, 4, u.most.Load())
+	assert.EqualValues(t, 4, u.maxWaiting.Load())
 }

@@ -18,13 +18,13 @@ import (
 
 var (
 	seeds    = flag.String("seeds", "1-40", "seeds to run, such as 7 or 1-1000")
-	schedule = flag.String("schedule", "", "name of a schedule to run in place of a drawn one")
+	schedule = flag.String("schedule", "", "name of a schedule to run in place of the random schedule of the seed")
 	tracing  = flag.String("trace", "", "file for the trace of the last seed")
 )
 
 var program = sync.OnceValues(func() (*Program, error) { return Compile(context.Background()) })
 
-func compiled(t *testing.T) *Program {
+func compileProgram(t *testing.T) *Program {
 	p, err := program()
 	require.NoError(t, err)
 	return p
@@ -43,8 +43,8 @@ func parseSeeds(t *testing.T, text string) (first, last uint64) {
 	return first, last
 }
 
-func TestEachSeedKeepsThePromises(t *testing.T) {
-	p := compiled(t)
+func TestNoSeedBreaksAnInvariant(t *testing.T) {
+	p := compileProgram(t)
 	first, last := parseSeeds(t, *seeds)
 	next := make(chan uint64)
 	var running sync.WaitGroup
@@ -78,7 +78,7 @@ func firstOf(lines []string, n int) []string {
 	return lines
 }
 
-// head returns the schedule, which is the start of a trace. Events start with a time.
+// head returns the schedule: the lines before the first event. The line of an event starts with a blank and a time.
 func head(trace []byte) string {
 	var b strings.Builder
 	for line := range bytes.Lines(trace) {
@@ -98,8 +98,8 @@ var schedules = []string{
 	"lost-permits", "lost-returns", "missing-replicas", "no-cpu-time", "raised-rate", "refunds", "refunds-elsewhere", "short-windows",
 }
 
-func TestNamedSchedulesKeepThePromises(t *testing.T) {
-	p := compiled(t)
+func TestNoNamedScheduleBreaksAnInvariant(t *testing.T) {
+	p := compileProgram(t)
 	for _, name := range schedules {
 		run, err := p.Run(t.Context(), 1, name)
 		require.NoError(t, err)
@@ -108,7 +108,7 @@ func TestNamedSchedulesKeepThePromises(t *testing.T) {
 }
 
 func TestSeedReplaysExactly(t *testing.T) {
-	p := compiled(t)
+	p := compileProgram(t)
 	for _, seed := range []uint64{1, 2, 3} {
 		first, err := p.Run(t.Context(), seed, "")
 		require.NoError(t, err)

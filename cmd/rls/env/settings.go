@@ -48,7 +48,7 @@ type Settings struct {
 	NegativeHits              string        `envconfig:"NEGATIVE_HITS" only:"rls" default:"allow" oneof:"allow refuse" desc:"Whether requests can refund hits (is_negative_hits): allow or refuse. If a rule has the field refunds: false, rls refuses refunds of this rule in any case."`
 	MaxDescriptors            int           `envconfig:"MAX_DESCRIPTORS" only:"rls" default:"1024" min:"1" desc:"Maximum number of descriptors in a request. All descriptors of a request together can have 64 × MAX_DESCRIPTORS entries."`
 	MaxEntries                int           `envconfig:"MAX_ENTRIES" only:"rls" default:"256" min:"1" desc:"Maximum number of entries in a descriptor of a request."`
-	QuotaMaxBuckets           int           `envconfig:"QUOTA_MAX_BUCKETS" only:"rls" default:"1000" min:"1" max:"16384" desc:"Maximum number of quota buckets of an Envoy. All streams and buckets together may use QUOTA_MAX_BUCKETS × 64 KiB of memory. One IP address may use at most half of the memory that the other addresses leave free."`
+	QuotaMaxBuckets           int           `envconfig:"QUOTA_MAX_BUCKETS" only:"rls" default:"1000" min:"1" max:"16384" desc:"Maximum number of quota buckets of an Envoy. All streams and buckets together may use QUOTA_MAX_BUCKETS × 64 KiB of memory. One IP address may use at most half of the memory that is free: if other addresses use 24 of 64 MiB, it may use 20 MiB."`
 	GRPCMaxConnectionAge      time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE" default:"24h" desc:"Age at which rls asks a client to connect again, ±10 %, so that new replicas get their share of the load. 0 or less means never."`
 	GRPCMaxConnectionAgeGrace time.Duration `envconfig:"GRPC_MAX_CONNECTION_AGE_GRACE" default:"1h" min:"0s" desc:"Time after GRPC_MAX_CONNECTION_AGE in which the calls in flight can end. Then rls closes the connection. 0 means no bound."`
 	GRPCServerUseTLS          bool          `envconfig:"GRPC_SERVER_USE_TLS" default:"false" desc:"Use TLS on the gRPC listener. The service reads the files of the certificate, key and authorities again when they change."`
@@ -63,12 +63,12 @@ type Settings struct {
 	DebugHost string `envconfig:"DEBUG_HOST" default:"127.0.0.1" desc:"Address of the debug listener (/rlconfig, /metrics, /debug/pprof). By default, only callers on the same host reach the listener. With 0.0.0.0, all callers reach it, but /debug/pprof still answers only callers on the same host. See docs/security.md."`
 	DebugPort int    `envconfig:"DEBUG_PORT" default:"6070" min:"0" max:"65535" desc:"Port of the debug listener."`
 
-	DebugNames names `envconfig:"DEBUG_NAMES" only:"rls" desc:"Names of this service on the internet, such as rls.example.com, under which a browser may read the debug pages and post to port 8080: NAME,NAME. IP addresses, localhost and names of the cluster need no entry. See docs/security.md."`
+	DebugNames names `envconfig:"DEBUG_NAMES" only:"rls" desc:"Comma-separated names of this service on the internet, such as rls.example.com. A browser may read the debug pages, and post to port 8080, only if the URL has one of these names, an IP address, localhost, or a name of the cluster. See docs/security.md."`
 
 	DebugTLSCert         string      `envconfig:"DEBUG_TLS_CERT" only:"rls" desc:"PEM file of a certificate chain. If set, the debug listener uses TLS. The service reads the files again when they change."`
 	DebugTLSKey          string      `envconfig:"DEBUG_TLS_KEY" only:"rls" desc:"PEM file of the key of DEBUG_TLS_CERT."`
 	DebugTLSClientCACert string      `envconfig:"DEBUG_TLS_CLIENT_CACERT" only:"rls" desc:"PEM file of certificate authorities. Clients with a certificate that one of these authorities has signed can use the admin API. The other pages need no certificate."`
-	AdminTokens          adminTokens `envconfig:"ADMIN_TOKEN" only:"rls" secret:"true" desc:"Turns on the admin API on the debug listener (docs/overrides.md). The value is a token, or a list name:token,name:token. The audit log shows the names. The commands rls limits and rls reset send the first token. So start no service in a shell that has your own token: it would accept this token as admin."`
+	AdminTokens          adminTokens `envconfig:"ADMIN_TOKEN" only:"rls" secret:"true" desc:"Turns on the admin API on the debug listener (docs/overrides.md). The value is a token, or a list name:token,name:token. The audit log shows the names. The commands rls limits and rls reset send the first token. If your shell has ADMIN_TOKEN for these commands, start no service there, because the service would accept your token."`
 	AdminTokensFile      string      `envconfig:"ADMIN_TOKENS_FILE" only:"rls" desc:"YAML file of further tokens for the admin API. The file can allow a token only to read, or only to use some domains (docs/overrides.md). The service reads the file again when it changes."`
 
 	UsePrometheus      bool   `envconfig:"USE_PROMETHEUS" default:"false" desc:"Serve metrics at PROMETHEUS_ADDR. The debug listener always serves metrics at /metrics."`
@@ -77,7 +77,7 @@ type Settings struct {
 	ResponseTimeMillis bool   `envconfig:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" default:"false" desc:"Report ratelimit_service_response_time_seconds in milliseconds, although its name says seconds. The setting has no effect on metrics that PROMETHEUS_MAPPER_YAML renames."`
 	PrometheusMapper   string `envconfig:"PROMETHEUS_MAPPER_YAML" desc:"File with mappings in the format of statsd_exporter. On the metrics listener, the metrics of envoyproxy/ratelimit then have the names and labels that the mappings give. If the file is missing, the setting has no effect. See docs/metrics.md."`
 
-	UseStatsd           bool          `envconfig:"USE_STATSD" default:"false" desc:"Send metrics to a statsd server. If STATSD_HOST or STATSD_PORT is set, the default is true, unless USE_DOG_STATSD or USE_PROMETHEUS is true. If you set false, and neither USE_DOG_STATSD nor USE_PROMETHEUS is true, metrics go to the log."`
+	UseStatsd           bool          `envconfig:"USE_STATSD" default:"false" desc:"Send metrics to a statsd server. The default is true if STATSD_HOST or STATSD_PORT is set, and USE_DOG_STATSD and USE_PROMETHEUS are false. If you set USE_STATSD to false, and the other two are false, metrics go to the log."`
 	UseDogStatsd        bool          `envconfig:"USE_DOG_STATSD" default:"false" desc:"Send metrics to DogStatsD over UDP, with tags."`
 	StatsdHost          string        `envconfig:"STATSD_HOST" default:"localhost" desc:"Host of the statsd server or DogStatsD."`
 	StatsdPort          int           `envconfig:"STATSD_PORT" default:"8125" min:"1" max:"65535" desc:"Port of the statsd server or DogStatsD."`
@@ -88,8 +88,8 @@ type Settings struct {
 	DisableStats        bool          `envconfig:"DISABLE_STATS" default:"false" desc:"Turn off statsd, DogStatsD, metrics in the log, and USE_PROMETHEUS. The debug listener still serves /metrics."`
 
 	NearLimitRatio   float64 `envconfig:"NEAR_LIMIT_RATIO" default:"0.8" desc:"Share of a limit. If more than this share is spent, hits count in ratelimit_service_rate_limit_near_limit."`
-	MetricsRuleLabel bool    `envconfig:"METRICS_RULE_LABEL" only:"rls" default:"true" desc:"Give the metrics of rules the label rule. If false, rules with the same domain, key1 and key2 share their series, as in envoyproxy/ratelimit."`
-	MetricsMaxSeries int     `envconfig:"METRICS_MAX_SERIES" only:"rls" default:"1000" min:"1" max:"1000000" desc:"Maximum number of values that can have metrics of their own, for each limit with value_to_metric or detailed_metric. Hits with further values count for the value other. See docs/metrics.md."`
+	MetricsRuleLabel bool    `envconfig:"METRICS_RULE_LABEL" only:"rls" default:"true" desc:"Give the metrics of rules the label rule. If false, rules with the same labels domain, key1 and key2 share their series, as in envoyproxy/ratelimit."`
+	MetricsMaxSeries int     `envconfig:"METRICS_MAX_SERIES" only:"rls" default:"1000" min:"1" max:"1000000" desc:"Maximum number of values that can have metrics of their own, for each limit with value_to_metric or detailed_metric. Hits with further values count under the value other. See docs/metrics.md."`
 
 	DrainDelay   time.Duration `envconfig:"DRAIN_DELAY" only:"rls" default:"8s" min:"0s" desc:"Time after SIGTERM in which the service still accepts calls while load balancers notice the stop. During this time, its health is NOT_SERVING. Ctrl-C (SIGINT) skips this time. See docs/envoy.md."`
 	DrainTimeout time.Duration `envconfig:"DRAIN_TIMEOUT" only:"rls" default:"15s" min:"0s" desc:"Time after DRAIN_DELAY in which the calls in flight can end. After this time, requests for debug pages and metrics have up to 3s more."`
@@ -101,7 +101,7 @@ type Settings struct {
 	DecisionLogPath         string  `envconfig:"DECISION_LOG_PATH" only:"rls" desc:"File of the decision log. The service opens the file again on SIGHUP and when the file is renamed. If the setting is empty, the log goes to stdout."`
 	DecisionLogSample       float64 `envconfig:"DECISION_LOG_SAMPLE" only:"rls" default:"1" min:"0" max:"1" desc:"Share of the calls whose decisions are written, from 0 to 1."`
 	DecisionLogMaxPerSecond int     `envconfig:"DECISION_LOG_MAX_PER_SECOND" only:"rls" default:"1000" min:"0" max:"1000000" desc:"Maximum number of lines of the decision log in a second. rls first drops lines of the busiest keys. The log says how many lines were dropped. 0 means no maximum."`
-	TopKeys                 string  `envconfig:"TOP_KEYS" only:"rls" default:"on" oneof:"on hashed off" desc:"How the live page and rls top show the busiest keys: on (as they are), hashed (as an HMAC with a key of the process) or off. With on, callers who may not see values of requests also get hashes. See docs/observability.md."`
+	TopKeys                 string  `envconfig:"TOP_KEYS" only:"rls" default:"on" oneof:"on hashed off" desc:"How the live page and rls top show the busiest keys: on (as they are), hashed (as an HMAC with a key of the process) or off. Even with on, callers who may not see values of requests get hashes. See docs/observability.md."`
 	DecisionLogHashKey      string  `envconfig:"DECISION_LOG_HASH_KEY" only:"rls" secret:"true" desc:"Secret key. If set, the decision log, live decisions and debug lines have a hash (HMAC-SHA256) in place of each value of a descriptor, and of each caller."`
 
 	TracingEnabled           bool    `envconfig:"TRACING_ENABLED" default:"false" desc:"Send traces of calls to a collector (OTLP). OTEL_TRACES_EXPORTER=otlp does the same. The variables OTEL_… of the OpenTelemetry SDK also apply, such as OTEL_EXPORTER_OTLP_ENDPOINT. See docs/observability.md."`
@@ -129,7 +129,7 @@ type Settings struct {
 	ForceStartWithoutInitialConfig  bool          `envconfig:"FORCE_START_WITHOUT_INITIAL_CONFIG" default:"false" desc:"Start even without valid limits files. Calls fail with FAILED_PRECONDITION until valid limits arrive. A service with xDS always starts without limits. Before the first update, such a service is healthy only if this setting is true."`
 	HealthyWithAtLeastOneConfigLoad bool          `envconfig:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" default:"false" desc:"Be healthy only while at least one domain is loaded."`
 
-	OverridesEnabled bool `envconfig:"OVERRIDES_ENABLED" only:"rls" default:"false" desc:"Keep changes of limits at run time (overrides, rules and switches) in Redis (REDIS_URL), for all replicas. If a process counts in its own memory, it needs only the admin API for such changes, and keeps them in its memory. See docs/overrides.md."`
+	OverridesEnabled bool `envconfig:"OVERRIDES_ENABLED" only:"rls" default:"false" desc:"Keep changes of limits at run time (overrides, rules and switches) in Redis (REDIS_URL), for all replicas. A process that counts in its own memory does not need this setting: it keeps the changes of the admin API in its memory. See docs/overrides.md."`
 
 	ConfigType         string        `envconfig:"CONFIG_TYPE" default:"FILE" oneof:"FILE GRPC_XDS_SOTW" desc:"Source of limits: FILE, or GRPC_XDS_SOTW for an xDS server."`
 	XDSServer          string        `envconfig:"CONFIG_GRPC_XDS_SERVER_URL" default:"localhost:18000" desc:"Address of the xDS server, host:port."`

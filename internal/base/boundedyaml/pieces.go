@@ -16,7 +16,7 @@ type piece struct {
 }
 
 // cutList splits the document in data. head is the document without the items of field, and pieces have the items. ok is
-// false unless field is the last field at the root, and is a list in block style. A piece ends after pieceNodes nodes.
+// true only if field is the last field at the root, and is a list in block style. A piece ends after pieceNodes nodes.
 //
 // cutList cuts at a line break before an item. A line inside quotes or brackets can look like an item. A cut before such a
 // line makes an invalid piece, so the caller then parses the whole document.
@@ -82,7 +82,7 @@ type parsedPiece struct {
 }
 
 // parseAhead starts goroutines that parse several pieces at the same time. Each call of nextItems returns the items of the
-// next piece. The caller must call stop at the end.
+// next piece, and ignores its argument. The caller must call stop at the end.
 func (d *Document) parseAhead() (nextItems func(i int) ([]*yaml.Node, error), stop func()) {
 	queue := make(chan chan parsedPiece, d.bounds.Parsers-1) // has a channel for each piece, in the order of the pieces
 	stopSignal := make(chan struct{})

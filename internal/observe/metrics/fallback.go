@@ -104,7 +104,7 @@ func (w *fallbackDecisions) count(r *backend.Result, isShadow bool) {
 
 // FallbackStatus registers the metrics of the breakers and of the price of an outage. Each scrape calls status.
 func (m *Metrics) FallbackStatus(shards []Shard, status func() fallback.Status) {
-	shards = boundedShards(shards)
+	shards = mergeManyShards(shards)
 	m.registerReader(func(s scrape) {
 		currentStatus := status()
 		s.sendBreakers(shards, currentStatus.Breakers)

@@ -18,7 +18,7 @@ type redisServer struct {
 	failedBatches      prometheus.Counter
 	unconfirmedBatches prometheus.Counter
 	stalledBatches     prometheus.Counter
-	losses             prometheus.Counter
+	counterLosses      prometheus.Counter
 	hits, queuedHits   prometheus.Observer
 	waitTime, duration prometheus.Observer // in seconds
 }
@@ -32,9 +32,9 @@ func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 	seconds := prometheus.ExponentialBuckets(0.0001, 2, 12) // 0.1 to 205 ms
 	errors := m.newCounters("rls_redis_errors_total", "Errors of Redis by their kind. A batch that is sent again can have several errors.", "server", "kind")
 	failedBatches := m.newCounters("rls_redis_batch_errors_total", "Batches that Redis did not execute, or whose answer was lost.", "server")
-	unconfirmedBatches := m.newCounters("rls_redis_unconfirmed_batches_total", "Batches that fewer replicas of Redis than REDIS_WAIT_REPLICAS had before the answer.", "server")
-	stalledBatches := m.newCounters("rls_redis_stalled_batches_total", "Batches that took 20 ms or more, and ten round trips or more: Redis stood still, and the network did not.", "server")
-	losses := m.newCounters("rls_redis_losses_total", "Probes that found that a shard of Redis had lost counters or charges without an error.", "server")
+	unconfirmedBatches := m.newCounters("rls_redis_unconfirmed_batches_total", "Batches that were answered before REDIS_WAIT_REPLICAS replicas of Redis had them.", "server")
+	stalledBatches := m.newCounters("rls_redis_stalled_batches_total", "Batches that took 20 ms or more, and ten round trips or more. So Redis was slow, and not the network.", "server")
+	counterLosses := m.newCounters("rls_redis_losses_total", "How often a probe found that a shard of Redis had lost counters or charges without an error.", "server")
 	hits := newHistogram("rls_redis_batch_hits", "Hits in a batch.", counts)
 	queuedHits := newHistogram("rls_redis_queued_hits", "Hits that wait in the queue while a batch is sent.", counts)
 	waitTime := newHistogram("rls_redis_batch_wait_seconds", "Time that the first hit of a batch waits until the batch is sent.", seconds)
@@ -46,7 +46,7 @@ func (m *Metrics) Redis(roles ...redis.Role) redis.Observer {
 			failedBatches:      failedBatches.WithLabelValues(server),
 			unconfirmedBatches: unconfirmedBatches.WithLabelValues(server),
 			stalledBatches:     stalledBatches.WithLabelValues(server),
-			losses:             losses.WithLabelValues(server),
+			counterLosses:      counterLosses.WithLabelValues(server),
 			hits:               hits.WithLabelValues(server),
 			queuedHits:         queuedHits.WithLabelValues(server),
 			waitTime:           waitTime.WithLabelValues(server),
@@ -80,12 +80,12 @@ func (r *redisServers) BatchDone(batch redis.Batch) {
 func (r *redisServers) Failed(role redis.Role, kind redis.ErrorKind) { r[role].errors[kind].Inc() }
 
 // CountersLost implements redis.Observer.
-func (r *redisServers) CountersLost(role redis.Role, _ bool) { r[role].losses.Inc() }
+func (r *redisServers) CountersLost(role redis.Role, _ bool) { r[role].counterLosses.Inc() }
 
 // RedisStatus is the part of a redis.Limiter that a scrape reads.
 type RedisStatus interface {
 	Shards() int
-	ShardName(shard int) (redis.Role, int)
+	ShardName(shard int) (role redis.Role, partition int)
 	QueuedHits(shard int) int
 	PoolStats() []redis.PoolStats
 }
@@ -95,7 +95,7 @@ func (m *Metrics) RedisStatus(status RedisStatus) {
 	var closedCounts closedConnections
 	m.registerReader(func(s scrape) {
 		queuedHits := map[Shard]int{}
-		for i, shard := range boundedShards(ShardsOf(status)) {
+		for i, shard := range mergeManyShards(ShardsOf(status)) {
 			queuedHits[shard] += status.QueuedHits(i)
 		}
 		for shard, hits := range queuedHits {
@@ -116,7 +116,7 @@ func (s scrape) sendPool(pool *redis.PoolStats, closedConnections int64) {
 	s.sendCounter("rls_redis_connection_waits_total", "Batches that waited for a connection.", float64(pool.Waits), "server", server)
 	s.sendCounter("rls_redis_connection_wait_seconds_total", "Time that batches waited for a connection.", pool.WaitTime.Seconds(), "server", server)
 	s.sendCounter("rls_redis_connection_timeouts_total", "Batches that got no connection in time.", float64(pool.Timeouts), "server", server)
-	s.sendGauge("rls_redis_round_trip_seconds", "Shortest of the last measured round trips, to the slowest server of this Redis. 0 before the first measurement.", pool.RoundTrip.Seconds(), "server", server)
+	s.sendGauge("rls_redis_round_trip_seconds", "Round trip to the slowest server of this Redis: the shortest of its last measurements. 0 before the first measurement.", pool.RoundTrip.Seconds(), "server", server)
 	s.sendGauge("rls_redis_timeout_seconds", "Time limit of an operation (REDIS_TIMEOUT). With auto, the time limit follows the round trip.", pool.Budget.Seconds(), "server", server)
 	prefix := "ratelimit_redis_pool_" // envoyproxy/ratelimit has these metrics too
 	if pool.Role == redis.RolePerSecond {
@@ -156,9 +156,9 @@ func ShardsOf(status RedisStatus) []Shard {
 
 const maxShardSeries = 64 // a server with more shards has the series of a single shard, "all"
 
-// boundedShards returns the shards with their labels. The shards of a server with more than maxShardSeries shards have the
+// mergeManyShards returns the shards with their labels. The shards of a server with more than maxShardSeries shards have the
 // name "all".
-func boundedShards(shards []Shard) []Shard {
+func mergeManyShards(shards []Shard) []Shard {
 	shardCounts := map[string]int{}
 	for _, shard := range shards {
 		shardCounts[shard.Server]++

@@ -16,11 +16,11 @@ type Memory struct {
 	// IsExpired reports whether a value has expired at now. Run deletes expired values each minute.
 	IsExpired func(value string, now time.Time) bool
 
-	// Report returns the report of this process. Memory sets the field Version.
+	// Report returns the state of this process, as the list of replicas shows it. Memory sets the field Version.
 	Report func() Replica
 
 	mu      sync.Mutex
-	fields  map[string]string // the map is never modified
+	fields  map[string]string // overrides, rules and switches, as in the hash in Redis; the map is never modified
 	version int64
 	history []Entry                   // the newest first
 	apply   func(source.Update) error // nil while Run isn't running

@@ -23,21 +23,21 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// script is a management server. The function serves each stream.
-type script func(discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error
+// streamHandler is the part of a management server that serves one stream.
+type streamHandler func(discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error
 
-type scriptServer struct {
+type handlerServer struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
-	script
+	streamHandler
 }
 
-func (s scriptServer) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	return s.script(stream)
+func (s handlerServer) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	return s.streamHandler(stream)
 }
 
 // serveScript serves s until the test ends.
-func serveScript(t *testing.T, s script) (addr string) {
-	addr, _ = xdstest.Listen(t, "127.0.0.1:0", scriptServer{script: s})
+func serveStreams(t *testing.T, handler streamHandler) (addr string) {
+	addr, _ = xdstest.Listen(t, "127.0.0.1:0", handlerServer{streamHandler: handler})
 	return addr
 }
 

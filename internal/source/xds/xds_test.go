@@ -146,7 +146,7 @@ func TestRepeatedNACKsAreDelayed(t *testing.T) {
 	t.Parallel()
 	const updates = 20
 	nackTime := make(chan time.Duration, 1) // gets the time until all responses have a NACK
-	addr := serveScript(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	addr := serveStreams(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 		start := time.Now()
 		for i := range updates {
 			_, err := stream.Recv()
@@ -257,7 +257,7 @@ func TestBackoffIsJittered(t *testing.T) {
 func TestStreamWithoutLimitsDoesNotResetBackoff(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
-	addr := serveScript(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	addr := serveStreams(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 		_, err := stream.Recv()
 		return err
 	})
@@ -283,7 +283,7 @@ func TestUndecodableResourceRejectsTheResponse(t *testing.T) {
 	garbage := &anypb.Any{TypeUrl: typeURL, Value: []byte("\x0a\xff")}
 	valid := wrap(t, xdstest.Config("a", 1))
 	answers := make(chan *discoveryv3.DiscoveryRequest, 100)
-	addr := serveScript(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	addr := serveStreams(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 		for i, r := range []*discoveryv3.DiscoveryResponse{
 			{VersionInfo: "v1", Nonce: "n1", TypeUrl: typeURL, Resources: valid},
 			{VersionInfo: "v2", Nonce: "n2", TypeUrl: typeURL, Resources: []*anypb.Any{valid[0], garbage}},
