@@ -15,7 +15,7 @@ type Changes struct {
 	HasNewCounters bool
 }
 
-// Rules returns the number of rules, which are the descriptors with limits in force.
+// RuleCount returns the number of rules, which are the descriptors with limits in force.
 func (c *Config) RuleCount() int {
 	count := 0
 	c.EachRule(func(*Rule) { count++ })
