@@ -166,7 +166,8 @@ func TestAdminAnswersAsTheFileSays(t *testing.T) {
 		want                   int
 	}{
 		{"PUT /admin/overrides", user, `{"requests_per_unit": 7, "reason": "a test"}`, 200},
-		{"PUT /admin/overrides", user + "&dry_run=true", `{"factor": 2, "expires_at": "2100-01-31T12:00:00Z"}`, 200},
+		{"PUT /admin/overrides", user + "&dry_run=true", `{"factor": 2, "expires_at": "2100-01-31T12:00:00Z"}`, 412}, // the value has no end
+		{"PUT /admin/overrides", user + "&dry_run=true&replace=true", `{"factor": 2, "expires_at": "2100-01-31T12:00:00Z"}`, 200},
 		{"PUT /admin/overrides", "?target=shop%7Cuser", `{"unit": "second", "unit_multiplier": 4000000000}`, 400},
 		{"GET /admin/overrides", user, "", 200},
 		{"GET /admin/overrides", "", "", 200},
