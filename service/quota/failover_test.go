@@ -15,7 +15,6 @@ import (
 
 // A failover takes longer than a share lasts here, so the fallback divides half of the limit until Redis is back.
 func TestLimitHoldsOverASentinelFailover(t *testing.T) {
-	skipIfShort(t)
 	sentinels := redistest.StartSentinels(t)
 	server := redis.Server{Kind: redis.Sentinel, URL: sentinels.URL()}
 	var services []*Service

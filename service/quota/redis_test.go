@@ -73,7 +73,6 @@ func serveService(t *testing.T, o Options) (s *Service, addr string, kill func()
 }
 
 func TestLimitHoldsOverRealRedis(t *testing.T) {
-	skipIfShort(t)
 	server := redistest.Start(t)
 	newReplica := func() (addr string, kill func()) {
 		store, err := redis.NewQuotas(redis.Server{URL: server.Addr}, "", 200*time.Millisecond)
@@ -114,13 +113,6 @@ func TestLimitHoldsOverRealRedis(t *testing.T) {
 			e.connect(dial(t, b))
 		}
 	})
-}
-
-// skipIfShort skips a test of real time. make mutants would run it for each mutant.
-func skipIfShort(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes a minute")
-	}
 }
 
 // withShortTTL returns sharedLimits with a shorter TTL than limits files allow.

@@ -124,10 +124,9 @@ func (s *suite) compile(ctx context.Context, packageFolder string, texts map[str
 
 func (s *suite) close() { _ = os.RemoveAll(s.work) }
 
-// run runs the tests with these names and a variable. It returns the output. Tests that take long for each mutant skip
-// themselves, because testing.Short is true.
+// run runs the tests with these names and a variable. It returns the output.
 func (s *suite) run(ctx context.Context, variable string, names []string, args ...string) (string, error) {
-	args = append(args, "-test.short", "-test.run", "^("+strings.Join(names, "|")+")$")
+	args = append(args, "-test.skip", excludedTests, "-test.run", "^("+strings.Join(names, "|")+")$")
 	c := exec.CommandContext(ctx, s.program, args...)
 	c.Dir, c.Env, c.WaitDelay = s.folder, append(c.Environ(), variable), time.Second
 	out, err := c.CombinedOutput()
