@@ -24,12 +24,12 @@ func (c *Client) Acquire(ctx context.Context, domain string, ds ...Descriptor) e
 
 // AcquireN waits until n events may happen. If a limit never has n permits, it returns a *WeightError at once.
 func (c *Client) AcquireN(ctx context.Context, n int, domain string, ds ...Descriptor) error {
-	_, err := c.wait(ctx, &Request{Domain: domain, Descriptors: ds, N: zeroToNoPermits(n)}, "")
+	_, err := c.waitForPermits(ctx, &Request{Domain: domain, Descriptors: ds, N: zeroToNoPermits(n)}, "")
 	return err
 }
 
-// wait waits until the service grants the permits of request. holdID is the id of a hold, or "" without a hold.
-func (c *Client) wait(ctx context.Context, request *Request, holdID string) (*answer, error) {
+// waitForPermits waits until the service grants the permits of request. holdID is the id of a hold, or "" without a hold.
+func (c *Client) waitForPermits(ctx context.Context, request *Request, holdID string) (*answer, error) {
 	if err := request.check(); err != nil {
 		return nil, err
 	}
@@ -98,8 +98,8 @@ func (q *queue) removeWaiter(w *waiter, err error) error {
 	return err
 }
 
-// refund gives the permits of request back in a goroutine. grant is the answer that granted the permits.
-func (c *Client) refund(request *Request, holdID string, grant *answer) {
+// refundInBackground gives the permits of request back in a goroutine. grant is the answer that granted the permits.
+func (c *Client) refundInBackground(request *Request, holdID string, grant *answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.isClosed {
@@ -108,16 +108,16 @@ func (c *Client) refund(request *Request, holdID string, grant *answer) {
 	c.goroutines.Add(1)
 	go func() {
 		defer c.goroutines.Done()
-		err := c.giveBack(context.WithoutCancel(c.lifetime), request, holdID, grant)
+		err := c.refund(context.WithoutCancel(c.lifetime), request, holdID, grant)
 		if err != nil && !errors.Is(err, ErrClosed) {
 			c.log.Warn("refund failed", "error", err)
 		}
 	}()
 }
 
-// giveBack gives the permits of request back. If all limits have forgotten the permits, giveBack does nothing. grant is the
+// refund gives the permits of request back. If all limits have forgotten the permits, refund does nothing. grant is the
 // answer that granted the permits.
-func (c *Client) giveBack(ctx context.Context, request *Request, holdID string, grant *answer) error {
+func (c *Client) refund(ctx context.Context, request *Request, holdID string, grant *answer) error {
 	if grant.holdTime == 0 {
 		holdID = "" // no limit counts holds
 	}
@@ -292,7 +292,7 @@ func (q *queue) grantBatch(batch []*waiter, grant *answer) {
 	if unusedPermits > 0 {
 		r := *q.request
 		r.N = unusedPermits
-		q.client.refund(&r, batch[0].holdID, grant)
+		q.client.refundInBackground(&r, batch[0].holdID, grant)
 	}
 }
 

@@ -51,7 +51,7 @@ func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descr
 	r := &Request{Domain: domain, Descriptors: []Descriptor{d}, N: zeroToNoPermits(n)}
 	hold := &Hold{client: c, request: r, id: rand.Text(), lossSignal: make(chan struct{}), renewalEnded: make(chan struct{})}
 	var err error
-	if hold.grant, err = c.wait(ctx, r, hold.id); err != nil {
+	if hold.grant, err = c.waitForPermits(ctx, r, hold.id); err != nil {
 		return nil, err
 	}
 	if hold.grant.holdTime == 0 {
@@ -143,19 +143,19 @@ func (h *Hold) Release() error {
 	const toService, toLocalLimits = false, true
 	var localErr, serviceErr error
 	if h.isGrantedWithoutService {
-		localErr = h.giveBack(toLocalLimits)
+		localErr = h.refund(toLocalLimits)
 	}
 	if h.isGrantedByService {
-		serviceErr = h.giveBack(toService)
+		serviceErr = h.refund(toService)
 	}
 	err := errors.Join(localErr, serviceErr)
 	h.isReleased = err == nil
 	return err
 }
 
-// giveBack gives the slot back to the service, or to the limits of this process if isDegraded is true.
-func (h *Hold) giveBack(isDegraded bool) error {
+// refund gives the slot back to the service, or to the limits of this process if isDegraded is true.
+func (h *Hold) refund(isDegraded bool) error {
 	grant := *h.grant
 	grant.Degraded = isDegraded
-	return h.client.giveBack(context.Background(), h.request, h.id, &grant)
+	return h.client.refund(context.Background(), h.request, h.id, &grant)
 }

@@ -68,7 +68,7 @@ func (r *Reservation) Cancel() error {
 	if r.isFinal || !r.OK() {
 		return nil
 	}
-	err := r.client.giveBack(context.Background(), r.request, "", r.grant)
+	err := r.client.refund(context.Background(), r.request, "", r.grant)
 	r.isFinal = err == nil
 	return err
 }

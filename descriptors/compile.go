@@ -165,17 +165,17 @@ func newResponse(l *limit.Limit, name string) *rlsv3.RateLimitResponse_RateLimit
 	return response
 }
 
-// RequestPath returns the path of the rules that RequestOverride returns.
+// RequestPath returns the path of the rules that RuleOfRequestLimit returns.
 func (d *Domain) RequestPath() string {
 	return fields.Printable(d.Name) + " > the request's own limit"
 }
 
-// RequestMetrics returns the Attachment of all limits that RequestOverride returns.
+// RequestMetrics returns the Attachment of all limits that RuleOfRequestLimit returns.
 func (d *Domain) RequestMetrics() *Attachment { return &d.requestMetrics }
 
-// RequestOverride returns the rule for a limit that is part of a request. The domain sets the algorithm of such limits.
+// RuleOfRequestLimit returns the rule for a limit that is part of a request. The domain sets the algorithm of such limits.
 // If the domain does not allow limits in requests, the rule has no limits.
-func (d *Domain) RequestOverride(override *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
+func (d *Domain) RuleOfRequestLimit(override *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
 	r := &Rule{Path: d.RequestPath()}
 	if !d.allowsRequestLimits {
 		return r, nil

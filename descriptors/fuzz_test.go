@@ -56,7 +56,7 @@ func checkSiblings(t *testing.T, d *Domain, s *siblingNodes, parent path, parent
 		n := &s.nodes[i]
 		nodePath := parent.child(n.Descriptor)
 		entryList := append(parentEntries[:len(parentEntries):len(parentEntries)], entries(n.Key, n.Value)...)
-		if got := s.find(entryList, &lookup{}); got != n && (n.Value != "" || got == nil || !got.HasWildcardKey && !got.HasManyValues()) && n.Condition == nil {
+		if got := s.find(entryList, &lookup{}); got != n && (n.Value != "" || got == nil || !got.HasWildcardKey && !got.MatchesManyValues()) && n.Condition == nil {
 			t.Fatalf("%s: got %v for its own key and value", nodePath, got)
 		}
 		if r := n.rule; r != nil {

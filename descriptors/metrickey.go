@@ -47,7 +47,7 @@ func (k *metricKey) segmentVaries(d *limitsfile.Descriptor) bool {
 
 // valueVaries reports whether the segment of d contains the value of the request.
 func (k *metricKey) valueVaries(d *limitsfile.Descriptor) bool {
-	hasFixedValue := d.Value != "" && !d.HasManyValues()
+	hasFixedValue := d.Value != "" && !d.MatchesManyValues()
 	return !hasFixedValue && !d.ShareThreshold && (k.isDetailed() || d.ValueToMetric)
 }
 
@@ -129,7 +129,7 @@ func metricValue(d *limitsfile.Descriptor, key, value string) (text string, ok b
 // matchesAsWildcard reports whether an entry matches d only through a * or a condition, because the text of the entry
 // differs from the text of d. The entry must match d.
 func matchesAsWildcard(d *limitsfile.Descriptor, key, value string) bool {
-	return d.HasWildcardKey && (d.Value == "" || key != d.Key || value != d.Value) || d.HasManyValues() && value != d.Value
+	return d.HasWildcardKey && (d.Value == "" || key != d.Key || value != d.Value) || d.MatchesManyValues() && value != d.Value
 }
 
 // metricPattern returns the pattern of d in a segment, as in envoyproxy/ratelimit: kw* in the segment kw1_kw*.

@@ -101,7 +101,7 @@ func TestMetricKeyEqualsTheKeyOfTheIncumbent(t *testing.T) {
 
 func TestMetricKeyOfALimitInTheRequestHasAllValues(t *testing.T) {
 	d := compileFiles(t, oneDescriptor(tenAMinute)).Domain("d")
-	r, err := d.RequestOverride(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: 1})
+	r, err := d.RuleOfRequestLimit(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: 1})
 	require.NoError(t, err)
 	request := entries("k", "v", "l", "")
 	assert.True(t, r.MetricKeyVaries())

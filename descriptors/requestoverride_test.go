@@ -16,7 +16,7 @@ import (
 func TestRequestOverrideHasTheLimitOfTheRequest(t *testing.T) {
 	d := compileFiles(t, "domain: d\ndescriptors: [{key: k, value: v, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 5, name: n}}]").Domain("d")
 	for unit, want := range map[int32]limit.Unit{1: limit.Second, 2: limit.Minute, 3: limit.Hour, 4: limit.Day, 5: limit.Month, 6: limit.Year, 7: limit.Week} {
-		r, err := d.RequestOverride(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 42, Unit: typev3.RateLimitUnit(unit)})
+		r, err := d.RuleOfRequestLimit(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 42, Unit: typev3.RateLimitUnit(unit)})
 		require.NoError(t, err)
 		require.Len(t, r.Limits, 1)
 		assert.Equal(t, limit.Spec{Requests: 42, Unit: want, Multiplier: 1, ChargeDenied: true}, r.Limits[0].Spec)
@@ -25,7 +25,7 @@ func TestRequestOverrideHasTheLimitOfTheRequest(t *testing.T) {
 		assert.False(t, r.ShadowMode || r.QuotaMode)
 	}
 
-	r, err := d.RequestOverride(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: 2, UnitMultiplier: wrapperspb.UInt32(15)})
+	r, err := d.RuleOfRequestLimit(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: 2, UnitMultiplier: wrapperspb.UInt32(15)})
 	require.NoError(t, err)
 	assert.EqualValues(t, 15*60*1_000_000, r.Limits[0].Period())
 	assert.EqualValues(t, 15, r.Limits[0].Response.UnitMultiplier.GetValue())
@@ -35,7 +35,7 @@ func TestRequestOverrideSharesTheCounterOfAnEqualLimit(t *testing.T) {
 	d := compileFiles(t, "domain: d\ndescriptors: [{key: k, value: v, rate_limit: {unit: minute, requests_per_unit: 5}}]").Domain("d")
 	request := entries("k", "v")
 	configured := d.Match(request)
-	own, err := d.RequestOverride(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 7, Unit: 2})
+	own, err := d.RuleOfRequestLimit(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 7, Unit: 2})
 	require.NoError(t, err)
 	assert.Equal(t, configured.Limits[0].Tag(), own.Limits[0].Tag())
 	assert.Equal(t, configured.AppendKey(nil, "d", request), own.AppendKey(nil, "d", request))
@@ -43,11 +43,11 @@ func TestRequestOverrideSharesTheCounterOfAnEqualLimit(t *testing.T) {
 
 func TestRequestOverrideTakesTheDefaultsOfTheDomain(t *testing.T) {
 	o := &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 7, Unit: 2}
-	r, err := compileFiles(t, "domain: d\ndefaults: {algorithm: token_bucket, burst: 3, scope: instance}").Domain("d").RequestOverride(o)
+	r, err := compileFiles(t, "domain: d\ndefaults: {algorithm: token_bucket, burst: 3, scope: instance}").Domain("d").RuleOfRequestLimit(o)
 	require.NoError(t, err)
 	assert.Equal(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 7, Unit: limit.Minute, Multiplier: 1, Burst: 3, Scope: limit.Instance}, r.Limits[0].Spec)
 
-	r, err = compileFiles(t, "domain: d\ndefaults: {enabled: false}").Domain("d").RequestOverride(o)
+	r, err = compileFiles(t, "domain: d\ndefaults: {enabled: false}").Domain("d").RuleOfRequestLimit(o)
 	require.NoError(t, err)
 	assert.Empty(t, r.Limits)
 }
@@ -57,7 +57,7 @@ func TestRequestOverridePerMonthFollowsTheCalendarOfTheFiles(t *testing.T) {
 		set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte("domain: d")}}, limitsfile.Options{CalendarMonths: isOn})
 		require.NoError(t, err)
 		month := &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: typev3.RateLimitUnit_MONTH}
-		r, err := Compile(set).Domain("d").RequestOverride(month)
+		r, err := Compile(set).Domain("d").RuleOfRequestLimit(month)
 		require.NoError(t, err)
 		assert.Equal(t, want, r.Limits[0].Timezone)
 	}
@@ -77,7 +77,7 @@ func TestRequestOverrideErrors(t *testing.T) {
 		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: 6, UnitMultiplier: wrapperspb.UInt32(11)}, "limit: unit_multiplier 11 makes the window longer than ten years"},
 		{nil, "limit: unit: got 0, want SECOND (1)"},
 	} {
-		_, err := d.RequestOverride(test.o)
+		_, err := d.RuleOfRequestLimit(test.o)
 		assert.ErrorContains(t, err, test.want)
 	}
 }

@@ -23,7 +23,7 @@ func TestCallAllocatesOnlyTheResponse(t *testing.T) {
 // decisionCounter is an Observer that counts decisions.
 type decisionCounter struct{ decisions int }
 
-func (c *decisionCounter) Answered(_ context.Context, call *Call) {
+func (c *decisionCounter) CallAnswered(_ context.Context, call *Call) {
 	for i := range call.DecisionCount() {
 		if call.Decision(i).Result.Err == nil {
 			c.decisions++

@@ -84,7 +84,7 @@ func TestRefusedCallsChargeAndMatchNothing(t *testing.T) {
 // observerFunc is an Observer.
 type observerFunc func(*Call)
 
-func (f observerFunc) Answered(_ context.Context, c *Call) { f(c) }
+func (f observerFunc) CallAnswered(_ context.Context, c *Call) { f(c) }
 
 // Requests that are answered together get the answers that they would get one after the other.
 func TestAnswerAllAnswersAsSingleCallsDo(t *testing.T) {

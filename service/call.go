@@ -122,7 +122,7 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, al
 		case domain == nil:
 		case d.GetLimit() != nil:
 			var err error
-			if rule, err = domain.RequestOverride(d.Limit); err != nil {
+			if rule, err = domain.RuleOfRequestLimit(d.Limit); err != nil {
 				return status.Errorf(codes.InvalidArgument, "descriptors[%d]: %v", i, err)
 			}
 		default:

@@ -8,11 +8,11 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors"
 )
 
-// Observer gets the answered calls of a Service. Several goroutines can call Answered at the same time.
+// Observer gets the answered calls of a Service. Several goroutines can call CallAnswered at the same time.
 type Observer interface {
-	// Answered gets each call just before the answer, even a rejected or failed call. It must return at once, must not
+	// CallAnswered gets each call just before the answer, even a rejected or failed call. It must return at once, must not
 	// allocate, and must not change or keep the Call.
-	Answered(ctx context.Context, c *Call)
+	CallAnswered(ctx context.Context, c *Call)
 }
 
 // Decision is the decision of one limit about one descriptor. It is valid as long as the Call.

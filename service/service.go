@@ -95,7 +95,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitReque
 	c.Request, c.Start, c.callerHeader = req, s.options.Now(), s.options.CallerHeader
 	c.Response, c.Err = s.answer(ctx, c)
 	for _, o := range s.options.Observers {
-		o.Answered(ctx, c)
+		o.CallAnswered(ctx, c)
 	}
 	return c.Response, c.Err
 }
@@ -273,7 +273,7 @@ func (s *Service) AnswerAll(ctx context.Context, items []Item) {
 			c.Response, c.Err = s.respond(ctx, c)
 		}
 		for _, o := range s.options.Observers {
-			o.Answered(items[i].Context, c)
+			o.CallAnswered(items[i].Context, c)
 		}
 		items[i].OnAnswer(c)
 		c.returnToPool()

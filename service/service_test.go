@@ -115,7 +115,7 @@ type decision struct {
 // decisionRecorder is an Observer that keeps all decisions.
 type decisionRecorder struct{ decisions []decision }
 
-func (r *decisionRecorder) Answered(_ context.Context, c *Call) {
+func (r *decisionRecorder) CallAnswered(_ context.Context, c *Call) {
 	for i := range c.DecisionCount() {
 		if d := c.Decision(i); d.Result.Err == nil {
 			r.decisions = append(r.decisions, decision{d.Rule.Path, d.Limit.Name, d.N, d.Result.Allowed, d.Result.Source})
@@ -358,7 +358,7 @@ descriptors:
 // callObserver is an Observer that reads each Call.
 type callObserver func(*Call)
 
-func (f callObserver) Answered(_ context.Context, c *Call) { f(c) }
+func (f callObserver) CallAnswered(_ context.Context, c *Call) { f(c) }
 
 func TestRejectedCallMakesNoDecision(t *testing.T) {
 	limits := `

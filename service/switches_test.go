@@ -61,7 +61,7 @@ type switchObserver struct {
 	unmatched []bool
 }
 
-func (o *switchObserver) Answered(_ context.Context, c *Call) {
+func (o *switchObserver) CallAnswered(_ context.Context, c *Call) {
 	for i := range c.Request.Descriptors {
 		o.switches = append(o.switches, c.Switch(i))
 		o.unmatched = append(o.unmatched, c.IsUnmatched(i))

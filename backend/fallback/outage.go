@@ -141,7 +141,7 @@ func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failedHit
 			case r.Reason == backend.ReasonBreakerOpen:
 				l.breakerOf(h).log.add(h.Key, loggedCharge{limit: h.Limit, n: h.N, counts: counts, excess: excessOf(h)})
 			case backend.IsNotSent(f.err):
-				l.breakerOf(h).replayLater(h, counts)
+				l.breakerOf(h).queueReplay(h, counts)
 			}
 		}
 		if r.Reason != backend.ReasonBreakerOpen && h.N > 0 {

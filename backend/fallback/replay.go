@@ -155,7 +155,7 @@ func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 	switch {
 	case backend.IsNotSent(answer.Err):
 		if h.isAdmitted && h.mode == limit.FailLocal && !hasHolds {
-			b.replayLater(&h.hit, h.counts)
+			b.queueReplay(&h.hit, h.counts)
 		}
 	case answer.Err != nil || !answer.Allowed:
 		// The hit stays in the excess. After an error, it may be uncharged. After a denial, it is beyond the limit.
@@ -176,8 +176,8 @@ func (l *Limiter) refundSecondary(h *backend.Hit) {
 	refund.Take(l.ctx, time.Now(), l.options.Secondary)
 }
 
-// replayLater lets the replay charge the primary with an admitted hit. The primary has certainly not charged the hit.
-func (b *breaker) replayLater(h *backend.Hit, counts *limitCounts) {
+// queueReplay lets the replay charge the primary with an admitted hit. The primary has certainly not charged the hit.
+func (b *breaker) queueReplay(h *backend.Hit, counts *limitCounts) {
 	b.log.add(h.Key, loggedCharge{limit: h.Limit, n: h.N, counts: counts, excess: excessOf(h)})
 	b.startReplay()
 }

@@ -116,8 +116,8 @@ type sweeper struct {
 	calls    atomic.Uint64
 }
 
-// Answered implements service.Observer.
-func (s *sweeper) Answered(_ context.Context, c *service.Call) {
+// CallAnswered implements service.Observer.
+func (s *sweeper) CallAnswered(_ context.Context, c *service.Call) {
 	if s.calls.Add(1)%callsPerSweep == 0 {
 		s.counters.Sweep(c.Start)
 	}

@@ -79,9 +79,9 @@ func TestCallsFreeExpiredCounters(t *testing.T) {
 	s.counters.Take(t.Context(), now, []backend.Hit{{Key: []byte("a"), Limit: second, N: 1}}, make([]backend.Result, 1))
 	call := &service.Call{Start: now.Add(time.Minute)}
 	for range callsPerSweep - 1 {
-		s.Answered(t.Context(), call)
+		s.CallAnswered(t.Context(), call)
 	}
 	assert.Equal(t, 1, s.counters.Keys())
-	s.Answered(t.Context(), call)
+	s.CallAnswered(t.Context(), call)
 	assert.Zero(t, s.counters.Keys())
 }

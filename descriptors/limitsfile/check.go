@@ -222,7 +222,7 @@ func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 	desc.MaxHits = uint32(o.field("max_hits").Number)
 	shareThreshold := o.field("share_threshold")
 	desc.ShareThreshold = shareThreshold.Flag
-	if shareThreshold.Flag && !desc.HasWildcardKey && !desc.HasManyValues() {
+	if shareThreshold.Flag && !desc.HasWildcardKey && !desc.MatchesManyValues() {
 		d.errorf(shareThreshold.node, pos, "share_threshold needs a key or value with a *, or a condition such as cidr")
 	}
 	if v := o.field("denial"); v.isValid() {

@@ -48,7 +48,7 @@ var conditionFields = append(fieldsOf(notObject), "not")
 // readCondition sets the condition of desc if o has a condition. If readCondition reports a problem, it returns false.
 func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 	oldErrorCount := d.errorCount
-	c, field := d.conditionIn(pos, o)
+	c, field := d.findCondition(pos, o)
 	switch value := o.field("value"); {
 	case !field.isPresent():
 		return true
@@ -64,9 +64,9 @@ func (d *document) readCondition(desc *Descriptor, pos *place, o *object) bool {
 	return true
 }
 
-// conditionIn returns the condition in o, and the field of the condition. c is nil if o has no condition, or if the
+// findCondition returns the condition in o, and the field of the condition. c is nil if o has no condition, or if the
 // condition has a problem.
-func (d *document) conditionIn(pos *place, o *object) (c *condition.Condition, field value) {
+func (d *document) findCondition(pos *place, o *object) (c *condition.Condition, field value) {
 	for _, name := range conditionFields {
 		v := o.field(name)
 		switch {
@@ -92,7 +92,7 @@ func (d *document) conditionIn(pos *place, o *object) (c *condition.Condition, f
 			c, err = d.expressions.condition(v.Text, d.patterns)
 		case "not":
 			innerObject := d.readObject(notObject, pos, v.mappings...)
-			innerCondition, innerField := d.conditionIn(pos, innerObject)
+			innerCondition, innerField := d.findCondition(pos, innerObject)
 			if innerCondition != nil {
 				c = innerCondition.Not()
 			} else if !innerField.isPresent() && !innerObject.hasError() {

@@ -198,8 +198,8 @@ type Limit struct {
 	specBeforeUnlimited *limit.Spec
 }
 
-// HasManyValues reports whether Value is a pattern or the text of a condition.
-func (d *Descriptor) HasManyValues() bool { return d.HasWildcardValue || d.Condition != nil }
+// MatchesManyValues reports whether Value is a pattern or the text of a condition.
+func (d *Descriptor) MatchesManyValues() bool { return d.HasWildcardValue || d.Condition != nil }
 
 // OffSwitch returns the switch that turns off all limits of d, or nil.
 func (d *Descriptor) OffSwitch() *AppliedOverride {

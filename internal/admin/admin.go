@@ -137,7 +137,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *handler) serve(endpoint *Endpoint, call *call) answer {
-	if err := call.read(endpoint); err != nil {
+	if err := call.readParams(endpoint); err != nil {
 		return problem(http.StatusBadRequest, "%s", err)
 	}
 	if !endpoint.isForCounters && h.options.Overrides == nil {

@@ -134,9 +134,9 @@ func fieldEndpoints(kind override.Kind, path string, hasTargets bool, getHelp, p
 // Endpoints returns all methods of all paths.
 func Endpoints() []Endpoint { return slices.Clone(endpoints) }
 
-// read reads the parameters and the conditions of a call. It rejects unknown parameters, so that a call with a
+// readParams reads the parameters and the conditions of a call. It rejects unknown parameters, so that a call with a
 // misspelt parameter changes nothing.
-func (c *call) read(endpoint *Endpoint) (err error) {
+func (c *call) readParams(endpoint *Endpoint) (err error) {
 	if c.query, err = url.ParseQuery(c.URL.RawQuery); err != nil {
 		return fmt.Errorf("invalid query: %w", err)
 	}

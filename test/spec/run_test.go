@@ -132,8 +132,8 @@ type recorder struct{}
 
 type answerKey struct{}
 
-// Answered implements service.Observer.
-func (recorder) Answered(ctx context.Context, c *service.Call) {
+// CallAnswered implements service.Observer.
+func (recorder) CallAnswered(ctx context.Context, c *service.Call) {
 	a := ctx.Value(answerKey{}).(*answer)
 	for i := range c.DecisionCount() {
 		d := c.Decision(i)

@@ -81,8 +81,8 @@ func New(options Options) *Candidate {
 // Store returns the store with the limits of the candidate.
 func (c *Candidate) Store() *descriptors.Store { return &c.store }
 
-// Answered implements service.Observer. It copies the request for a later evaluation.
-func (c *Candidate) Answered(_ context.Context, call *service.Call) {
+// CallAnswered implements service.Observer. It copies the request for a later evaluation.
+func (c *Candidate) CallAnswered(_ context.Context, call *service.Call) {
 	if call.Err != nil || c.store.Load() == nil {
 		return
 	}
@@ -126,11 +126,11 @@ func (e *evaluation) run(ctx context.Context) {
 		Limits: &candidate.store, Limiter: candidate.options.Limiter, Observers: []service.Observer{e},
 		AllOrNone: candidate.options.AllOrNone, QuotaMode: candidate.options.QuotaMode, Now: func() time.Time { return e.start },
 	})
-	_, _ = evaluatingService.ShouldRateLimit(ctx, e.request) // Answered gets the answer
+	_, _ = evaluatingService.ShouldRateLimit(ctx, e.request) // CallAnswered gets the answer
 }
 
-// Answered implements service.Observer: it compares the answers.
-func (e *evaluation) Answered(ctx context.Context, call *service.Call) {
+// CallAnswered implements service.Observer: it compares the answers.
+func (e *evaluation) CallAnswered(ctx context.Context, call *service.Call) {
 	candidate := e.candidate
 	if call.Err != nil {
 		if ctx.Err() == nil {

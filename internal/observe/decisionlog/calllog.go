@@ -16,8 +16,8 @@ type CallLog struct {
 	Hash *Hash // replaces values; nil replaces nothing
 }
 
-// Answered implements service.Observer.
-func (l CallLog) Answered(ctx context.Context, call *service.Call) {
+// CallAnswered implements service.Observer.
+func (l CallLog) CallAnswered(ctx context.Context, call *service.Call) {
 	if !l.Log.Enabled(ctx, slog.LevelDebug) {
 		return
 	}

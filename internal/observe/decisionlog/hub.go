@@ -75,8 +75,8 @@ func (s *Subscription) Close() {
 	h.subscribers.Store(&subscribers)
 }
 
-// Answered implements service.Observer.
-func (h *Hub) Answered(ctx context.Context, call *service.Call) {
+// CallAnswered implements service.Observer.
+func (h *Hub) CallAnswered(ctx context.Context, call *service.Call) {
 	subscribers := *h.subscribers.Load()
 	if len(subscribers) == 0 {
 		return

@@ -248,5 +248,5 @@ func TestHubBoundsItsSubscribers(t *testing.T) {
 
 func TestAnsweredWithoutSubscribersDoesNotAlloc(t *testing.T) {
 	h := NewHub(nil, nil)
-	assert.Zero(t, testing.AllocsPerRun(100, func() { h.Answered(t.Context(), nil) }))
+	assert.Zero(t, testing.AllocsPerRun(100, func() { h.CallAnswered(t.Context(), nil) }))
 }

@@ -96,8 +96,8 @@ func (l *Log) Reopen() {
 	}
 }
 
-// Answered implements service.Observer.
-func (l *Log) Answered(ctx context.Context, call *service.Call) {
+// CallAnswered implements service.Observer.
+func (l *Log) CallAnswered(ctx context.Context, call *service.Call) {
 	var now time.Time // zero until the first record
 	for outcome := newOutcomes(call); outcome.advance(); {
 		if outcome.code == OK && !l.options.LogsAll {

@@ -412,10 +412,10 @@ type observedCalls struct {
 	allocs    float64
 }
 
-func (o *observedCalls) Answered(ctx context.Context, c *service.Call) {
+func (o *observedCalls) CallAnswered(ctx context.Context, c *service.Call) {
 	o.allocs = testing.AllocsPerRun(100, func() {
 		for _, observer := range o.observers {
-			observer.Answered(ctx, c)
+			observer.CallAnswered(ctx, c)
 		}
 	})
 }

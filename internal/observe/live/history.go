@@ -29,13 +29,13 @@ func (c *stepClock) advance(seconds float64) bool {
 	return true
 }
 
-// lastShare returns the share of the step before that is in the last stepSeconds: 0.4 if 3 of 5 seconds have elapsed.
-func (c *stepClock) lastStepShare() float64 { return max(1-c.elapsedSeconds/stepSeconds, 0) }
+// previousStepShare returns the share of the step before that is in the last stepSeconds: 0.4 if 3 of 5 seconds have elapsed.
+func (c *stepClock) previousStepShare() float64 { return max(1-c.elapsedSeconds/stepSeconds, 0) }
 
-// perSecond returns the current rate, from the count in the step in progress and the count in the step before. The
+// ratePerSecond returns the current rate, from the count in the step in progress and the count in the step before. The
 // rate is NaN before the clock advances for the first time.
-func (c *stepClock) perSecond(currentCount, lastCount float64) float64 {
-	return (currentCount + c.lastStepShare()*lastCount) / (c.elapsedSeconds + c.lastStepShare()*c.lastStepSeconds)
+func (c *stepClock) ratePerSecond(currentCount, lastCount float64) float64 {
+	return (currentCount + c.previousStepShare()*lastCount) / (c.elapsedSeconds + c.previousStepShare()*c.lastStepSeconds)
 }
 
 // history has the figures of the last five minutes.
@@ -74,14 +74,14 @@ func (h *history) add(newSample *sample, seconds float64) (endsStep bool) {
 func (h *history) currentFigures() Figures {
 	currentCalls, lastCalls := &h.currentSample.calls, &h.lastSample.calls
 	perSecond := func(n, lastCalls uint64) Series {
-		return Series{Now: Value(h.perSecond(float64(n), float64(lastCalls)))}
+		return Series{Now: Value(h.ratePerSecond(float64(n), float64(lastCalls)))}
 	}
 	quantile := func(currentHistogram, lastCalls *histogram, q float64) Series {
-		return Series{Now: currentHistogram.quantile(q, lastCalls, h.lastStepShare())}
+		return Series{Now: currentHistogram.quantile(q, lastCalls, h.previousStepShare())}
 	}
 	deniedShare := Unknown
-	if calls := float64(currentCalls.calls) + h.lastStepShare()*float64(lastCalls.calls); calls > 0 {
-		deniedShare = Value((float64(currentCalls.deniedCalls) + h.lastStepShare()*float64(lastCalls.deniedCalls)) / calls)
+	if calls := float64(currentCalls.calls) + h.previousStepShare()*float64(lastCalls.calls); calls > 0 {
+		deniedShare = Value((float64(currentCalls.deniedCalls) + h.previousStepShare()*float64(lastCalls.deniedCalls)) / calls)
 	}
 	return Figures{
 		StepSeconds: stepSeconds,
@@ -90,7 +90,7 @@ func (h *history) currentFigures() Figures {
 		RedisP50: quantile(&h.currentSample.redis, &h.lastSample.redis, 0.5), RedisP99: quantile(&h.currentSample.redis, &h.lastSample.redis, 0.99),
 		RedisMax: quantile(&h.currentSample.redis, &h.lastSample.redis, 1), RedisStalls: perSecond(currentCalls.redisStalls, lastCalls.redisStalls),
 		WithoutRedis: perSecond(currentCalls.fallbackDecisions, lastCalls.fallbackDecisions), Unmatched: perSecond(currentCalls.unmatchedDescriptors, lastCalls.unmatchedDescriptors),
-		CPU: Series{Now: Value(h.perSecond(h.currentSample.cpuTime.Seconds(), h.lastSample.cpuTime.Seconds()))},
+		CPU: Series{Now: Value(h.ratePerSecond(h.currentSample.cpuTime.Seconds(), h.lastSample.cpuTime.Seconds()))},
 	}
 }
 

@@ -113,8 +113,8 @@ func NewRecorder(overHits func(service.Decision) int64, keepKeys bool) *Recorder
 	return r
 }
 
-// Answered implements service.Observer.
-func (r *Recorder) Answered(ctx context.Context, call *service.Call) {
+// CallAnswered implements service.Observer.
+func (r *Recorder) CallAnswered(ctx context.Context, call *service.Call) {
 	randomNumber := rand.Uint64()
 	r.count(call, int(randomNumber))
 	interval := r.sampleInterval.Load()

@@ -213,13 +213,13 @@ func (r *rig) withAnsweredCall(f func(*service.Call), texts ...string) {
 // answeredFunc is a service.Observer.
 type answeredFunc func(*service.Call)
 
-func (f answeredFunc) Answered(_ context.Context, c *service.Call) { f(c) }
+func (f answeredFunc) CallAnswered(_ context.Context, c *service.Call) { f(c) }
 
 func TestAnsweredAllocatesNothing(t *testing.T) {
 	r := newRig(t, nil)
 	r.withAnsweredCall(func(c *service.Call) {
 		ctx := callerContext("10.0.0.1", &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "shop", Path: "/envoy"}}})
-		assert.Zero(t, testing.AllocsPerRun(10_000, func() { r.options.Recorder.Answered(ctx, c) }))
+		assert.Zero(t, testing.AllocsPerRun(10_000, func() { r.options.Recorder.CallAnswered(ctx, c) }))
 	}, "tenant=acme", "tenant=acme,path=/a")
 }
 
@@ -274,7 +274,7 @@ func BenchmarkAnswered(b *testing.B) {
 				b.ResetTimer()
 				b.RunParallel(func(pb *testing.PB) {
 					for pb.Next() {
-						r.options.Recorder.Answered(context.Background(), c)
+						r.options.Recorder.CallAnswered(context.Background(), c)
 					}
 				})
 			}, "tenant=acme")
@@ -366,7 +366,7 @@ func TestFloodOfDescriptorsWithoutARuleIsBounded(t *testing.T) {
 		assert.LessOrEqual(t, len(e.key), maxKeyBytes)
 	}
 	r.withAnsweredCall(func(c *service.Call) {
-		assert.Zero(t, testing.AllocsPerRun(1000, func() { recorder.Answered(t.Context(), c) }))
+		assert.Zero(t, testing.AllocsPerRun(1000, func() { recorder.CallAnswered(t.Context(), c) }))
 	}, "nothing="+strings.Repeat("x", 1000))
 }
 

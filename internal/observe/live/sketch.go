@@ -60,9 +60,9 @@ func (d denials) areActive(now int64) bool {
 	return d.firstTime != 0 && (now < d.lastTime+limitedMicros || now < d.retryTime && d.retryTime != neverPasses)
 }
 
-// add adds the answer to hits at now. If retryTime is 0, the hits were admitted, so denied hits pass now as well.
+// recordAnswer records the answer to hits at now. If retryTime is 0, the hits were admitted, so denied hits pass now as well.
 // Otherwise the hits were denied, and they pass at retryTime.
-func (d *denials) add(now, retryTime int64) {
+func (d *denials) recordAnswer(now, retryTime int64) {
 	switch {
 	case retryTime == 0:
 		d.retryTime = min(d.retryTime, now)
@@ -120,7 +120,7 @@ func (s *sketch) add(event *event, key []byte, n float64) {
 	heap.Fix(&s.heap, entry.heapIndex)
 	entry.newHits.total += float32(event.hits)
 	entry.newHits.denied += float32(event.deniedHits)
-	entry.denials.add(event.time, event.retryTime)
+	entry.denials.recordAnswer(event.time, event.retryTime)
 	if use := useOf(event.spent, event.capacity); !entry.hasUse || use > useOf(entry.spent, entry.capacity) {
 		entry.rule, entry.limit, entry.isDomainUnknown, entry.spent, entry.capacity, entry.hasUse = event.rule, event.limit, event.isDomainUnknown, event.spent, event.capacity, true
 	}
@@ -194,8 +194,8 @@ func (s *sketch) topEntries(n int, accept func(*entry) bool) []rankedEntry {
 		e := entries[i]
 		topEntries[i] = rankedEntry{
 			entry: *e, share: lowerBound(e) / s.total,
-			rate:       s.clock.perSecond(float64(e.stepHits.total), float64(e.lastStepHits.total)),
-			deniedRate: s.clock.perSecond(float64(e.stepHits.denied), float64(e.lastStepHits.denied)),
+			rate:       s.clock.ratePerSecond(float64(e.stepHits.total), float64(e.lastStepHits.total)),
+			deniedRate: s.clock.ratePerSecond(float64(e.stepHits.denied), float64(e.lastStepHits.denied)),
 		}
 		topEntries[i].key = slices.Clone(e.key)
 	}

@@ -169,7 +169,7 @@ func (r *ruleTraffic) rates(clock *stepClock) Rates {
 		lastRates = r.points[len(r.points)-1]
 	}
 	rate := func(stepHits, lastRate float32) Value {
-		return Value(clock.perSecond(float64(stepHits), float64(lastRate)*clock.lastStepSeconds))
+		return Value(clock.ratePerSecond(float64(stepHits), float64(lastRate)*clock.lastStepSeconds))
 	}
 	stepHits := r.stepHits
 	return Rates{OK: rate(stepHits.ok, lastRates.ok), Near: rate(stepHits.near, lastRates.near), Denied: rate(stepHits.denied, lastRates.denied), Shadow: rate(stepHits.shadow, lastRates.shadow)}

@@ -188,7 +188,7 @@ func TestObserversDoNotAllocate(t *testing.T) {
 	m := New()
 	decisions, batches, call := m.Service(), m.Redis(redis.RoleMain), new(service.Call)
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		decisions.Answered(t.Context(), call)
+		decisions.CallAnswered(t.Context(), call)
 		batches.BatchDone(redis.Batch{Hits: 3})
 	}))
 }
@@ -361,10 +361,10 @@ func TestFailedCallsAreCountedByKind(t *testing.T) {
 	m := New()
 	o := m.Service()
 	for _, code := range []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.Unavailable, codes.Canceled, codes.DeadlineExceeded, codes.ResourceExhausted} {
-		o.Answered(t.Context(), &service.Call{Err: status.Error(code, "failed")})
+		o.CallAnswered(t.Context(), &service.Call{Err: status.Error(code, "failed")})
 	}
-	o.Answered(t.Context(), &service.Call{GlobalShadow: true, Response: &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK}})
-	o.Answered(t.Context(), &service.Call{Response: &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OVER_LIMIT}})
+	o.CallAnswered(t.Context(), &service.Call{GlobalShadow: true, Response: &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK}})
+	o.CallAnswered(t.Context(), &service.Call{Response: &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OVER_LIMIT}})
 	m.CallGivenUp() // a gRPC call that was reset, which rls can have answered
 	assertMetrics(t, m, `
 ratelimit_service_global_shadow_mode 1

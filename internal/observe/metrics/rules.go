@@ -162,7 +162,7 @@ func (m *Metrics) KeyCounts() iter.Seq[KeyCounts] {
 // PrepareRules lets the limits of config find their counts. The caller puts config in force afterwards.
 func (m *Metrics) PrepareRules(config *descriptors.Config) { m.rules.prepare(config, time.Now()) }
 
-func (r *rules) Answered(_ context.Context, call *service.Call) {
+func (r *rules) CallAnswered(_ context.Context, call *service.Call) {
 	if !call.HasDomain && len(call.Rules) > 0 {
 		r.unknownDomains.count(call.Request.GetDomain(), len(call.Rules))
 		return

@@ -57,7 +57,7 @@ func (m *Metrics) CallGivenUp() {
 	}
 }
 
-func (d *callObserver) Answered(_ context.Context, call *service.Call) {
+func (d *callObserver) CallAnswered(_ context.Context, call *service.Call) {
 	switch status.Code(call.Err) {
 	case codes.OK:
 		if call.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {

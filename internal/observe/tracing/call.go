@@ -63,8 +63,8 @@ func (t *Tracer) HTTPContext(ctx context.Context, header http.Header) context.Co
 	return t.propagator.Extract(ctx, propagation.HeaderCarrier(header))
 }
 
-// Answered implements service.Observer. It describes the call in the span of the call.
-func (t *Tracer) Answered(ctx context.Context, call *service.Call) {
+// CallAnswered implements service.Observer. It describes the call in the span of the call.
+func (t *Tracer) CallAnswered(ctx context.Context, call *service.Call) {
 	span := trace.SpanFromContext(ctx)
 	if !span.IsRecording() {
 		return

@@ -65,9 +65,9 @@ type LimitsChange struct {
 	Values []descriptors.ValueChange // the old and the new limits of the changed paths
 }
 
-// Texts returns paths, and behind each of the first ten paths its old and its new limits, such as
+// TextsWithValues returns paths, and behind each of the first ten paths its old and its new limits, such as
 // "shop > tenant: 6 per minute → 0 per minute".
-func (c *LimitsChange) Texts(paths []string) []string {
+func (c *LimitsChange) TextsWithValues(paths []string) []string {
 	const maxTexts = 10
 	texts := slices.Clone(paths)
 	for _, v := range c.Values {

@@ -101,7 +101,7 @@ type reporter struct {
 	budget  descriptors.Budget  // the budget of the traces; it starts with the same value as the budget of the call
 }
 
-func (w *reporter) Answered(_ context.Context, call *service.Call) {
+func (w *reporter) CallAnswered(_ context.Context, call *service.Call) {
 	report := w.report
 	if call.Err != nil {
 		report.Error = status.Convert(call.Err).Message()

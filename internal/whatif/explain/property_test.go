@@ -115,8 +115,8 @@ type decisions struct {
 	list  []service.Decision
 }
 
-// Answered implements service.Observer.
-func (d *decisions) Answered(_ context.Context, c *service.Call) {
+// CallAnswered implements service.Observer.
+func (d *decisions) CallAnswered(_ context.Context, c *service.Call) {
 	d.rules, d.list = nil, nil
 	for _, r := range c.Rules {
 		path := ""

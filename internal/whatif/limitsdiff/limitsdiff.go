@@ -121,8 +121,8 @@ type treePosition struct {
 	trail []*limitsfile.Descriptor // the descriptors that match the earlier entries
 }
 
-// advance returns the position after the last entry, or an empty position if no descriptor matches.
-func (c *comparison) advance(position treePosition, entries []*ratelimitv3.RateLimitDescriptor_Entry) treePosition {
+// positionAfter returns the position after the last entry, or an empty position if no descriptor matches.
+func (c *comparison) positionAfter(position treePosition, entries []*ratelimitv3.RateLimitDescriptor_Entry) treePosition {
 	if len(position.list) == 0 {
 		return treePosition{}
 	}
@@ -160,7 +160,7 @@ func (c *comparison) walk(oldPosition, newPosition treePosition, path []*limitsf
 			nextEntry = exampleEntry(descriptor, entries)
 		}
 		nextEntries, nextPath := append(slices.Clip(entries), nextEntry), append(slices.Clip(path), descriptor)
-		nextOldPosition, nextNewPosition := c.advance(oldPosition, nextEntries), c.advance(newPosition, nextEntries)
+		nextOldPosition, nextNewPosition := c.positionAfter(oldPosition, nextEntries), c.positionAfter(newPosition, nextEntries)
 		c.compareRules(nextOldPosition.trail, nextNewPosition.trail, nextPath, i >= len(list))
 		c.walk(nextOldPosition, nextNewPosition, nextPath, nextEntries)
 	}

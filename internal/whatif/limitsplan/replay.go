@@ -76,7 +76,7 @@ func Run(ctx context.Context, config *descriptors.Config, reader Reader, options
 			now = call.Time
 		}
 		newReplay.call = call
-		_, _ = newReplay.service.ShouldRateLimit(call.context(ctx), call.Request) // Answered counts the error
+		_, _ = newReplay.service.ShouldRateLimit(call.context(ctx), call.Request) // CallAnswered counts the error
 	}
 	return nil, ctx.Err()
 }
@@ -169,7 +169,7 @@ func (c *Call) context(ctx context.Context) context.Context {
 	return metadata.NewIncomingContext(ctx, md)
 }
 
-func (p *replay) Answered(_ context.Context, c *service.Call) { p.counts.add(p.call, c) }
+func (p *replay) CallAnswered(_ context.Context, c *service.Call) { p.counts.add(p.call, c) }
 
 // addNote adds a note that begins with n, unless n is 0.
 func (r *Report) addNote(n uint64, format string, args ...any) {

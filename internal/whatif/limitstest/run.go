@@ -97,7 +97,7 @@ func (f *File) newTestService(config *descriptors.Config, metRules ruleSet) *tes
 	return newService
 }
 
-func (s *testService) Answered(_ context.Context, call *service.Call) {
+func (s *testService) CallAnswered(_ context.Context, call *service.Call) {
 	s.rules = append(s.rules[:0], call.Rules...)
 	s.deniedInShadow = append(s.deniedInShadow[:0], make([]bool, len(call.Rules))...)
 	for i := range call.DecisionCount() {

@@ -65,8 +65,8 @@ func (r *records) all() []*callRecord { return slices.Concat(r.calls, r.holdCall
 // recordKey is the key of a *callRecord in the context of its call.
 type recordKey struct{}
 
-// Answered implements service.Observer.
-func (*records) Answered(ctx context.Context, c *service.Call) {
+// CallAnswered implements service.Observer.
+func (*records) CallAnswered(ctx context.Context, c *service.Call) {
 	r := ctx.Value(recordKey{}).(*callRecord)
 	r.reportCount++
 	for i := range c.DecisionCount() {
@@ -164,7 +164,7 @@ func (f *fleet) sendCall(r *replica, o callOptions) *callRecord {
 		ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(limit.AcquireKey, "true"))
 	}
 	response := f.send(ctx, c, o, newRequest(f.plan, c))
-	if c.isDeniedBy(backend.SourceRedis) {
+	if c.isDeniedIf(backend.SourceRedis) {
 		c.idlePermits = f.idlePermits()
 	}
 	name := fmt.Sprintf("call %d", c.id)
