@@ -132,7 +132,7 @@ func TestStreamsThatCloseQuicklyLeavePlacesToOthers(t *testing.T) {
 		refused, closeRefused, _ := openFrom(t, s, "10.0.0.1")
 		refused.reports <- acme()
 		synctest.Wait()
-		assert.Nil(t, bucketOf(s, "10.0.0.1").group)
+		assert.True(t, bucketOf(s, "10.0.0.1").group == nil, "got a group, want none")
 		for _, ip := range []string{"10.0.0.2", "10.0.0.3"} {
 			p, closeStream, _ := openFrom(t, s, ip)
 			p.reports <- acme()

@@ -61,6 +61,7 @@ func (s *Service) leaveGroup(b *bucket) {
 		return
 	}
 	delete(g.buckets, b.holder)
+	g.otherHolders++ // the store has the holder until its grant has expired; the next update counts again
 	b.group = nil
 	s.departures = append(s.departures, departure{b.stream.client, g.hash, time.Now().Add(time.Duration(g.limit.TTL+g.limit.Delay) * time.Microsecond)})
 	s.freeMemory(b.stream.client, -departureMemory)
