@@ -96,9 +96,13 @@ func TestLimitHoldsOverRealRedis(t *testing.T) {
 	}
 	step := func(name string, act func()) {
 		act()
+		began := time.Now()
 		time.Sleep(8 * time.Second)
 		use := m.use(2 * time.Second)
-		t.Logf("%s: %.3f of the limit", name, use)
+		for use < 0.85 && time.Since(began) < time.Minute { // docs/quota.md: the bursts grow back within a minute
+			use = m.use(2 * time.Second)
+		}
+		t.Logf("%s: %.3f of the limit after %.0f s", name, use, time.Since(began).Seconds())
 		assert.GreaterOrEqual(t, use, 0.85, name)
 		requireBound(t, m, 3)
 	}
