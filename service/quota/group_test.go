@@ -287,7 +287,8 @@ func TestShareHasTheReasonOfItsSize(t *testing.T) {
 	g := newTestGroup(time.Now())
 	g.ownHolders = make([]division.Holder, 2) // the equal share is 500 of 1000
 	for rate, want := range map[int64]string{
-		900: "its demand fits into the limit",
+		882: "its demand fits into the limit",
+		881: "the Envoys ask for more than the limit",
 		800: "the Envoys ask for more than the limit",
 		450: "the Envoys ask for more than the limit",
 		449: "it gets more when other Envoys have confirmed smaller shares",

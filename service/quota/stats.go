@@ -109,7 +109,7 @@ func (g *group) reasonForShare(h *division.Holder) string {
 	switch rate := perSecond(h, h.Rate); {
 	case h.Burst == 0 && int64(envoys) > g.limit.Burst:
 		return "it denies all, because the burst of the limit is smaller than the number of Envoys"
-	case h.Rate >= h.Demand():
+	case float64(h.Rate) >= 0.98*float64(h.Demand()): // smaller changes wait
 		return "its demand fits into the limit"
 	case rate >= equalShare*0.9:
 		return "the Envoys ask for more than the limit"
