@@ -27,8 +27,8 @@ type Hit struct {
 	Shadow bool // a denial of the hit does not deny the request
 
 	// AllOrNone puts the hit into the group of its Take, if N is positive. If a hit denies the group, no hit of
-	// the group is charged, even if its limit charges denied hits. A hit of the group that its own limit does not
-	// deny is still answered as allowed, and its Remaining excludes the charges of the group.
+	// the group is charged, even if its limit charges denied hits. Each hit still gets the answer of its own limit,
+	// and Remaining then excludes the charges of the group.
 	AllOrNone bool
 }
 
@@ -48,7 +48,7 @@ const (
 	SourceLocal     Source = iota // counters in this process
 	SourceRedis                   // counters in Redis
 	SourceDenyCache               // a remembered denial
-	SourceLease                   // permits that this process has taken
+	SourceLease                   // permits that this process holds
 	SourceFallback                // the fallback, because the backend was unavailable
 )
 
@@ -75,7 +75,7 @@ func (s Source) String() string { return sources[s] }
 
 // IsBackend reports whether s is a backend that keeps counters.
 func (s Source) IsBackend() bool {
-	return s == SourceLocal || s == SourceRedis || s > SourceFallback
+	return s == SourceLocal || s == SourceRedis || s > SourceFallback // the results of NewSource are above SourceFallback
 }
 
 // Reason says why a hit was decided without its backend.
@@ -83,10 +83,10 @@ type Reason uint8
 
 // The reasons of a decision without the backend.
 const (
-	ReasonNone        Reason = iota // the backend decided the hit, or a layer that remembers answers of the backend
+	ReasonNone        Reason = iota // the backend decided the hit, or a layer did with earlier answers of the backend
 	ReasonOutage                    // no connection to the backend, or an error
 	ReasonBreakerOpen               // the backend was not asked, because it kept failing
-	ReasonLate                      // the backend did not answer this hit, or hits before it, in time
+	ReasonLate                      // the backend did not answer this hit, or earlier hits, in time
 	ReasonOverload                  // this process had no room to ask the backend
 )
 

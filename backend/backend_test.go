@@ -73,12 +73,12 @@ func TestLateAnswerArrivesOnce(t *testing.T) {
 			lateError := backend.NewLateError(noAnswer)
 			var got []backend.Result
 			if isEarly {
-				lateError.Arrive(answer)
+				lateError.SetAnswer(answer)
 			}
 			lateError.OnArrival(func(r backend.Result) { got = append(got, r) })
 			if !isEarly {
 				assert.Empty(t, got)
-				lateError.Arrive(answer)
+				lateError.SetAnswer(answer)
 			}
 			assert.Equal(t, []backend.Result{answer}, got)
 			assert.ErrorIs(t, lateError, noAnswer)

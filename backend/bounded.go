@@ -6,20 +6,21 @@ import (
 	"time"
 )
 
-// Bounded bounds the time of each Take of another Limiter, which can't end its Takes early. A Take of Bounded ends when
-// its context ends or its budget is used up. After the budget, each hit gets a LateError. Bounded then waits in the
-// background for the answers of the other Limiter, and passes these answers to the LateErrors.
-type Bounded struct {
-	next   Limiter
-	budget time.Duration
-	takes  chan struct{} // has an element for each Take of next in flight
+// BoundedLimiter bounds the time of each Take of another Limiter, which can't end its Takes early. A Take of a
+// BoundedLimiter ends when its context ends or its budget is used up. After the budget, each hit gets a LateError. Then the
+// BoundedLimiter waits in the background for the answers of the other Limiter, and passes them to the LateErrors.
+type BoundedLimiter struct {
+	next          Limiter
+	budget        time.Duration
+	takesInFlight chan struct{} // has an element for each Take of next in flight
 }
 
-var _ Limiter = (*Bounded)(nil)
+var _ Limiter = (*BoundedLimiter)(nil)
 
-// NewBounded returns a Bounded over next. At most maxInFlight Takes of next run at the same time. Other Takes wait.
-func NewBounded(next Limiter, budget time.Duration, maxInFlight int) *Bounded {
-	return &Bounded{next: next, budget: budget, takes: make(chan struct{}, maxInFlight)}
+// NewBoundedLimiter returns a BoundedLimiter over next. At most maxInFlight Takes of next run at the same time, and other
+// Takes wait.
+func NewBoundedLimiter(next Limiter, budget time.Duration, maxInFlight int) *BoundedLimiter {
+	return &BoundedLimiter{next: next, budget: budget, takesInFlight: make(chan struct{}, maxInFlight)}
 }
 
 var (
@@ -29,7 +30,7 @@ var (
 
 // Take implements Limiter. If the caller has a deadline, the budget is at most three quarters of the time left,
 // so that another Limiter can still decide.
-func (b *Bounded) Take(ctx context.Context, now time.Time, hits []Hit, results []Result) {
+func (b *BoundedLimiter) Take(ctx context.Context, now time.Time, hits []Hit, results []Result) {
 	budget := b.budget
 	if deadline, ok := ctx.Deadline(); ok {
 		budget = min(budget, time.Until(deadline)*3/4)
@@ -45,7 +46,7 @@ func (b *Bounded) Take(ctx context.Context, now time.Time, hits []Hit, results [
 		}
 	}
 	select {
-	case b.takes <- struct{}{}:
+	case b.takesInFlight <- struct{}{}:
 	case <-takeCtx.Done():
 		fail(errNotSent)
 		return
@@ -57,7 +58,7 @@ func (b *Bounded) Take(ctx context.Context, now time.Time, hits []Hit, results [
 	done, errorsToDeliver := make(chan struct{}), make(chan []*LateError, 1)
 	go func() {
 		s.Take(takeCtx, now, b.next)
-		<-b.takes
+		<-b.takesInFlight
 		close(done)
 		s.deliverLateAnswers(<-errorsToDeliver)
 		s.Release()
@@ -82,13 +83,13 @@ func (s *SubBatch) deliverLateAnswers(lateErrors []*LateError) {
 	for i, e := range lateErrors {
 		r := s.Results[i]
 		r.Allowed = r.Allowed && (!isGroupDenied || !s.Hits[i].IsInGroup())
-		e.Arrive(r)
+		e.SetAnswer(r)
 	}
 }
 
 // Close waits for the Takes in flight. Later Takes fail.
-func (b *Bounded) Close() {
-	for range cap(b.takes) {
-		b.takes <- struct{}{}
+func (b *BoundedLimiter) Close() {
+	for range cap(b.takesInFlight) {
+		b.takesInFlight <- struct{}{}
 	}
 }

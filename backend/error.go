@@ -74,9 +74,9 @@ func (e *LateError) Error() string { return e.cause.Error() }
 // Unwrap returns the cause.
 func (e *LateError) Unwrap() error { return e.cause }
 
-// Arrive sets the answer to the hit. It is called at most once. If r.Allowed is true, the hit was charged. If
+// SetAnswer sets the answer to the hit. It is called at most once. If r.Allowed is true, the hit was charged. If
 // IsNotSent(r.Err) is true, the hit was not charged. With another error, nobody knows whether the hit was charged.
-func (e *LateError) Arrive(r Result) {
+func (e *LateError) SetAnswer(r Result) {
 	e.mu.Lock()
 	e.answer = &r
 	onArrival := e.onArrival

@@ -16,10 +16,10 @@ type QuotaStore interface {
 type QuotaChange struct {
 	Key []byte
 
-	// Apply returns the new state and its time to live. old is the current state, or empty. now is the time of the store,
-	// and created is the time since which the store has certainly lost no state, both in microseconds. Apply can be called
+	// Apply returns the new state and its time to live. oldState is empty for a new key. now is the time of the store, and
+	// intactSince is the time since which the store has certainly lost no state, both in microseconds. Apply can be called
 	// several times, because another replica can change the state first. The last call counts.
-	Apply func(old []byte, created, now int64) (next []byte, ttl time.Duration)
+	Apply func(oldState []byte, intactSince, now int64) (newState []byte, ttl time.Duration)
 
 	Err       error // nil if the store has the new state
 	Conflicts int   // how often another replica changed the state first

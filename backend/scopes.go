@@ -84,8 +84,8 @@ func (s Scopes) refundInstance(ctx context.Context, now time.Time, hits []Hit, r
 	refunds.CopyResults(results)
 }
 
-// KeyPrefix matches keys that start with Start. If EndsAnywhere is false, the key must end after Start, or a | and further
-// entries must follow.
+// KeyPrefix matches keys that start with Start. If EndsAnywhere is false, Start must be the whole key, or a | and further
+// entries must follow Start in the key.
 type KeyPrefix struct {
 	Start        string
 	EndsAnywhere bool
@@ -102,19 +102,19 @@ type PrefixReset struct {
 	// Counters is the number of counters with the prefix, or -1 if the backend can't count them.
 	Counters int
 
-	// Unclear is the number of counters with shortened names that may have the prefix. These counters are not reset.
-	Unclear int
+	// UnclearCounters is the number of counters whose shortened names may have the prefix. These counters are not reset.
+	UnclearCounters int
 }
 
 // ErrTooManyCounters is in the error of ResetPrefix if more counters have the prefix than the caller allows. The reset
 // has changed nothing.
 var ErrTooManyCounters = errors.New("too many counters have the prefix")
 
-// ScopePrefixes resets counters of both scopes by prefix.
-type ScopePrefixes struct{ Global, Instance PrefixResetter }
+// ScopePrefixResetter resets counters of both scopes by prefix.
+type ScopePrefixResetter struct{ Global, Instance PrefixResetter }
 
 // ResetPrefix implements PrefixResetter. The result counts only the counters of scope global.
-func (p ScopePrefixes) ResetPrefix(ctx context.Context, prefix KeyPrefix, maxCounters int, dryRun bool) (PrefixReset, error) {
+func (p ScopePrefixResetter) ResetPrefix(ctx context.Context, prefix KeyPrefix, maxCounters int, dryRun bool) (PrefixReset, error) {
 	r, err := p.Global.ResetPrefix(ctx, prefix, maxCounters, dryRun)
 	if err == nil {
 		_, err = p.Instance.ResetPrefix(ctx, prefix, maxCounters, dryRun)

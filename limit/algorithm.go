@@ -67,8 +67,8 @@ func (a Algorithm) UsesBurst() bool { return algorithms[a].usesBurst }
 // DefaultChargeDenied reports whether denied hits are charged if a limit in a limits file has no charge_denied.
 func (a Algorithm) DefaultChargeDenied() bool { return algorithms[a].defaultChargeDenied }
 
-// ResetsAtWindowEnd reports whether a counter forgets all hits of a window when the window ends. If denied hits are
-// charged, no caller waits longer for that. A peek is allowed as long as the count does not exceed the limit.
+// ResetsAtWindowEnd reports whether a counter forgets all hits of a window when the window ends. So charges of denied hits
+// make no caller wait longer. A peek is allowed as long as the count does not exceed the limit.
 func (a Algorithm) ResetsAtWindowEnd() bool { return algorithms[a].resetsAtWindowEnd }
 
 // AlignsWindows reports whether the windows of all keys start at the same times. ResetAfter is then always the time

@@ -113,7 +113,7 @@ func TestLogCombinesTheHitsOfATickWhenItIsLong(t *testing.T) {
 	tick := ceilDiv(l.Period(), logTicks)
 	var s State
 	now := epoch - epoch%tick
-	for n := range exactLogEntries {
+	for n := range maxExactLogEntries {
 		assert.Equal(t, n, s.EntryCount())
 		require.True(t, l.Take(&s, now, 1).Allowed)
 		now++
@@ -121,11 +121,11 @@ func TestLogCombinesTheHitsOfATickWhenItIsLong(t *testing.T) {
 	for range 10 {
 		require.True(t, l.Take(&s, now, 1).Allowed)
 		now++
-		assert.Equal(t, exactLogEntries, s.EntryCount(), "hits of one tick share an entry")
+		assert.Equal(t, maxExactLogEntries, s.EntryCount(), "hits of one tick share an entry")
 	}
 	require.True(t, l.Take(&s, now+tick, 1).Allowed)
-	assert.Equal(t, exactLogEntries+1, s.EntryCount())
-	assert.Equal(t, int64(10_000-exactLogEntries-11), l.Take(&s, now+tick, 0).Remaining)
+	assert.Equal(t, maxExactLogEntries+1, s.EntryCount())
+	assert.Equal(t, int64(10_000-maxExactLogEntries-11), l.Take(&s, now+tick, 0).Remaining)
 }
 
 func TestHoldsOfACounterAreBounded(t *testing.T) {

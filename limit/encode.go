@@ -38,9 +38,9 @@ func DecodeState(b []byte) (State, error) {
 	}
 	var lastTime, total int64
 	for len(b) > 0 {
-		sincePreviousEntry, size := binary.Uvarint(b)
+		timeSinceLast, size := binary.Uvarint(b)
 		n, sizeOfHits := binary.Uvarint(b[max(size, 0):])
-		time := lastTime + int64(sincePreviousEntry)
+		time := lastTime + int64(timeSinceLast)
 		if size <= 0 || sizeOfHits <= 0 || time < lastTime || n == 0 || n > MaxHits {
 			return State{}, errInvalidState
 		}

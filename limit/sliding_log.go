@@ -1,11 +1,11 @@
 package limit
 
-// MaxLogEntries is the maximum number of entries of a log. A log with at least exactLogEntries combines the hits of one
+// MaxLogEntries is the maximum number of entries of a log. A log with maxExactLogEntries or more combines the hits of one
 // tick into one entry. A window is as long as logTicks ticks, and can overlap logTicks + 1 ticks.
 const (
-	MaxLogEntries   = exactLogEntries + logTicks + 1
-	exactLogEntries = 2048
-	logTicks        = 2047
+	MaxLogEntries      = maxExactLogEntries + logTicks + 1
+	maxExactLogEntries = 2048
+	logTicks           = 2047
 )
 
 // Log is a list of charged hits, oldest first. The Log of Concurrency has holds instead.
@@ -23,7 +23,7 @@ var emptyLog Log
 
 // slidingLog remembers each charged hit for the length of a window.
 //
-// Bound: at most Max hits in any span of a window's length. A log of more than exactLogEntries entries counts a
+// Bound: at most Max hits in any span of a window's length. A log of more than maxExactLogEntries entries counts a
 // hit for up to 1/logTicks of the window longer. So it may deny hits a little too early, and never admits more.
 //
 // State: log has the hits. The number a is the sum of the hits.
@@ -94,7 +94,7 @@ func (log *Log) advance(now, period int64) int64 {
 // time, or in a long log the same tick, the hits become a part of this entry. More than maxHits hits change no decision.
 // So an entry gets at most maxHits, and charge drops old entries once the newer entries have maxHits.
 func (log *Log) charge(time, n, total, maxHits, tick int64) int64 {
-	if log.len() > 0 && (log.newest().time == time || log.len() >= exactLogEntries && log.newest().time/tick == time/tick) {
+	if log.len() > 0 && (log.newest().time == time || log.len() >= maxExactLogEntries && log.newest().time/tick == time/tick) {
 		n += log.newest().n
 		total -= log.newest().n
 		log.entries = log.entries[:len(log.entries)-1]

@@ -36,7 +36,7 @@ func TestLongLogDeniesAtMostATickEarlier(t *testing.T) {
 			spent := l.Spent(l.Take(&s, now, 0))
 			require.GreaterOrEqual(t, spent, hitsSince(now-l.period))
 			require.LessOrEqual(t, spent, hitsSince(now-l.period-tick))
-			if longest < exactLogEntries {
+			if longest < maxExactLogEntries {
 				require.Equal(t, hitsSince(now-l.period), spent, "a short log is exact")
 			}
 		}

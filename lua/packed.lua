@@ -66,7 +66,7 @@ local function packedAlgorithm(format, size, expiry, step)
       end
       if #raw ~= size then return 'WRONGTYPE the key holds another string' end
       local a, b, c = unpackNumbers(format, raw)
-      if not (a > 0 and a < maxExact and b >= 0 and b < maxExact and c >= 0 and c < maxExact
+      if not (a > 0 and a < maxExactInteger and b >= 0 and b < maxExactInteger and c >= 0 and c < maxExactInteger
         and a % 1 == 0 and b % 1 == 0 and c % 1 == 0) then
         return 'WRONGTYPE the key holds another string'
       end

@@ -14,7 +14,7 @@ for i = firstHit, lastHit do
   local a, b, c, isValid = 0, 0, 0, not raw
   if raw and #raw == size then
     a, b, c = unpackNumbers(format, raw)
-    isValid = a > 0 and a < maxExact and b >= 0 and b < maxExact and a % 1 == 0 and b % 1 == 0
+    isValid = a > 0 and a < maxExactInteger and b >= 0 and b < maxExactInteger and a % 1 == 0 and b % 1 == 0
   end
   local newA, newB, newC, spent, oldEnd, newEnd, nextAfter
   if isValid then

@@ -10,9 +10,9 @@
 
 local sumModulus = 2 ^ 40 -- sums are modulo this number, which is larger than the 2^33 hits that a log can have
 
--- A log with at least exactEntries entries combines the hits of one tick into one entry. A window has ticksPerWindow ticks.
--- The numbers are equal to exactLogEntries and logTicks in limit/sliding_log.go.
-local exactEntries, ticksPerWindow = 2048, 2047
+-- A log with maxExactEntries entries or more combines the hits of one tick into one entry. A window has ticksPerWindow
+-- ticks. The numbers are equal to maxExactLogEntries and logTicks in limit/sliding_log.go.
+local maxExactEntries, ticksPerWindow = 2048, 2047
 
 -- Reads entry i and the sum of entry i - 1 from Redis. If s already has a value, keeps it, because it may be newer.
 local function fetch(s, i)
@@ -82,7 +82,7 @@ local function joinsNewest(s, time, period)
   if s.newestIndex < s.oldestIndex then return false end
   local newest = timeOf(s, s.newestIndex)
   if newest == time then return true end
-  if s.newestIndex - s.oldestIndex + 1 < exactEntries then return false end
+  if s.newestIndex - s.oldestIndex + 1 < maxExactEntries then return false end
   local tick = math.ceil(period / ticksPerWindow)
   return newest - newest % tick == time - time % tick
 end

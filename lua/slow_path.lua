@@ -102,7 +102,7 @@ local function save()
 end
 
 -- Decides the hits from firstHit to lastHit that have no reply. All hits have the limit at args[limitIndex].
-local function decideRun(limitIndex, firstHit, lastHit)
+local function decideRange(limitIndex, firstHit, lastHit)
   local algorithm = isDistinct and findAlgorithm(args[limitIndex])
   if algorithm and algorithm.read then return decideDistinct(algorithm, limitIndex, firstHit, lastHit) end
   for i = firstHit, lastHit do decide(i, args[hitOffset + 2 * i]) end
@@ -176,6 +176,6 @@ local function appendErrors()
 end
 
 return {
-  setError = setError, decideRun = decideRun, decideGroups = decideGroups, writeError = writeError, save = save,
+  setError = setError, decideRange = decideRange, decideGroups = decideGroups, writeError = writeError, save = save,
   markRefundable = markRefundable, appendErrors = appendErrors,
 }

@@ -1,5 +1,4 @@
--- take decides and charges the hits of many requests in one step. Numbers in Lua are doubles, which
--- have all whole numbers up to 2^53. Every number here is whole and below 2^53.
+-- take decides and charges the hits of many requests in one step. Every number here is whole and below 2^53.
 --
 -- KEYS     The counter of each hit. A later hit on a counter sees the charges of earlier hits.
 -- ARGV[1]  MessagePack array: now, jitter, distinct, refundable, L, then 5 values for each of L limits,
@@ -30,7 +29,7 @@
 -- each failed hit.
 --          spent     hits that the counter has spent now
 --          reset     microseconds until nothing is spent, as limit.Result.ResetAfter. For a denial
---                    that may end early (backend.Result.MayEndEarly), -1 minus these microseconds
+--                    that may end early (backend.Result.DenialMayEndEarly), -1 minus these microseconds
 --          retry     microseconds, as limit.Result.RetryAfter, or -1 for limit.Never. For an allowed hit: 0, or
 --                    -2 if its hold existed (limit.Result.HoldExists), or -2 - r if its RetryAfter is r > 0
 --          A failed hit has its index in KEYS, from 1, and an error. The script charges nothing for it.
@@ -38,7 +37,7 @@
 --
 -- The script decides all hits before it writes the first key. So an error before the first write charges nothing.
 
-local maxExact = 2 ^ 53
+local maxExactInteger = 2 ^ 53 -- numbers in Lua are exact up to this integer
 local keys, hitCount = KEYS, #KEYS
 local args = cmsgpack.unpack(ARGV[1])
 local now, jitter, isDistinct, canRefund = args[1], args[2], args[3] == 1, args[4] > 0
@@ -93,7 +92,7 @@ else
     end
     if needsSlowPath then
       slowPath = slowPath or makeSlowPath()
-      slowPath.decideRun(limitIndex, firstHit, lastHit)
+      slowPath.decideRange(limitIndex, firstHit, lastHit)
     end
   end
 end

@@ -17,10 +17,10 @@ local function divmod(a, b)
 end
 
 -- Returns the span in which n tokens refill: n * period / max, where n < 2^33, max <
--- 2^32 and period < 2^49. If the product is maxExact or more, divides digit by digit.
+-- 2^32 and period < 2^49. If the product is maxExactInteger or more, divides digit by digit.
 local function refillTime(n, max, period)
   if n == max then return period, 0 end
-  if n * period < maxExact then return divmod(n * period, max) end
+  if n * period < maxExactInteger then return divmod(n * period, max) end
   local us, remainder = divmod(period, max)
   local highDigit, lowDigit = divmod(n, digitBase)
   local highQuotient, highRemainder = divmod(highDigit * remainder, max)
@@ -52,7 +52,7 @@ end
 -- refillTime(n) is at least this time.
 local function spentTokens(us, frac, max, period)
   local product = us * max + frac
-  if product + period < maxExact then return floor((product + period - 1) / period) end
+  if product + period < maxExactInteger then return floor((product + period - 1) / period) end
   local function isEnough(n)
     local us2, frac2 = refillTime(n, max, period)
     return not isShorter(us2, frac2, us, frac)

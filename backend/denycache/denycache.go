@@ -8,8 +8,7 @@
 //     charge would delay nobody. With another algorithm, the charge would prolong the denial, so the cache remembers
 //     no denials of limits that charge denied hits.
 //   - Remaining is 0, or negative for a debt, because other hits can have spent the remaining hits.
-//   - If a later call has more hits than the denied call, the hits can need longer than RetryAfter, which is the time
-//     of the denied call.
+//   - RetryAfter is the time of the denied call. If a later call has more hits, they can need more time.
 package denycache
 
 import (
@@ -32,8 +31,8 @@ type Options struct {
 
 // Observer receives the events of a Limiter. Its methods must return at once, and not use the Limiter.
 type Observer interface {
-	// Denied is called for each hit that the cache denies. It must not keep the hit.
-	Denied(*backend.Hit)
+	// HitDenied is called for each hit that the cache denies. It must not keep the hit.
+	HitDenied(*backend.Hit)
 }
 
 // Limiter is a backend.Layer that denies hits from its cache and sends all other hits to another Layer.
@@ -113,7 +112,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		deniedCount++
 		isGroupDenied = isGroupDenied || h.DeniesGroup(&results[i])
 		if l.options.Observer != nil {
-			l.options.Observer.Denied(h)
+			l.options.Observer.HitDenied(h)
 		}
 	}
 	switch {
@@ -132,7 +131,7 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 		case h.N < 0: // another Take may have added a denial that is older than the refund
 			l.table.invalidate(hitLookup.id)
 		case hitLookup.isDenied || r.Err != nil || r.IsDegraded() || h.Limit.Algorithm.HasHolds():
-		case isGroupDenied && h.IsInGroup(): // TakeDeniedGroup sent only a peek, so r is no denial of h
+		case isGroupDenied && h.IsInGroup(): // TakeDeniedGroup sent only a peek, so r says nothing about h
 		case r.Allowed:
 			if hitLookup.hasEntry {
 				l.table.invalidate(hitLookup.id)

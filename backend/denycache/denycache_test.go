@@ -228,7 +228,7 @@ func TestClockSetBackDropsDenials(t *testing.T) {
 // recorder is an Observer that keeps the keys of denied hits.
 type recorder struct{ deniedKeys []string }
 
-func (r *recorder) Denied(h *backend.Hit) { r.deniedKeys = append(r.deniedKeys, string(h.Key)) }
+func (r *recorder) HitDenied(h *backend.Hit) { r.deniedKeys = append(r.deniedKeys, string(h.Key)) }
 
 func TestOnlyUndecidedHitsGoToTheBackend(t *testing.T) {
 	nextLimiter, events := newCounter(), new(recorder)

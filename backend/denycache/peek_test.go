@@ -40,7 +40,7 @@ func TestPeekHasTheDenialOfTheCache(t *testing.T) {
 // deniedCount counts the hits that the cache denies.
 type deniedCount struct{ hits int }
 
-func (c *deniedCount) Denied(*backend.Hit) { c.hits++ }
+func (c *deniedCount) HitDenied(*backend.Hit) { c.hits++ }
 
 func TestPeekHasOnlyTheDenialOfItsCounter(t *testing.T) {
 	l := New(backend.Counters{Limiter: newCounter()}, Options{SizeBytes: 1}) // the table has 64 entries, so other counters fill each set

@@ -31,7 +31,8 @@ const (
 	maxStripes       = 64
 )
 
-// table is a set-associative cache of denials. A new entry in a full set evicts the entry that ends first.
+// table is a cache of denials. The id of a counter determines a stripe, and a set of entries in the stripe. A new entry in
+// a full set evicts the entry that ends first.
 type table struct {
 	seeds   fingerprint.Seeds
 	stripes []stripe
@@ -97,16 +98,16 @@ func (e *entry) result(h *backend.Hit, now int64) limit.Result {
 // add remembers the denial r of h. If an entry of the stripe was invalidated since the lookup, add does nothing, because
 // the denial may be older than the refund that invalidated the entry.
 func (t *table) add(l *lookup, h *backend.Hit, r limit.Result, now int64) {
-	resetsAtOnce := h.Limit.Algorithm.ResetsAtWindowEnd()
+	resetsAtWindowEnd := h.Limit.Algorithm.ResetsAtWindowEnd()
 	wait := r.RetryAfter
-	if wait == limit.Never && resetsAtOnce { // a smaller number of hits can pass after the window
+	if wait == limit.Never && resetsAtWindowEnd { // a smaller number of hits can pass after the window
 		wait = r.ResetAfter
 	}
 	minHits := max(h.N, 1)
-	if resetsAtOnce { // until the window ends, every number of hits above Remaining is denied
+	if resetsAtWindowEnd { // until the window ends, every number of hits above Remaining is denied
 		minHits = max(r.Remaining+1, 0)
 	}
-	if wait <= 0 || h.Limit.ChargeDenied && !resetsAtOnce || minHits > math.MaxUint32 || r.Remaining > math.MaxInt32 {
+	if wait <= 0 || h.Limit.ChargeDenied && !resetsAtWindowEnd || minHits > math.MaxUint32 || r.Remaining > math.MaxInt32 {
 		return
 	}
 	newEntry := entry{
@@ -119,8 +120,8 @@ func (t *table) add(l *lookup, h *backend.Hit, r limit.Result, now int64) {
 		return
 	}
 	oldEntry := findEntry(set, l.id)
-	isDenying := oldEntry.id == l.id && oldEntry.start <= now && now < oldEntry.end
-	if isDenying && oldEntry.minHits <= newEntry.minHits {
+	hasValidDenial := oldEntry.id == l.id && oldEntry.start <= now && now < oldEntry.end
+	if hasValidDenial && oldEntry.minHits <= newEntry.minHits {
 		newEntry.start = oldEntry.start
 	}
 	newEntry.nextAskTime = min(newEntry.end, now+max(now-newEntry.start, firstDenialTime))

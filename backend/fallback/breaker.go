@@ -21,7 +21,7 @@ type breaker struct {
 	isReplaying atomic.Bool  // replayUntilEmpty is running
 
 	mu           sync.Mutex                        // guards the fields below
-	failureCount int                               // the number of failures since the last success or the last pause of failureMemory
+	failureCount int                               // the number of failures without a success or a gap of more than maxFailureGap
 	firstFailure time.Time                         // the time of the first counted failure
 	lastFailure  time.Time                         // the time of the last failure
 	isInOutage   bool                              // awaitRecovery is running
@@ -53,9 +53,9 @@ const (
 	minFailingTime = 50 * time.Millisecond
 )
 
-// failureMemory is the time for which a failure counts. If a failed Take started more than failureMemory after the last
-// failure, the count begins again at 1. So two separate faults do not open the breaker together.
-const failureMemory = time.Second
+// maxFailureGap is the longest gap between two failures of one count. If a failed Take starts later after the last failure,
+// the count begins again at 1. So two separate faults do not open the breaker together.
+const maxFailureGap = time.Second
 
 const (
 	firstProbePause   = 50 * time.Millisecond  // the first pause between two probes; each further pause is twice as long
@@ -87,7 +87,7 @@ func (b *breaker) recordFailure(start time.Time, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	state := b.loadState()
-	if state == Closed || start.Sub(b.lastFailure) > failureMemory {
+	if state == Closed || start.Sub(b.lastFailure) > maxFailureGap {
 		b.failureCount, b.firstFailure = 0, now
 	}
 	b.failureCount++
@@ -119,7 +119,7 @@ func (b *breaker) setState(newState BreakerState, err error) {
 	case newState == Open:
 		b.limiter.options.Observer.BreakerChanged(BreakerChange{Shard: b.shard, Open: true, Err: err})
 	case oldState == Open:
-		b.limiter.options.Observer.BreakerChanged(BreakerChange{Shard: b.shard, OpenFor: stateDuration})
+		b.limiter.options.Observer.BreakerChanged(BreakerChange{Shard: b.shard, OpenTime: stateDuration})
 	}
 }
 
@@ -205,10 +205,10 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 	return true
 }
 
-// probeIdleShards probes one shard after the other. Each shard gets a probe in each Options.IdleProbe. In the first
-// round, the pauses are minIdleProbePause, so that the fallback soon finds a fault at the start.
+// probeIdleShards probes one shard after the other. The pause between two probes of a shard is Options.IdleProbePause. In
+// the first round, the pauses are minIdleProbePause, so that the fallback soon finds a fault at the start.
 func (l *Limiter) probeIdleShards() {
-	for pause := minIdleProbePause; ; pause = max(l.options.IdleProbe/time.Duration(len(l.breakers)), minIdleProbePause) {
+	for pause := minIdleProbePause; ; pause = max(l.options.IdleProbePause/time.Duration(len(l.breakers)), minIdleProbePause) {
 		for _, b := range l.breakers {
 			if !wait.Sleep(l.ctx, withJitter(pause)) {
 				return

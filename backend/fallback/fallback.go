@@ -21,7 +21,7 @@ import (
 // Namespace is the prefix of the fallback's keys in the secondary. The secondary has other keys too.
 const Namespace = "redis_fallback:"
 
-// Options configure a Limiter. Mode, IdleProbe, KeepsCounters and LastCount are optional.
+// Options configure a Limiter. Mode, IdleProbePause, KeepsCounters and LastCount are optional.
 type Options struct {
 	// Primary has the shared counters. It bounds the time of its Takes. If an answer can still come after the end of
 	// a Take, the error is a backend.LateError.
@@ -38,9 +38,9 @@ type Options struct {
 	// and refuse writes.
 	Probe func(ctx context.Context, shard int) error
 
-	// IdleProbe is the pause between two probes of a shard with a closed breaker. These probes find an outage while
+	// IdleProbePause is the pause between two probes of a shard with a closed breaker. These probes find an outage while
 	// no hits come. 0 means that only shards with an open breaker are probed.
-	IdleProbe time.Duration
+	IdleProbePause time.Duration
 
 	// KeepsCounters is called after a successful Probe. It reports whether the shard has certainly kept its counters
 	// since the previous successful Probe. In this case, the answers to the replay lower the price of the outage.
@@ -65,11 +65,11 @@ type Observer interface {
 	// BlipEnded is called after a blip, at most once in ten seconds.
 	BlipEnded(Outage)
 
-	// Served is called with the number of hits that one Take has decided without the primary.
-	Served(hits int)
+	// HitsServed is called with the number of hits that one Take has decided without the primary.
+	HitsServed(hits int)
 
-	// Replayed is called with the number of hits that the primary was charged with after an outage or a blip.
-	Replayed(hits int64)
+	// HitsReplayed is called with the number of hits that the primary was charged with after an outage or a blip.
+	HitsReplayed(hits int64)
 }
 
 // StateChange reports that the primary went down or came up again. The primary is down from the first open breaker
@@ -81,10 +81,10 @@ type StateChange struct {
 
 // BreakerChange reports that a breaker opened or closed.
 type BreakerChange struct {
-	Shard   int
-	Open    bool
-	Err     error         // the failure that opened the breaker, or nil if it closes
-	OpenFor time.Duration // the time that the breaker was open, if it closes
+	Shard    int
+	Open     bool
+	Err      error         // the failure that opened the breaker, or nil if it closes
+	OpenTime time.Duration // the time that the breaker was open, if it closes
 }
 
 // Limiter is a backend.Layer that decides even if its primary fails. It returns an error only if the secondary would fail
@@ -128,7 +128,7 @@ func New(o Options) *Limiter {
 	for i := range o.Shards {
 		l.breakers = append(l.breakers, &breaker{limiter: l, shard: i, log: &replayLog{bytes: logBytes}, stateSince: time.Now()})
 	}
-	if o.IdleProbe > 0 {
+	if o.IdleProbePause > 0 {
 		l.workers.Go(l.probeIdleShards)
 	}
 	return l

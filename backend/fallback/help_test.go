@@ -133,8 +133,8 @@ func (r *recorder) BlipEnded(o Outage) {
 	r.blips = append(r.blips, o)
 }
 
-func (r *recorder) Served(hits int)     { r.hitsServed.Add(int64(hits)) }
-func (r *recorder) Replayed(hits int64) { r.hitsReplayed.Add(hits) }
+func (r *recorder) HitsServed(hits int)     { r.hitsServed.Add(int64(hits)) }
+func (r *recorder) HitsReplayed(hits int64) { r.hitsReplayed.Add(hits) }
 
 func (r *recorder) stateChanges() []StateChange {
 	r.changesMu.Lock()

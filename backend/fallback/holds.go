@@ -26,8 +26,8 @@ func (l *Limiter) recordHold(h *backend.Hit) {
 
 // takeWithHolds does what Take does, while the secondary may have anonymous holds from an outage. A release does not say
 // whether its hold is in the primary or in the secondary. If a release ended the hold of another holder in the primary,
-// the primary could admit too many holders. So a release ends a hold of the secondary if there is one. But if an earlier
-// hit of the call is on the same counter, the release goes the way of this hit, so that it sees the charge.
+// the primary could admit too many holders. So a release ends a hold of the secondary if the secondary has one. But if an
+// earlier hit of the call is on the same counter, both hits take the same way, so that the release sees the charge.
 func (l *Limiter) takeWithHolds(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	if end := l.lastHoldEnd.Load(); end <= now.UnixMicro() {
 		l.lastHoldEnd.CompareAndSwap(end, 0)

@@ -27,7 +27,7 @@ func (p *latePrimary) Take(ctx context.Context, now time.Time, hits []backend.Hi
 		lateError := backend.NewLateError(&backend.Error{Reason: backend.ReasonLate})
 		answer := make([]backend.Result, 1)
 		p.next.Take(ctx, now, []backend.Hit{h}, answer)
-		p.deliveries = append(p.deliveries, func() { lateError.Arrive(answer[0]) })
+		p.deliveries = append(p.deliveries, func() { lateError.SetAnswer(answer[0]) })
 		results[i] = backend.Result{Err: lateError}
 	}
 }

@@ -246,7 +246,7 @@ func TestBreakerReportsItsStatesAndTheirTimes(t *testing.T) {
 		assert.True(t, r.breakerLog[0].Open)
 		assert.ErrorIs(t, r.breakerLog[0].Err, backend.ErrUnavailable)
 		assert.False(t, r.breakerLog[1].Open)
-		assert.Equal(t, closedStatus.TimeByState[Open], r.breakerLog[1].OpenFor)
+		assert.Equal(t, closedStatus.TimeByState[Open], r.breakerLog[1].OpenTime)
 	})
 }
 
@@ -326,7 +326,7 @@ func TestChargeInANewWindowDoesNotLowerThePrice(t *testing.T) {
 
 func TestIdleProbeFindsAnOutageWithoutTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, func(o *Options) { o.IdleProbe = 10 * time.Second })
+		r := newFixture(t, func(o *Options) { o.IdleProbePause = 10 * time.Second })
 		time.Sleep(time.Minute)
 		assert.InDelta(t, 6, r.primary.Calls(), 2, "probes of a working primary")
 		r.primary.SetError(errDown)
@@ -344,7 +344,7 @@ func TestIdleProbeIgnoresASingleFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var probes atomic.Int32
 		r := newFixture(t, func(o *Options) {
-			o.IdleProbe = 10 * time.Second
+			o.IdleProbePause = 10 * time.Second
 			o.Probe = func(context.Context, int) error {
 				if probes.Add(1)%2 == 1 {
 					return errDown
@@ -363,7 +363,7 @@ func TestIdleProbesOfManyShardsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var probes [4]atomic.Int64
 		newFixture(t, func(o *Options) {
-			o.IdleProbe, o.Shards = 10*time.Second, len(probes)
+			o.IdleProbePause, o.Shards = 10*time.Second, len(probes)
 			o.Probe = func(_ context.Context, shard int) error {
 				probes[shard].Add(1)
 				return nil
@@ -379,7 +379,7 @@ func TestIdleProbesOfManyShardsTakeTurns(t *testing.T) {
 func TestOverloadIsNoFailureOfAnIdleShard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, func(o *Options) {
-			o.IdleProbe = 10 * time.Second
+			o.IdleProbePause = 10 * time.Second
 			o.Probe = func(context.Context, int) error { return &backend.Error{Reason: backend.ReasonOverload} }
 		})
 		time.Sleep(time.Minute)

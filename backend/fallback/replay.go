@@ -64,9 +64,9 @@ func (b *breaker) replay(keepsCounters bool) {
 	}
 }
 
-// replayBatch charges each counter in the primary with the logged hits, or with the spent hits of the secondary if these
-// are fewer, because older hits no longer count. The secondary keeps its counters, so that the fallback does not admit its
-// share twice in two outages. A refund is sent only before its refundUntil. Unsent hits go back into the log.
+// replayBatch charges each counter in the primary with the logged hits, but at most with the spent hits of the secondary,
+// because older hits no longer count. The secondary keeps its counters, so that the fallback does not admit its share
+// twice in two outages. A refund is sent only before its refundUntil. Unsent hits go back into the log.
 func (l *Limiter) replayBatch(ctx context.Context, entries []*loggedCharge, keepsCounters bool) {
 	peeks, charges := backend.NewSubBatch(), backend.NewSubBatch()
 	defer peeks.Release()
@@ -99,7 +99,7 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*loggedCharge, keep
 			if c := l.counts.Load(); c != nil { // nil if the outage or blip has ended and was reported
 				c.replayed.Add(h.N)
 			}
-			l.options.Observer.Replayed(h.N)
+			l.options.Observer.HitsReplayed(h.N)
 			if keepsCounters {
 				entries[i].lowerPrice(h.N, r.Result, peeks.Results[i].Result)
 			}

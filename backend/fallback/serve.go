@@ -41,7 +41,7 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 	if len(failedHits) == 0 {
 		return
 	}
-	l.options.Observer.Served(len(failedHits))
+	l.options.Observer.HitsServed(len(failedHits))
 	if localBatch != nil {
 		l.serveLocal(ctx, now, localBatch, hits, results)
 		localBatch.Release()
@@ -52,8 +52,8 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 	l.record(hits, results, failedHits)
 }
 
-// canServe reports whether the fallback decides a hit that the primary did not decide for this reason. An error with
-// ReasonNone would occur in the secondary too.
+// canServe reports whether the fallback decides a hit that the primary has not decided for this reason. It returns false
+// for ReasonNone, because the error would occur in the secondary too.
 func canServe(ctx context.Context, reason backend.Reason) bool {
 	return reason == backend.ReasonBreakerOpen || reason != backend.ReasonNone && ctx.Err() == nil
 }

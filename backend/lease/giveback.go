@@ -32,9 +32,8 @@ func (e *lease) removePermits(returns []permitReturn) []permitReturn {
 	return returns
 }
 
-// returnLater removes the permits and the allowance of e, and gives them back in the background. The caller holds
-// the mutex.
-func (l *Limiter) returnLater(e *lease, now int64) {
+// giveBackInBackground removes the permits and the allowance of e, and gives them back later. The caller holds the mutex.
+func (l *Limiter) giveBackInBackground(e *lease, now int64) {
 	if returns := e.removePermits(nil); len(returns) > 0 {
 		l.spawn(func() { l.giveBack(returns, now) })
 	}
@@ -104,7 +103,7 @@ func (l *Limiter) Sweep(now time.Time) {
 func (s *stripe) sweep(now int64) (returns []permitReturn) {
 	for id, e := range s.leases {
 		if e.hasEnded(now) && e.limit.Algorithm.CountsByWindow() {
-			s.stats.Lapsed += e.dropPermits()
+			s.stats.LapsedPermits += e.dropPermits()
 		}
 		switch unusedTime := now - e.lastHitAt; {
 		case e.isRefilling || unusedTime < idleTime:

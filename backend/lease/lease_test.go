@@ -31,7 +31,7 @@ func (r *replica) warmUp(t *testing.T, c *sharedCounters, lim *limit.Limit) {
 		r.work()
 		c.now = c.now.Add(time.Millisecond)
 	}
-	require.Greater(t, r.Stats().Held, int64(10))
+	require.Greater(t, r.Stats().HeldPermits, int64(10))
 	require.Greater(t, r.Stats().SavedTrips, int64(100))
 }
 
@@ -46,12 +46,12 @@ func startWithPermits(t *testing.T, lim *limit.Limit) (*sharedCounters, *replica
 func TestHitsWithPermitsMakeNoTrip(t *testing.T) {
 	lim := perHour(t)
 	c, r := startWithPermits(t, lim)
-	tripsBefore, heldBefore := c.trips, r.Stats().Held
+	tripsBefore, heldBefore := c.trips, r.Stats().HeldPermits
 	result := r.hit(c, lim, 3)
 	assert.True(t, result.Allowed)
 	assert.Equal(t, backend.SourceLease, result.Source)
 	assert.Equal(t, lim.Max()-203, result.Remaining, "one replica alone knows the exact number")
-	assert.Equal(t, heldBefore-3, r.Stats().Held)
+	assert.Equal(t, heldBefore-3, r.Stats().HeldPermits)
 	assert.Equal(t, tripsBefore, c.trips)
 }
 
@@ -77,12 +77,12 @@ func TestRarelyHitCounterTakesNoLease(t *testing.T) {
 func TestCallWithMoreHitsThanPermitsAsksForTheRest(t *testing.T) {
 	lim := perHour(t)
 	c, r := startWithPermits(t, lim)
-	heldPermits, countBefore := r.Stats().Held, c.count(lim, "k")
+	heldPermits, countBefore := r.Stats().HeldPermits, c.count(lim, "k")
 	result := r.hit(c, lim, heldPermits+5)
 	assert.True(t, result.Allowed)
 	assert.Equal(t, lim.Max()-200-heldPermits-5, result.Remaining)
 	assert.Equal(t, countBefore+5, c.count(lim, "k"))
-	assert.Zero(t, r.Stats().Held)
+	assert.Zero(t, r.Stats().HeldPermits)
 }
 
 func TestResetDuringCloseStartsNoWork(t *testing.T) {
@@ -96,15 +96,15 @@ func TestResetDuringCloseStartsNoWork(t *testing.T) {
 	r.settle(r.micros(c.now), hits, results, []reservation{heldReservation})
 	assert.Empty(t, r.background)
 	r.closeAt(c.now)
-	assert.Zero(t, r.Stats().Held)
+	assert.Zero(t, r.Stats().HeldPermits)
 }
 
 func TestDeniedCallKeepsItsPermits(t *testing.T) {
 	lim := perHour(t)
 	c, r := startWithPermits(t, lim)
-	heldPermits := r.Stats().Held
+	heldPermits := r.Stats().HeldPermits
 	assert.False(t, r.hit(c, lim, lim.Max()).Allowed)
-	assert.Equal(t, heldPermits, r.Stats().Held)
+	assert.Equal(t, heldPermits, r.Stats().HeldPermits)
 }
 
 func TestDeniedHitOfAnAllOrNoneRequestKeepsPermitsOfTheOthers(t *testing.T) {
@@ -112,16 +112,16 @@ func TestDeniedHitOfAnAllOrNoneRequestKeepsPermitsOfTheOthers(t *testing.T) {
 	emptyLimit := newLimit(t, limit.Spec{Unit: limit.Hour})
 	for _, allOrNone := range []bool{false, true} {
 		c, r := startWithPermits(t, lim)
-		heldPermits := r.Stats().Held
+		heldPermits := r.Stats().HeldPermits
 		results := make([]backend.Result, 2)
 		r.Take(context.Background(), c.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1, AllOrNone: allOrNone}, {Key: []byte("other"), Limit: emptyLimit, N: 1, AllOrNone: allOrNone}}, results)
 		assert.True(t, results[0].Allowed)
 		assert.False(t, results[1].Allowed)
 		if allOrNone {
-			assert.Equal(t, heldPermits, r.Stats().Held)
+			assert.Equal(t, heldPermits, r.Stats().HeldPermits)
 			assert.Equal(t, lim.Max()-200, results[0].Remaining)
 		} else {
-			assert.Equal(t, heldPermits-1, r.Stats().Held)
+			assert.Equal(t, heldPermits-1, r.Stats().HeldPermits)
 		}
 	}
 }
@@ -147,8 +147,8 @@ func TestResetDropsPermitsAndGivesBackTheAllowance(t *testing.T) {
 			c, r := startWithPermits(t, lim)
 			reset(c, r)
 			r.work()
-			assert.Zero(t, r.Stats().Held)
-			assert.Zero(t, r.Stats().Returned)
+			assert.Zero(t, r.Stats().HeldPermits)
+			assert.Zero(t, r.Stats().ReturnedPermits)
 			assert.Zero(t, c.count(lim.LeaseBudget(), Namespace+"k"))
 		})
 	}
@@ -157,13 +157,13 @@ func TestResetDropsPermitsAndGivesBackTheAllowance(t *testing.T) {
 func TestIdleReplicaReturnsItsPermits(t *testing.T) {
 	lim := perHour(t)
 	c, r := startWithPermits(t, lim)
-	heldPermits := r.Stats().Held
+	heldPermits := r.Stats().HeldPermits
 	r.Sweep(c.now.Add(time.Second / 2))
-	assert.Equal(t, heldPermits, r.Stats().Held, "not idle yet")
+	assert.Equal(t, heldPermits, r.Stats().HeldPermits, "not idle yet")
 	c.now = c.now.Add(2 * time.Second)
 	r.Sweep(c.now)
-	assert.Zero(t, r.Stats().Held)
-	assert.Equal(t, heldPermits, r.Stats().Returned)
+	assert.Zero(t, r.Stats().HeldPermits)
+	assert.Equal(t, heldPermits, r.Stats().ReturnedPermits)
 	assert.Equal(t, int64(200), c.count(lim, "k"))
 	assert.Zero(t, c.count(lim.LeaseBudget(), Namespace+"k"))
 	r.Sweep(c.now.Add(time.Minute))
@@ -191,13 +191,13 @@ func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c, r := startWithPermits(t, test.oldLimit)
-			require.Positive(t, r.Stats().Held)
+			require.Positive(t, r.Stats().HeldPermits)
 			r.hit(c, test.changedLimit, 0)
 			if test.spentLater > 0 {
 				require.True(t, newReplica(c).hit(c, test.changedLimit, test.spentLater).Allowed)
 			}
 			r.work()
-			require.Zero(t, r.Stats().Held)
+			require.Zero(t, r.Stats().HeldPermits)
 			assert.InDelta(t, test.want, test.changedLimit.Spent(r.hit(c, test.changedLimit, 0).Result), 1, "tokens in part are whole tokens")
 		})
 	}
@@ -207,12 +207,12 @@ func TestChangedLimitReturnsPermitsOfTheOldLimit(t *testing.T) {
 	lim := perHour(t)
 	c, r := startWithPermits(t, lim)
 	equalLimit := perHour(t)
-	heldPermits := r.Stats().Held
+	heldPermits := r.Stats().HeldPermits
 	assert.Equal(t, backend.SourceLease, r.hit(c, equalLimit, 1).Source, "a reload without a change keeps permits")
 	smallLimit := newLimit(t, limit.Spec{Requests: 300, Unit: limit.Hour, ChargeDenied: true, Lease: true})
 	assert.Equal(t, backend.SourceRedis, r.hit(c, smallLimit, 1).Source)
 	r.work()
-	assert.Equal(t, heldPermits-1, r.Stats().Returned)
+	assert.Equal(t, heldPermits-1, r.Stats().ReturnedPermits)
 	assert.Equal(t, int64(202), c.count(lim, "k"))
 }
 
@@ -228,7 +228,7 @@ func TestAnswerToATripForTheOldLimitIsDropped(t *testing.T) {
 	r.work()
 	id := r.seeds.ID([]byte("k"), lim.Tag())
 	assert.Zero(t, r.stripeOf(id).leases[id].allowance)
-	assert.Zero(t, r.Stats().Held)
+	assert.Zero(t, r.Stats().HeldPermits)
 }
 
 func TestReturnAfterTheWindowChangesNoOtherWindow(t *testing.T) {
@@ -237,7 +237,7 @@ func TestReturnAfterTheWindowChangesNoOtherWindow(t *testing.T) {
 	oldCount := c.count(lim, "k")
 	s := r.stripeOf(r.seeds.ID([]byte("k"), lim.Tag()))
 	e := s.leases[r.seeds.ID([]byte("k"), lim.Tag())]
-	r.returnLater(e, r.micros(c.now))
+	r.giveBackInBackground(e, r.micros(c.now))
 	c.now = c.now.Add(time.Second)
 	c.take(&backend.Hit{Key: []byte("k"), Limit: lim, N: 50})
 	r.work() // the return comes late
@@ -250,7 +250,7 @@ func TestPermitsAdmitHitsDuringAnOutage(t *testing.T) {
 	lim := perHour(t)
 	c, r := startWithPermits(t, lim)
 	c.err = errDown
-	for range r.Stats().Held {
+	for range r.Stats().HeldPermits {
 		assert.True(t, r.hit(c, lim, 1).Allowed)
 	}
 	assert.ErrorIs(t, r.hit(c, lim, 1).Err, backend.ErrUnavailable)
@@ -260,7 +260,7 @@ func TestNoPermitsAreTakenWhileSourceFails(t *testing.T) {
 	lim := perHour(t)
 	c, r := startWithPermits(t, lim)
 	r.options.IsFailing = func(*backend.Hit) bool { return true }
-	for r.Stats().Held > 0 {
+	for r.Stats().HeldPermits > 0 {
 		r.hit(c, lim, 1)
 	}
 	assert.Empty(t, r.background)
@@ -270,7 +270,7 @@ func TestNoPermitsAreTakenWhileSourceFails(t *testing.T) {
 func TestPermitsOfAnUnansweredTripCountAsLost(t *testing.T) {
 	lim := perHour(t)
 	c, r := startWithPermits(t, lim)
-	for r.Stats().Held > 0 && len(r.background) == 0 {
+	for r.Stats().HeldPermits > 0 && len(r.background) == 0 {
 		r.hit(c, lim, 1)
 	}
 	countBefore := c.count(lim, "k")

@@ -43,7 +43,7 @@ func (a *account) budgetHit(n int64) backend.Hit {
 
 type lease struct {
 	account
-	epoch uint32 // the number of calls of dropPermits; a reservation or a trip of an older epoch no longer changes permits, because they were dropped
+	epoch uint32 // the number of calls of dropPermits; the permits of a reservation or a trip with an older epoch were dropped
 
 	permits         int64 // the permits that no hit has reserved
 	reservedPermits int64 // the permits that hits have reserved until the decision about their call

@@ -29,26 +29,26 @@ func (l *Limiter) refillIfLow(s *stripe, e *lease, now int64) {
 // this time. So windowEnd is never too late, and no hit uses a permit after its window.
 func (l *Limiter) refill(s *stripe, e *lease, t trip, now int64) {
 	for tripNumber, ok := 1, true; ok; tripNumber++ {
-		permits, budget := l.sendTrip(t, now)
-		t, ok = l.finishTrip(s, e, t, now, permits, budget, tripNumber < maxTrips)
+		permitAnswer, budgetAnswer := l.sendTrip(t, now)
+		t, ok = l.finishTrip(s, e, t, now, permitAnswer, budgetAnswer, tripNumber < maxTrips)
 	}
 }
 
 // finishTrip updates e with the answers to trip t. It returns the next trip, if e needs one and mayContinue is true.
-func (l *Limiter) finishTrip(s *stripe, e *lease, t trip, now int64, permits, budget backend.Result, mayContinue bool) (next trip, ok bool) {
+func (l *Limiter) finishTrip(s *stripe, e *lease, t trip, now int64, permitAnswer, budgetAnswer backend.Result, mayContinue bool) (next trip, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e.isRefilling = false // otherwise planTrip plans no trip
-	l.applyAnswers(s, e, t, now, permits, budget)
+	l.applyAnswers(s, e, t, now, permitAnswer, budgetAnswer)
 	if mayContinue && !s.isClosed {
 		next, e.isRefilling = e.planTrip(now)
 	}
 	return next, e.isRefilling
 }
 
-// sendTrip sends the hits of t. permits is the answer of the shared counter, and budget the answer of the budget's
-// counter.
-func (l *Limiter) sendTrip(t trip, now int64) (permits, budget backend.Result) {
+// sendTrip sends the hits of t. permitAnswer is about the hit on the shared counter, and budgetAnswer about the hit on the
+// budget.
+func (l *Limiter) sendTrip(t trip, now int64) (permitAnswer, budgetAnswer backend.Result) {
 	b := backend.NewSubBatch()
 	defer b.Release()
 	if t.permits > 0 {
@@ -68,45 +68,45 @@ func (l *Limiter) send(b *backend.SubBatch, now int64) {
 }
 
 // applyAnswers updates e with the answers to trip t, which was sent after now. The caller holds the mutex.
-func (l *Limiter) applyAnswers(s *stripe, e *lease, t trip, now int64, permits, budget backend.Result) {
-	gotPermits := t.permits > 0 && permits.Err == nil && permits.Allowed
+func (l *Limiter) applyAnswers(s *stripe, e *lease, t trip, now int64, permitAnswer, budgetAnswer backend.Result) {
+	gotPermits := t.permits > 0 && permitAnswer.Err == nil && permitAnswer.Allowed
 	if gotPermits {
-		s.stats.Taken += t.permits
+		s.stats.TakenPermits += t.permits
 	}
 	if e.epoch != t.epoch { // since the start of the trip, the window has ended, the counter was reset, or the limit has changed
 		if gotPermits {
-			s.stats.Lapsed += t.permits
+			s.stats.LapsedPermits += t.permits
 		}
 		return
 	}
-	if budget.Err == nil && e.windowEnd == 0 {
-		e.windowStart, e.windowEnd = budget.WindowStart, now+budget.ResetAfter
+	if budgetAnswer.Err == nil && e.windowEnd == 0 {
+		e.windowStart, e.windowEnd = budgetAnswer.WindowStart, now+budgetAnswer.ResetAfter
 	}
 	switch {
-	case budget.Err != nil:
+	case budgetAnswer.Err != nil:
 		e.allowance += min(t.allowanceChange, 0)
 		e.retryAt = now + retryPause
-	case budget.Allowed:
+	case budgetAnswer.Allowed:
 		e.allowance += t.allowanceChange
-		e.freeBudget = budget.Remaining
+		e.freeBudget = budgetAnswer.Remaining
 	default:
-		e.freeBudget = max(budget.Remaining, 0)
+		e.freeBudget = max(budgetAnswer.Remaining, 0)
 		if e.allowance < 2 && e.freeBudget < 2 {
 			e.retryAt = now + budgetPause
 		}
 	}
 	switch {
 	case t.permits == 0:
-	case permits.Err != nil:
-		if !backend.IsNotSent(permits.Err) { // the permits may be charged, but this replica can't use them
+	case permitAnswer.Err != nil:
+		if !backend.IsNotSent(permitAnswer.Err) { // the permits may be charged, but this replica can't use them
 			e.allowance = max(e.allowance-t.permits, 0)
 		}
 		e.retryAt = now + retryPause
-	case permits.Allowed:
+	case permitAnswer.Allowed:
 		e.permits += t.permits
-		e.recordAnswer(now, &permits.Result)
+		e.recordAnswer(now, &permitAnswer.Result)
 	default:
-		e.recordAnswer(now, &permits.Result)
+		e.recordAnswer(now, &permitAnswer.Result)
 	}
 	e.lowPermits = e.permits / 4
 }

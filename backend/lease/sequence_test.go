@@ -136,7 +136,7 @@ func (s *sequence) check(lim *limit.Limit, admittedHits int64) {
 	budget := s.spent(lim.LeaseBudget(), Namespace+"k")
 	assert.LessOrEqual(s.t, heldPermits, budget, "permits are part of the allowance")
 	assert.LessOrEqual(s.t, budget, lim.MaxLeasePermits())
-	assert.Equal(s.t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held, "each permit is used, returned, lapsed or still held")
+	assert.Equal(s.t, stats.TakenPermits, stats.UsedPermits+stats.ReturnedPermits+stats.LapsedPermits+stats.HeldPermits, "each permit is used, returned, lapsed or still held")
 }
 
 // A single replica gives the same answers as the counters alone, in any sequence of calls.
@@ -213,7 +213,7 @@ func TestSingleReplicaAnswersAsTheCountersWould(t *testing.T) {
 		}
 		s.closeAt(s.now)
 		s.check(lim, spentHits())
-		assert.Zero(t, s.Stats().Held)
+		assert.Zero(t, s.Stats().HeldPermits)
 		assert.Zero(t, s.spent(lim.LeaseBudget(), Namespace+"k"))
 		call(backend.Hit{Key: []byte("k"), Limit: lim, N: 1})
 	})
@@ -234,7 +234,7 @@ func TestSingleReplicaDeniesNoHitThatTheBucketWouldAdmit(t *testing.T) {
 			pause := time.Duration(rapid.IntRange(0, 3000).Draw(t, "micros")) * time.Microsecond
 			for range rapid.IntRange(1, 60).Draw(t, "calls") {
 				remaining := lim.Take(&bucket, s.now.UnixMicro(), 0).Remaining
-				late := s.Stats().Held - s.heldPermits(lim) // the window of these permits has ended, and the next hit gives them back
+				late := s.Stats().HeldPermits - s.heldPermits(lim) // the window of these permits has ended, and the next hit gives them back
 				r := s.hit(lim, n)
 				if r.Allowed {
 					lim.TakeWithChargeDenied(&bucket, s.now.UnixMicro(), n, true)
@@ -250,7 +250,7 @@ func TestSingleReplicaDeniesNoHitThatTheBucketWouldAdmit(t *testing.T) {
 				s.Sweep(s.now)
 			}
 			stats := s.Stats()
-			assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held, "each permit is used, returned, lapsed or still held")
+			assert.Equal(t, stats.TakenPermits, stats.UsedPermits+stats.ReturnedPermits+stats.LapsedPermits+stats.HeldPermits, "each permit is used, returned, lapsed or still held")
 			assert.LessOrEqual(t, s.heldPermits(lim), s.spent(lim.LeaseBudget(), Namespace+"k"))
 		}
 	})
@@ -387,7 +387,7 @@ func TestTripsWithoutNewPermitsAreRare(t *testing.T) {
 			assert.LessOrEqual(t, len(s.trips)-tripsBefore, test.maxTrips)
 			s.err = nil
 			stats := s.Stats()
-			assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held)
+			assert.Equal(t, stats.TakenPermits, stats.UsedPermits+stats.ReturnedPermits+stats.LapsedPermits+stats.HeldPermits)
 		})
 	}
 }
@@ -475,7 +475,7 @@ func TestPermitsNearTheEndOfAWindowAreForHitsUntilItsEnd(t *testing.T) {
 			assert.LessOrEqual(t, permitsOf(trip), int64(untilEnd/time.Millisecond)*5/4)
 		}
 	}
-	assert.Less(t, s.Stats().Held, int64(50), "few permits lapse")
+	assert.Less(t, s.Stats().HeldPermits, int64(50), "few permits lapse")
 }
 
 func TestBucketThatRefilledLendsPermitsAgain(t *testing.T) {
@@ -486,14 +486,14 @@ func TestBucketThatRefilledLendsPermitsAgain(t *testing.T) {
 		s.hit(lim, 1)
 		s.advance(time.Millisecond)
 	}
-	assert.Zero(t, s.Stats().Taken, "the bucket is empty")
+	assert.Zero(t, s.Stats().TakenPermits, "the bucket is empty")
 	s.advance(20 * time.Minute)
 	for range 100 {
 		s.hit(lim, 1)
 		s.advance(time.Millisecond)
 	}
-	assert.Positive(t, s.Stats().Taken)
-	assert.Positive(t, s.Stats().Used)
+	assert.Positive(t, s.Stats().TakenPermits)
+	assert.Positive(t, s.Stats().UsedPermits)
 }
 
 // The window ends during a trip for permits. The permits are lost, even if the answer admits them.
@@ -520,13 +520,13 @@ func TestPermitsOfATripThatEndsAfterItsWindowLapse(t *testing.T) {
 			s.now = s.now.Truncate(time.Hour).Add(time.Hour)
 			require.True(t, s.hit(lim, 1).Allowed)
 			statsBefore := s.Stats()
-			require.Zero(t, statsBefore.Held)
+			require.Zero(t, statsBefore.HeldPermits)
 			test.change(s, lim)
 			s.work()
 			stats := s.Stats()
-			assert.Zero(t, stats.Held)
-			assert.Equal(t, test.lapses, stats.Lapsed > statsBefore.Lapsed)
-			assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed)
+			assert.Zero(t, stats.HeldPermits)
+			assert.Equal(t, test.lapses, stats.LapsedPermits > statsBefore.LapsedPermits)
+			assert.Equal(t, stats.TakenPermits, stats.UsedPermits+stats.ReturnedPermits+stats.LapsedPermits)
 		})
 	}
 }
@@ -574,7 +574,7 @@ func TestIdleLeaseEndsInSteps(t *testing.T) {
 		if test.idleTime > 5*time.Second {
 			s.Sweep(s.now) // the next Sweep forgets a lease without permits
 		}
-		assert.Equal(t, test.isHeld, s.Stats().Held > 0, "%v", test.idleTime)
+		assert.Equal(t, test.isHeld, s.Stats().HeldPermits > 0, "%v", test.idleTime)
 		assert.Equal(t, test.isKnown, s.Stats().Leases > 0, "%v", test.idleTime)
 	}
 }
@@ -601,9 +601,9 @@ func TestPermitsWhoseReturnFailsStayInTheBudget(t *testing.T) {
 	s.closeAt(s.now)
 	stats := s.Stats()
 	assert.Equal(t, budgetBefore, spentBudget())
-	assert.Zero(t, stats.Held)
-	assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed)
-	assert.Equal(t, heldPermits, stats.Lapsed)
+	assert.Zero(t, stats.HeldPermits)
+	assert.Equal(t, stats.TakenPermits, stats.UsedPermits+stats.ReturnedPermits+stats.LapsedPermits)
+	assert.Equal(t, heldPermits, stats.LapsedPermits)
 }
 
 // A refund of hits that the window has not spent removes the charges of permits, and the permits still admit hits.

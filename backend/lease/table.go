@@ -75,7 +75,7 @@ func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isO
 	e.reservedPermits += r.permits
 	r.admitsHit = r.permits == h.N
 	if r.admitsHit {
-		s.stats.Used += h.N
+		s.stats.UsedPermits += h.N
 		if isOnlyHit { // no other hit can deny the call
 			e.reservedPermits -= r.permits
 			s.stats.SavedTrips++
@@ -97,9 +97,9 @@ func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r
 	}
 	switch {
 	case isUsed && !r.admitsHit:
-		s.stats.Used += r.permits
+		s.stats.UsedPermits += r.permits
 	case !isUsed && r.admitsHit:
-		s.stats.Used -= r.permits
+		s.stats.UsedPermits -= r.permits
 		result.Remaining += r.permits
 	}
 	hasPermits := r.epoch == e.epoch // the lease still has the reserved permits
@@ -111,7 +111,7 @@ func (l *Limiter) settleHit(now int64, h *backend.Hit, result *backend.Result, r
 	case hasPermits:
 		e.permits += r.permits
 	default:
-		s.stats.Lapsed += r.permits
+		s.stats.LapsedPermits += r.permits
 	}
 	if r.admitsHit || result.Err != nil || !result.Source.IsBackend() {
 		return
@@ -134,7 +134,7 @@ func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 		if lim.HasBurst() {
 			e.limit = lim
 		}
-		l.returnLater(e, now)
+		l.giveBackInBackground(e, now)
 		e.retryAt, e.remaining, e.budget = now+changePause, 0, nil
 	}
 	e.limit = lim
@@ -143,18 +143,18 @@ func (l *Limiter) changeLimit(e *lease, lim *limit.Limit, now int64) {
 // endWindow ends the window of e. It drops the permits of a fixed window, and gives the permits of a token bucket back.
 func (l *Limiter) endWindow(s *stripe, e *lease, now int64) {
 	if e.limit.Algorithm.CountsByWindow() {
-		s.stats.Lapsed += e.dropPermits()
+		s.stats.LapsedPermits += e.dropPermits()
 		return
 	}
-	l.returnLater(e, now)
+	l.giveBackInBackground(e, now)
 }
 
 // dropAfterReset drops the permits of e, because a reset has forgotten their charges. It gives back the allowance.
 func (l *Limiter) dropAfterReset(s *stripe, e *lease, now int64) {
-	s.stats.Lapsed += e.permits
+	s.stats.LapsedPermits += e.permits
 	e.permits = 0
 	if !s.isClosed { // Close gives the allowance back
-		l.returnLater(e, now)
+		l.giveBackInBackground(e, now)
 	}
 }
 
@@ -188,14 +188,15 @@ func (l *Limiter) forEachStripe(f func(*stripe)) {
 
 // Stats counts what leases did.
 type Stats struct {
-	Leases int64 // counters with a lease, even if the lease has no permits
-	Held   int64 // permits that this replica holds
+	Leases      int64 // counters with a lease, even if the lease has no permits
+	HeldPermits int64 // permits that this replica holds
 
-	// These fields are sums since New. While no trip is in flight, Taken = Used + Returned + Lapsed + Held.
-	Taken    int64 // permits taken from the shared counters
-	Used     int64 // permits that admitted a hit
-	Returned int64 // permits that were given back to the shared counters
-	Lapsed   int64 // permits that expired, or that a failed trip has lost
+	// The fields below are sums since New. While no trip is in flight, TakenPermits is the sum of UsedPermits,
+	// ReturnedPermits, LapsedPermits and HeldPermits.
+	TakenPermits    int64 // permits taken from the shared counters
+	UsedPermits     int64 // permits that admitted a hit
+	ReturnedPermits int64 // permits that were given back to the shared counters
+	LapsedPermits   int64 // permits that expired, or that a failed trip has lost
 
 	SavedTrips int64 // calls that needed no trip because of permits
 }
@@ -205,12 +206,12 @@ func (l *Limiter) Stats() (sum Stats) {
 	l.forEachStripe(func(s *stripe) {
 		sum.Leases += int64(len(s.leases))
 		for _, e := range s.leases {
-			sum.Held += e.permits
+			sum.HeldPermits += e.permits
 		}
-		sum.Taken += s.stats.Taken
-		sum.Used += s.stats.Used
-		sum.Returned += s.stats.Returned
-		sum.Lapsed += s.stats.Lapsed
+		sum.TakenPermits += s.stats.TakenPermits
+		sum.UsedPermits += s.stats.UsedPermits
+		sum.ReturnedPermits += s.stats.ReturnedPermits
+		sum.LapsedPermits += s.stats.LapsedPermits
 		sum.SavedTrips += s.stats.SavedTrips
 	})
 	return sum
@@ -225,9 +226,9 @@ func (s *stripe) countSavedTrip() {
 func (l *Limiter) countReturn(g *permitReturn) {
 	s, _ := l.lockLease(&backend.Hit{Key: g.key, Limit: g.limit})
 	if g.isLost {
-		s.stats.Lapsed += g.permits
+		s.stats.LapsedPermits += g.permits
 	} else {
-		s.stats.Returned += g.permits
+		s.stats.ReturnedPermits += g.permits
 	}
 	s.mu.Unlock()
 }

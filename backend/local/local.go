@@ -1,8 +1,8 @@
 // Package local is a backend.Limiter in the memory of this process. It is exact, and its memory is bounded for any
 // number of keys.
 //
-// The 128-bit fingerprint of its name identifies a counter. A stripe is a part of the counters: a hash table behind a
-// mutex. If the counters reach the memory bound, a stripe evicts an expired counter, or a counter with few spent hits.
+// A counter is identified by the 128-bit fingerprint of its name. A stripe is a part of the counters: a hash table behind
+// a mutex. If the counters reach the memory bound, a stripe evicts an expired counter, or a counter with few spent hits.
 // After an eviction, the limit can admit the spent hits of this counter again.
 package local
 

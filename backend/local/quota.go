@@ -46,12 +46,12 @@ func (q *Quotas) Update(_ context.Context, changes []*backend.QuotaChange) {
 		}
 	}
 	for _, c := range changes {
-		old := q.states[string(c.Key)]
-		if old.expiry <= now {
-			old.bytes = nil
+		oldState := q.states[string(c.Key)]
+		if oldState.expiry <= now {
+			oldState.bytes = nil
 		}
-		next, ttl := c.Apply(old.bytes, q.createdAt, now)
-		q.states[string(c.Key)] = quotaState{next, now + ttl.Microseconds()}
+		newState, ttl := c.Apply(oldState.bytes, q.createdAt, now)
+		q.states[string(c.Key)] = quotaState{newState, now + ttl.Microseconds()}
 		c.Err, c.Conflicts = nil, 0
 	}
 }

@@ -99,10 +99,10 @@ func (l *Limiter) read(names []string) (items, error) {
 const maxTries = 10
 
 var (
-	errExpired      = &backend.Error{Reason: backend.ReasonLate, NotSent: true, Cause: errors.New("memcached: time was up before the hit was sent")}
-	errHolds        = &backend.Error{Reason: backend.ReasonOutage, NotSent: true, Cause: fmt.Errorf("memcached: algorithm %s needs Redis", limit.Concurrency)}
-	errTooManyTries = &backend.Error{Reason: backend.ReasonOverload, Cause: fmt.Errorf("memcached: other replicas have changed the counter %d times", maxTries)}
-	errChanged      = errors.New("counter changed by another replica")
+	errExpired        = &backend.Error{Reason: backend.ReasonLate, NotSent: true, Cause: errors.New("memcached: time was up before the hit was sent")}
+	errHoldsNeedRedis = &backend.Error{Reason: backend.ReasonOutage, NotSent: true, Cause: fmt.Errorf("memcached: algorithm %s needs Redis", limit.Concurrency)}
+	errTooManyTries   = &backend.Error{Reason: backend.ReasonOverload, Cause: fmt.Errorf("memcached: other replicas have changed the counter %d times", maxTries)}
+	errChanged        = errors.New("counter changed by another replica")
 )
 
 // charge charges c and decides its hit. After the end of ctx, it charges nothing and returns errExpired.
@@ -198,7 +198,7 @@ func (v *value) take(c *counter, n int64) (r limit.Result) {
 func (c *counter) parse(item *memcache.Item) (v value, err error) {
 	switch {
 	case c.limit.Algorithm.HasHolds():
-		return v, errHolds
+		return v, errHoldsNeedRedis
 	case item == nil:
 	case c.limit.Algorithm.CountsByWindow():
 		v.count, err = strconv.ParseInt(string(bytes.TrimRight(item.Value, " ")), 10, 64) // Decrement pads with spaces

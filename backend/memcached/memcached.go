@@ -39,7 +39,7 @@ type Options struct {
 
 // Limiter is a backend.Limiter over memcached. It is safe for concurrent use.
 type Limiter struct {
-	*backend.Bounded
+	*backend.BoundedLimiter
 	options Options
 	servers *servers
 	client  *memcache.Client
@@ -66,14 +66,14 @@ func New(o Options) (*Limiter, error) {
 	if o.TLS != nil {
 		l.client.DialContext = (&tls.Dialer{Config: o.TLS}).DialContext
 	}
-	l.Bounded = backend.NewBounded(unbounded{l}, o.Timeout, o.Connections)
+	l.BoundedLimiter = backend.NewBoundedLimiter(unbounded{l}, o.Timeout, o.Connections)
 	return l, nil
 }
 
 // Close waits for the Takes in flight and closes all connections.
 func (l *Limiter) Close() error {
 	l.stop()
-	l.Bounded.Close()
+	l.BoundedLimiter.Close()
 	return l.client.Close()
 }
 
@@ -93,7 +93,7 @@ func unavailableError(err error) error {
 	return &backend.Error{Reason: backend.ReasonOutage, Cause: fmt.Errorf("memcached: %w", err)}
 }
 
-// unbounded is a Limiter without the bound of backend.Bounded: a Take lasts until memcached has answered.
+// unbounded is a Limiter without the bound of backend.BoundedLimiter: a Take lasts until memcached has answered.
 type unbounded struct{ *Limiter }
 
 // Take implements backend.Limiter. It answers the hits one after the other.

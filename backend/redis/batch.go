@@ -13,8 +13,8 @@ import (
 type Observer interface {
 	BatchDone(Batch)
 
-	// Failed is called for each error of a batch or of one hit, even if rls sends the batch again.
-	Failed(Role, ErrorKind)
+	// ErrorOccurred is called for each error of a batch or of one hit, even if rls sends the batch again.
+	ErrorOccurred(Role, ErrorKind)
 
 	// CountersLost is called after a probe that finds that a shard has lost charges without an error, such as by
 	// FLUSHALL, a restart or a failover. all means that all counters of the shard start at 0.
@@ -30,20 +30,20 @@ type Batch struct {
 	Duration   time.Duration // time from the sending of the batch until the answer of Redis
 	Err        error         // nil if Redis has executed the batch
 
-	// ReplicasMissing reports whether fewer Redis replicas than Options.WaitReplicas have the charges.
-	ReplicasMissing bool
+	// HasTooFewReplicas reports whether fewer Redis replicas than Options.WaitReplicas have the charges.
+	HasTooFewReplicas bool
 
-	// Stalled reports whether Redis executed no commands for a while, because the batch took much longer than
-	// RoundTrip. RoundTrip is 0 if Stalled is false.
-	Stalled   bool
+	// IsStalled reports whether the batch took much longer than RoundTrip, because Redis executed no commands for a
+	// while. RoundTrip is 0 if IsStalled is false.
+	IsStalled bool
 	RoundTrip time.Duration
 }
 
 type noObserver struct{}
 
-func (noObserver) BatchDone(Batch)         {}
-func (noObserver) Failed(Role, ErrorKind)  {}
-func (noObserver) CountersLost(Role, bool) {}
+func (noObserver) BatchDone(Batch)               {}
+func (noObserver) ErrorOccurred(Role, ErrorKind) {}
+func (noObserver) CountersLost(Role, bool)       {}
 
 // batch sends hits of many requests to Redis in one step. It belongs to one worker and reuses its memory.
 type batch struct {
@@ -69,7 +69,7 @@ type batch struct {
 	commands            []goredis.Cmder
 	getMarkCommand      *goredis.StringCmd // reads the refundMarkName; nil before the first use
 	batchError          error              // the first error that is not about a single key
-	lacksReplicas       bool               // too few Redis replicas have the charges
+	hasTooFewReplicas   bool               // too few Redis replicas have the charges
 	reportedKinds       uint32             // a bit for each ErrorKind that the Observer got in the current attempt
 }
 
@@ -88,8 +88,8 @@ func (b *batch) run(ctx context.Context, parts []*requestPart) (isReplaced bool)
 	return isReplaced
 }
 
-// collectHits sets the hits of the batch. It leaves out abandoned parts, and fails parts after their sendDeadline and
-// large parts that would take too long.
+// collectHits sets the hits of the batch. It leaves out abandoned parts. It fails a part after the sendDeadline of the part,
+// and a large part that would take too long.
 func (b *batch) collectHits(parts []*requestPart, now time.Time) {
 	b.hits, b.deadline = b.hits[:0], time.Time{}
 	for _, p := range parts {
@@ -133,9 +133,9 @@ func (b *batch) sendAndReport(ctx context.Context, start time.Time) (isReplaced 
 	}
 	sentBatch := Batch{
 		Role: b.queue.instance.role, Hits: len(b.hits), QueuedHits: b.queuedHits, Wait: start.Sub(b.firstStart), Duration: duration, Err: err,
-		ReplicasMissing: b.lacksReplicas,
+		HasTooFewReplicas: b.hasTooFewReplicas,
 	}
-	sentBatch.setStalled(b.queue.limiter)
+	sentBatch.detectStall(b.queue.limiter)
 	b.queue.limiter.options.Observer.BatchDone(sentBatch)
 	b.sendToTracer(sentBatch, start)
 	return isReplaced

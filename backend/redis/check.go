@@ -210,7 +210,8 @@ func (c *serverCheck) expireKeys(ctx context.Context) bool {
 	return commands[0].Err() == nil
 }
 
-// arguments returns the arguments for the harmless runs, by the words that they replace. The key has this layout.
+// arguments returns the arguments for the test runs. The key of an argument in the map is the word that it replaces. The
+// key of the check has this layout.
 func (c *serverCheck) arguments(layout string) map[string]argument {
 	keyStart, prefix := string(c.keyspace)+layout, c.options.KeyPrefix
 	pattern := keyStart + "*"

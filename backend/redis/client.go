@@ -62,8 +62,8 @@ func newLoginReader(file string, urlLogin login) func(context.Context) (user, pa
 			newLogin.override(auth)
 			lastLogin.Store(&newLogin)
 		}
-		if last := lastLogin.Load(); last != nil {
-			return last.user, last.password, nil
+		if savedLogin := lastLogin.Load(); savedLogin != nil {
+			return savedLogin.user, savedLogin.password, nil
 		}
 		return "", "", err
 	}

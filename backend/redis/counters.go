@@ -16,7 +16,7 @@ import (
 // batchCounter is a counter in Redis, with the hits of a batch on this counter. In fixed_window, each window has its own
 // counter.
 type batchCounter struct {
-	name       []byte // the key in Redis, in the memory of requestPart.names
+	name       []byte // the key in Redis; it shares the memory of requestPart.names
 	hash       uint64 // the hash of name in keysWithTTL
 	ttl        int64  // time to live of a new key, in milliseconds
 	hits       []*pendingHit
@@ -253,12 +253,12 @@ func decodeCount(text string, err error) (int64, error) {
 	return count, nil
 }
 
-// answerHits sets the answers of the hits of c. count is the count before the first hit. Denials get mayEndEarly.
-func (c *batchCounter) answerHits(count int64, mayEndEarly bool) {
+// answerHits sets the answers of the hits of c. count is the count before the first hit.
+func (c *batchCounter) answerHits(count int64, denialsMayEndEarly bool) {
 	count = min(max(count, 0), limit.MaxHits)
 	for _, h := range c.hits {
 		h.answer = answer{Result: backend.Result{Source: backend.SourceRedis}}
 		count, h.answer.Result.Result = h.Limit.CountHits(count, h.N, h.microsToWindowEnd, true)
-		h.answer.DenialMayEndEarly = mayEndEarly && !h.answer.Allowed
+		h.answer.DenialMayEndEarly = denialsMayEndEarly && !h.answer.Allowed
 	}
 }

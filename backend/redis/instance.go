@@ -103,22 +103,22 @@ var Roles = [...]Role{RoleMain, RolePerSecond}
 // String returns the name used in metrics and logs.
 func (r Role) String() string { return [...]string{"main", "per_second"}[r] }
 
-// ShardName returns the Redis of a shard, and the number of the shard in this Redis, from 0.
-func (l *Limiter) ShardName(shard int) (role Role, partition int) {
+// RoleAndPartition returns the Redis of a shard, and the number of the shard in this Redis, from 0.
+func (l *Limiter) RoleAndPartition(shard int) (role Role, partition int) {
 	instance := l.queues[shard].instance
 	return instance.role, shard - instance.firstShard
 }
 
 // PoolStats describes the connections to a Redis.
 type PoolStats struct {
-	Role        Role
-	Connections int // open connections
-	Idle        int // open connections that no command uses
+	Role            Role
+	Connections     int // open connections
+	IdleConnections int // open connections that no command uses
 
-	Opened   int64         // connections that were ever opened
-	Waits    int64         // commands that had to wait for a connection
-	WaitTime time.Duration // the total time of the Waits
-	Timeouts int64         // commands that got no connection in time
+	OpenedConnections  int64         // connections that were ever opened
+	ConnectionWaits    int64         // commands that had to wait for a connection
+	ConnectionWaitTime time.Duration // the total time of the ConnectionWaits
+	ConnectionTimeouts int64         // commands that got no connection in time
 
 	RoundTrip time.Duration // the time of a round trip to the slowest server of this Redis
 	Budget    time.Duration // the budget of a Take
@@ -130,8 +130,9 @@ func (l *Limiter) PoolStats() []PoolStats {
 	for _, instance := range l.instances {
 		s := instance.client.PoolStats()
 		poolStats = append(poolStats, PoolStats{
-			Role: instance.role, Connections: int(s.TotalConns), Idle: int(s.IdleConns),
-			Opened: instance.openedConnections.Load(), Waits: int64(s.WaitCount), WaitTime: time.Duration(s.WaitDurationNs), Timeouts: int64(s.Timeouts),
+			Role: instance.role, Connections: int(s.TotalConns), IdleConnections: int(s.IdleConns),
+			OpenedConnections: instance.openedConnections.Load(), ConnectionWaits: int64(s.WaitCount),
+			ConnectionWaitTime: time.Duration(s.WaitDurationNs), ConnectionTimeouts: int64(s.Timeouts),
 			RoundTrip: instance.client.roundTrip(), Budget: l.Timeout(),
 		})
 	}
@@ -156,7 +157,7 @@ type probes struct {
 type probedShard struct {
 	mu              sync.Mutex
 	lastProbe       probeCount // the count after the last successful probe; zero before the first probe
-	hasKeptCounters bool       // as HasKeptCounters returns
+	hasKeptCounters bool       // the result of HasKeptCounters
 }
 
 type probeCount struct {
@@ -170,8 +171,8 @@ func (s *probedShard) lastCount() probeCount {
 	return s.lastProbe
 }
 
-// record records newCount, the count after a probe. oldCount is lastCount before the probe. record reports whether the shard has
-// lost its counters. If several probes find the same loss, only one of them reports the loss.
+// record records newCount, the count after a probe. oldCount is lastCount before the probe. record reports whether the
+// shard has lost its counters. If several probes find the same loss, only one of them reports the loss.
 func (s *probedShard) record(oldCount, newCount probeCount) (hasLostCounters bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,22 +16,22 @@ const (
 	layoutCount = "v2:" // the count of one window, a whole number
 )
 
-// maxKey is the largest length of the name of a counter, in bytes.
-const maxKey = 200
+// maxNameBytes is the largest length of the name of a counter, in bytes.
+const maxNameBytes = 200
 
-// maxWindowName is the length of the longest name of a window: an @ and a number of seconds. A number of milliseconds
-// has no more digits until the year 2286.
-const maxWindowName = len("@9223372036854")
+// maxWindowNameBytes is the length of the longest name of a window: an @ and a number of seconds. Until the year 2286, a
+// number of milliseconds has no more digits.
+const maxWindowNameBytes = len("@9223372036854")
 
-var hashLen = base64.RawURLEncoding.EncodedLen(sha256.Size)
+var hashLength = base64.RawURLEncoding.EncodedLen(sha256.Size)
 
 // keyspace names the counters of one partition. A keyspace is the start of all these names:
 //
 //	<prefix>[{hash tag}]<layout><tag of the limit>:<key>[@<start of the window>]
 //	<prefix>[{hash tag}]<layout><tag of the limit>#<SHA-256 of key>:<start of key>[@<start of the window>]
 //
-// Names of more than maxKey bytes have the second form. Two counters never have the same name: the tag of a limit has
-// only letters and digits, and the tag determines whether a window follows.
+// Names of more than maxNameBytes have the second form. Two counters never have the same name: the tag of a limit has only
+// letters and digits, and the tag determines whether a window follows.
 type keyspace string
 
 // refundMarkName returns the name of the refund mark, a key that exists while charges in the partition may be refunded. A
@@ -42,25 +42,25 @@ func (k keyspace) refundMarkName() string { return string(k) + layoutState + "rl
 // append appends the name of a counter of l to b, without the window.
 func (k keyspace) append(b []byte, l *limit.Limit, key []byte) []byte {
 	if l.Algorithm.CountsByWindow() {
-		return k.appendName(b, layoutCount, l.Tag(), key, maxKey-maxWindowName)
+		return k.appendName(b, layoutCount, l.Tag(), key, maxNameBytes-maxWindowNameBytes)
 	}
-	return k.appendName(b, layoutState, l.Tag(), key, maxKey)
+	return k.appendName(b, layoutState, l.Tag(), key, maxNameBytes)
 }
 
 // quotaState returns the name of the state of a quota. Tags of counters have no _, so no counter has such a name.
 func (k keyspace) quotaState(key []byte) string {
-	return string(k.appendName(nil, layoutState, "quota_state", key, maxKey))
+	return string(k.appendName(nil, layoutState, "quota_state", key, maxNameBytes))
 }
 
 // quotaMark returns the name of the mark of Quotas.
 func (k keyspace) quotaMark() string { return string(k) + layoutState + "quota_mark" }
 
-func (k keyspace) appendName(b []byte, layout, tag string, key []byte, maxName int) []byte {
+func (k keyspace) appendName(b []byte, layout, tag string, key []byte, maxBytes int) []byte {
 	b = append(b, k...)
 	b = append(b, layout...)
 	b = append(b, tag...)
-	keySpace := maxName - len(k) - len(layout) - len(tag) - 1 // the 1 is for the separator
-	if len(key) <= keySpace {
+	maxKeyBytes := maxBytes - len(k) - len(layout) - len(tag) - 1 // the 1 is for the separator
+	if len(key) <= maxKeyBytes {
 		b = append(b, ':')
 		return append(b, key...)
 	}
@@ -68,11 +68,11 @@ func (k keyspace) appendName(b []byte, layout, tag string, key []byte, maxName i
 	b = append(b, '#')
 	b = base64.RawURLEncoding.AppendEncode(b, sum[:])
 	b = append(b, ':')
-	return append(b, key[:keySpace-hashLen-1]...)
+	return append(b, key[:maxKeyBytes-hashLength-1]...)
 }
 
 // emptyWindow takes the place of the name of a window until setWindow writes the name.
-var emptyWindow = strings.Repeat(" ", maxWindowName)
+var emptyWindow = strings.Repeat(" ", maxWindowNameBytes)
 
 const microsPerSecond = 1_000_000
 

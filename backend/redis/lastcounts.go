@@ -108,7 +108,7 @@ func (t *lastCounts) take(hash uint64, now int64) (c lastCount, ok bool) {
 // answer, or if the counter has no spent hits at now.
 func (l *Limiter) TakeLastCount(now time.Time, h *backend.Hit) (spent int64, startTime time.Time, ok bool) {
 	q := l.queues[l.ShardOf(h)]
-	var space [maxKey]byte
+	var space [maxNameBytes]byte
 	name := q.keyspace.appendCounter(space[:0], h, now)
 	c, ok := q.lastCounts.take(q.keysWithTTL.hash(name), now.UnixMicro())
 	return int64(c.spent), time.UnixMicro(c.time), ok

@@ -131,9 +131,9 @@ type recorder struct {
 	errors  []ErrorKind
 }
 
-func (r *recorder) BatchDone(b Batch)             { r.batches = append(r.batches, b) }
-func (r *recorder) CountersLost(Role, bool)       {}
-func (r *recorder) Failed(_ Role, kind ErrorKind) { r.errors = append(r.errors, kind) }
+func (r *recorder) BatchDone(b Batch)                    { r.batches = append(r.batches, b) }
+func (r *recorder) CountersLost(Role, bool)              {}
+func (r *recorder) ErrorOccurred(_ Role, kind ErrorKind) { r.errors = append(r.errors, kind) }
 
 func TestObserverLearnsOfEachBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

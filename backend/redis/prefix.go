@@ -34,7 +34,7 @@ func (l *Limiter) ResetPrefix(ctx context.Context, p backend.KeyPrefix, maxCount
 		}
 		keys[i] = s.keys
 	}
-	r := backend.PrefixReset{Counters: len(s.counters), Unclear: len(s.unclearCounters)}
+	r := backend.PrefixReset{Counters: len(s.counters), UnclearCounters: len(s.unclearCounters)}
 	if r.Counters > maxCounters {
 		return r, fmt.Errorf("%w: got more than %d", backend.ErrTooManyCounters, maxCounters)
 	}
@@ -138,8 +138,8 @@ func parseName(keyPrefix, name string) (counter, key string, isWholeKey, ok bool
 	switch {
 	case separator == ":":
 		return counter, key, true, true
-	case len(key) > hashLen && key[hashLen] == ':':
-		return counter, key[hashLen+1:], false, true
+	case len(key) > hashLength && key[hashLength] == ':':
+		return counter, key[hashLength+1:], false, true
 	}
 	return "", "", false, false
 }

@@ -82,7 +82,7 @@ func TestResetByPrefixResetsOnlyCountersWithThePrefix(t *testing.T) {
 
 			r, err = l.ResetPrefix(t.Context(), backend.KeyPrefix{Start: "shop|tenant=" + longKey}, 9, false)
 			require.NoError(t, err)
-			assert.Equal(t, backend.PrefixReset{Unclear: 3}, r, "a shortened name does not show the prefix")
+			assert.Equal(t, backend.PrefixReset{UnclearCounters: 3}, r, "a shortened name does not show the prefix")
 
 			_, err = l.ResetPrefix(t.Context(), backend.KeyPrefix{Start: "shop|", EndsAnywhere: true}, 1000, false)
 			require.NoError(t, err)

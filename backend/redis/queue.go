@@ -161,7 +161,7 @@ func (q *partitionQueue) work(ctx context.Context) {
 // replaceWorker starts a worker in place of a worker whose batch is late. It also looks for the servers again, because
 // the servers of a Cluster may have changed.
 func (q *partitionQueue) replaceWorker(ctx context.Context) {
-	q.limiter.options.Observer.Failed(q.instance.role, KindTimeout)
+	q.limiter.options.Observer.ErrorOccurred(q.instance.role, KindTimeout)
 	q.instance.client.findServersAgain(nil)
 	q.limiter.workers.Go(func() { q.work(ctx) })
 }
@@ -183,7 +183,7 @@ type batchTiming struct {
 	slowestEnd      atomic.Int64 // the moment at which the slowest recent batch ended
 
 	hitCost         atomic.Int64 // the duration of the last large batch, divided by its hits, in nanoseconds
-	previousHitCost atomic.Int64 // the hitCost before this one; 0 if it was measured more than hitCostLife before this one
+	previousHitCost atomic.Int64 // the last hitCost before the current one; 0 if more than hitCostLife lies between them
 	hitCostMoment   atomic.Int64 // the moment at which hitCost was measured
 }
 

@@ -15,8 +15,8 @@ import (
 
 // Quotas is a backend.QuotaStore in Redis. The names of its keys are in keyspace.quotaState.
 //
-// Each hash tag has a mark beside its states: the time at which Redis had no mark. If Redis loses its data, it loses the
-// mark too, so the next change sees a new time.
+// Beside its states, each hash tag has a mark: the time at which rls first wrote the mark. If Redis loses its data, it
+// loses the mark too, and the next change writes a new mark with a later time.
 type Quotas struct {
 	client    goredis.UniversalClient
 	keyspaces []keyspace
@@ -25,7 +25,7 @@ type Quotas struct {
 
 const (
 	quotaHashTags   = 64
-	maxQuotaRounds  = 5   // the trips of one change, if other replicas are always faster
+	maxQuotaRounds  = 5   // the most tries of one change
 	maxQuotaChanges = 256 // the changes in one pipeline
 	quotaMarkTTL    = 24 * time.Hour
 )
@@ -52,28 +52,29 @@ func NewQuotas(s Server, keyPrefix string, timeout time.Duration) (*Quotas, erro
 // Close closes all connections.
 func (q *Quotas) Close() error { return q.client.Close() }
 
-// readQuota returns the time of Redis, the state and the mark. KEYS: the state, the mark.
-const readQuota = `
-local t = redis.call('TIME')
-return {t[1], t[2], redis.call('GET', KEYS[1]) or '', redis.call('GET', KEYS[2]) or ''}`
+// readQuotaScript returns the time of Redis, the state and the mark. KEYS: the state, the mark.
+const readQuotaScript = `
+local time = redis.call('TIME')
+return {time[1], time[2], redis.call('GET', KEYS[1]) or '', redis.call('GET', KEYS[2]) or ''}`
 
-// storeQuota stores a new state and returns 1 if Redis still has the old state and the old mark. Otherwise it returns 0.
+// storeQuotaScript stores a new state and returns 1, if Redis still has the old state and the old mark. Otherwise it
+// returns 0.
 // KEYS: the state, the mark. ARGV: the old state, the old mark, the new state, its time to live in milliseconds, the new
 // mark, and the time to live of the mark.
-const storeQuota = `
+const storeQuotaScript = `
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] or (redis.call('GET', KEYS[2]) or '') ~= ARGV[2] then return 0 end
 redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
 redis.call('SET', KEYS[2], ARGV[5], 'PX', ARGV[6])
 return 1`
 
-// keepMark writes a mark if Redis has none, and renews its time to live. KEYS: the mark. ARGV: the time to live.
-const keepMark = `
-local t = redis.call('TIME')
-redis.call('SET', KEYS[1], t[1] .. string.format('%06d', t[2]), 'NX', 'PX', ARGV[1])
+// keepMarkScript writes a mark if Redis has none, and renews its time to live. KEYS: the mark. ARGV: the time to live.
+const keepMarkScript = `
+local time = redis.call('TIME')
+redis.call('SET', KEYS[1], time[1] .. string.format('%06d', time[2]), 'NX', 'PX', ARGV[1])
 return redis.call('PEXPIRE', KEYS[1], ARGV[1])`
 
-// quotaMarkPause is the time between two renewals of the marks. A failed renewal is repeated after quotaMarkRetry.
-const quotaMarkPause, quotaMarkRetry = time.Hour, time.Second
+// quotaMarkPause is the time between two renewals of the marks. A failed renewal is repeated after quotaMarkRetryPause.
+const quotaMarkPause, quotaMarkRetryPause = time.Hour, time.Second
 
 // KeepMarks keeps the marks in Redis until ctx is done. Without marks, the first Envoys would wait, because a limit without
 // a mark looks like a limit whose state is lost.
@@ -81,13 +82,13 @@ func (q *Quotas) KeepMarks(ctx context.Context) {
 	for pause := time.Duration(0); wait.Sleep(ctx, pause); {
 		var commands []goredis.Cmder
 		for _, space := range q.keyspaces {
-			commands = append(commands, newEval(ctx, keepMark, []string{space.quotaMark()}, quotaMarkTTL.Milliseconds()))
+			commands = append(commands, newEval(ctx, keepMarkScript, []string{space.quotaMark()}, quotaMarkTTL.Milliseconds()))
 		}
 		runPipeline(ctx, q.client, commands)
 		pause = quotaMarkPause
 		for _, cmd := range commands {
 			if cmd.Err() != nil {
-				pause = quotaMarkRetry
+				pause = quotaMarkRetryPause
 			}
 		}
 	}
@@ -128,16 +129,16 @@ func (q *Quotas) keyspaceOf(key []byte) keyspace {
 func (q *Quotas) tryOnce(ctx context.Context, rounds []quotaRound) (conflicts []quotaRound) {
 	ctx, cancel := context.WithTimeout(ctx, 2*q.timeout)
 	defer cancel()
-	reads := make([]goredis.Cmder, len(rounds))
+	readCommands := make([]goredis.Cmder, len(rounds))
 	for i, r := range rounds {
-		reads[i] = newEval(ctx, readQuota, r.keys)
+		readCommands[i] = newEval(ctx, readQuotaScript, r.keys)
 	}
-	runPipeline(ctx, q.client, reads)
+	runPipeline(ctx, q.client, readCommands)
 
-	var stores []goredis.Cmder
+	var storeCommands []goredis.Cmder
 	var storedRounds []quotaRound
 	for i, r := range rounds {
-		reply, err := reads[i].(*goredis.Cmd).StringSlice()
+		reply, err := readCommands[i].(*goredis.Cmd).StringSlice()
 		if err == nil && len(reply) != 4 {
 			err = fmt.Errorf("the script replied %d texts, want 4", len(reply))
 		}
@@ -147,20 +148,20 @@ func (q *Quotas) tryOnce(ctx context.Context, rounds []quotaRound) (conflicts []
 		seconds, _ := strconv.ParseInt(reply[0], 10, 64)
 		micros, _ := strconv.ParseInt(reply[1], 10, 64)
 		now := seconds*microsPerSecond + micros
-		created, err := strconv.ParseInt(reply[3], 10, 64)
-		if err != nil || created > now { // no mark, or the clock of Redis went back
-			created = now
+		intactSince, err := strconv.ParseInt(reply[3], 10, 64)
+		if err != nil || intactSince > now { // no mark, or the clock of Redis went back
+			intactSince = now
 		}
-		next, ttl := r.Apply([]byte(reply[2]), created, now)
-		stores = append(stores, newEval(ctx, storeQuota, r.keys, reply[2], reply[3], next, ttl.Milliseconds()+1, created, quotaMarkTTL.Milliseconds()))
+		newState, ttl := r.Apply([]byte(reply[2]), intactSince, now)
+		storeCommands = append(storeCommands, newEval(ctx, storeQuotaScript, r.keys, reply[2], reply[3], newState, ttl.Milliseconds()+1, intactSince, quotaMarkTTL.Milliseconds()))
 		storedRounds = append(storedRounds, r)
 	}
-	if len(stores) > 0 {
-		runPipeline(ctx, q.client, stores)
+	if len(storeCommands) > 0 {
+		runPipeline(ctx, q.client, storeCommands)
 	}
 	for i, r := range storedRounds {
 		var isStored bool
-		if isStored, r.Err = stores[i].(*goredis.Cmd).Bool(); r.Err == nil && !isStored {
+		if isStored, r.Err = storeCommands[i].(*goredis.Cmd).Bool(); r.Err == nil && !isStored {
 			r.Conflicts++
 			r.Err = errQuotaConflicts
 			conflicts = append(conflicts, r)

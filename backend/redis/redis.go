@@ -46,7 +46,7 @@ type Options struct {
 
 	// WaitReplicas is the number of Redis replicas that must have the charges of a batch before rls answers the
 	// hits; default 0. If the replicas need more than a quarter of Timeout, rls answers without them. rls then sets
-	// ReplicasMissing of the batch, and batches of the next second don't wait.
+	// HasTooFewReplicas of the batch, and batches of the next second don't wait.
 	WaitReplicas int
 
 	Overrides    bool // rls keeps overrides in Main, so Check examines the rights for overrides

@@ -86,16 +86,16 @@ func TestHitsAreDecidedWhileReplicasAreMissing(t *testing.T) {
 	}
 }
 
-// replicasRecorder counts batches, and batches with ReplicasMissing.
+// replicasRecorder counts batches, and batches with HasTooFewReplicas.
 type replicasRecorder struct{ batches, batchesWithoutReplicas atomic.Int64 }
 
 func (r *replicasRecorder) BatchDone(b redis.Batch) {
 	r.batches.Add(1)
-	if b.ReplicasMissing {
+	if b.HasTooFewReplicas {
 		r.batchesWithoutReplicas.Add(1)
 	}
 }
 
-func (*replicasRecorder) Failed(redis.Role, redis.ErrorKind) {}
+func (*replicasRecorder) ErrorOccurred(redis.Role, redis.ErrorKind) {}
 
 func (*replicasRecorder) CountersLost(redis.Role, bool) {}

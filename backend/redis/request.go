@@ -182,8 +182,8 @@ const starvedDelay, starvedGrace = 10 * time.Millisecond, 10 * time.Millisecond
 // isStarved reports whether this process got no CPU time at the deadline, so that it noticed the deadline too late.
 func isStarved(deadline time.Time) bool { return time.Since(deadline) > starvedDelay }
 
-// isStarvedAfterYield lets other goroutines run once, and then returns isStarved. If many goroutines are busy, this takes
-// long, and the goroutines that read the answers of Redis get no CPU time either.
+// isStarvedAfterYield lets other goroutines run once, and then returns isStarved. If many goroutines are busy, they run for
+// a long time, and the goroutines that read the answers of Redis get no CPU time either.
 func isStarvedAfterYield(deadline time.Time) bool {
 	if !isStarved(deadline) {
 		runtime.Gosched()
@@ -310,6 +310,6 @@ func (p *requestPart) deliverLateAnswers() {
 		h := &p.hits[i]
 		r := h.answer.Result
 		r.Allowed = r.Allowed && (!h.IsInGroup() || h.answer.isCharged)
-		lateError.Arrive(r)
+		lateError.SetAnswer(r)
 	}
 }

@@ -33,25 +33,25 @@ type Right struct {
 	Command string // the command in lower case; a subcommand follows a bar
 	Use     RightUse
 
-	args    string // the arguments of a harmless run, such as "KEY 0"; see argument
+	args    string // the arguments of a test run, such as "KEY 0"; see argument
 	hasKeys bool   // args contains the key of the check
 }
 
-// argument replaces a word in the arguments of a harmless run. KEY stands for the key of the check, DB for the number of
+// argument replaces a word in the arguments of a test run. KEY stands for the key of the check, DB for the number of
 // the database, HASH for the key of the overrides, and CHANNEL for a channel without subscribers.
 type argument struct {
 	value   string
 	aclRule string // the ACL rule for the value and for similar names, such as "~rls:*", or ""
 }
 
-// rightTest is a harmless run of a command, which finds out whether the user has the right.
+// rightTest is a run of a command that changes nothing, to find out whether the user has the right.
 type rightTest struct {
 	Right
 	cmd     *goredis.Cmd
 	aclRule string // the ACL rule for the key or the channel
 }
 
-// rights lists all commands that rls sends. Among the harmless runs, SET gives the key of the check a time to live, and
+// rights lists all commands that rls sends. Among the test runs, SET gives the key of the check a time to live, and
 // DEL deletes the key at the end.
 var rights = []Right{
 	{Command: "ping"},
@@ -97,7 +97,7 @@ var rights = []Right{
 // Rights returns all rights that rls can need.
 func Rights() []Right { return slices.Clone(rights) }
 
-// newTest returns the harmless run of r. The key of argumentOf is the word that the argument replaces.
+// newTest returns the test run of r. The key of argumentOf is the word that the argument replaces.
 func (r Right) newTest(argumentOf map[string]argument) rightTest {
 	test := rightTest{Right: r}
 	var args []any

@@ -243,6 +243,6 @@ func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 }
 
 func (h *pendingHit) fail(server string, err error) {
-	h.part.queue.limiter.options.Observer.Failed(h.part.queue.instance.role, KindOf(err))
+	h.part.queue.limiter.options.Observer.ErrorOccurred(h.part.queue.instance.role, KindOf(err))
 	h.answer = answer{Result: backend.Result{Err: fmt.Errorf("redis %s: counter %q: %w", server, h.counterName(), newOutageError(err))}}
 }

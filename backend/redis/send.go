@@ -22,7 +22,7 @@ const (
 // send lets Redis decide the hits, and sets the answers of the hits. If Redis refuses some hits, send sends these hits
 // again until ctx ends. It returns the first error that is not about a single key.
 func (b *batch) send(ctx context.Context) error {
-	b.batchError, b.mustSendScript, b.lacksReplicas = nil, false, false
+	b.batchError, b.mustSendScript, b.hasTooFewReplicas = nil, false, false
 	s, err := b.findServer(ctx)
 	if err == nil {
 		err = b.setNow(ctx, s)
@@ -176,7 +176,7 @@ func (b *batch) sendCommands(ctx context.Context, s *server) {
 // hits, or leaves them to a later attempt.
 func (b *batch) applyCounterReplies(a *attempt) {
 	q := b.queue
-	mayEndEarly := b.mayHaveRefundMark()
+	denialsMayEndEarly := b.mayHaveRefundMark()
 	for _, c := range b.counters.list {
 		if c.isDone {
 			continue
@@ -187,7 +187,7 @@ func (b *batch) applyCounterReplies(a *attempt) {
 		switch {
 		case outcome == outcomeExecuted:
 			c.isDone = true
-			c.answerHits(count, mayEndEarly)
+			c.answerHits(count, denialsMayEndEarly)
 			if !hasTTL {
 				a.newTTLCommands = append(a.newTTLCommands, q.instance.newTTLCommand(string(c.name), c.ttl))
 			} else if c.hitSum > 0 {
@@ -209,8 +209,8 @@ func (b *batch) applyCounterReplies(a *attempt) {
 	}
 }
 
-// mayHaveRefundMark reports whether charges in the partition may be refunded; see keyspace.refundMarkName. If the user
-// has no right to read the mark, the user can't run the script. Only the script makes such charges, so there are none.
+// mayHaveRefundMark reports whether charges in the partition may be refunded; see keyspace.refundMarkName. Only the script
+// makes such charges, and a user without the right to read the mark can't run the script.
 func (b *batch) mayHaveRefundMark() bool {
 	if b.getMarkCommand == nil {
 		return false
@@ -269,7 +269,7 @@ func (b *batch) sendEachKey(ctx context.Context, hits []*pendingHit) {
 		return
 	}
 	if b.queue.limiter.options.WaitReplicas > 0 {
-		b.lacksReplicas = true // the batches below don't wait for replicas
+		b.hasTooFewReplicas = true // the batches below don't wait for replicas
 	}
 	hitsByName := map[string][]*pendingHit{}
 	for _, h := range hits {
@@ -305,7 +305,7 @@ func (b *batch) reportError(err error) {
 	}
 	if b.reportedKinds&(1<<kind) == 0 {
 		b.reportedKinds |= 1 << kind
-		b.queue.limiter.options.Observer.Failed(b.queue.instance.role, kind)
+		b.queue.limiter.options.Observer.ErrorOccurred(b.queue.instance.role, kind)
 	}
 }
 
@@ -337,14 +337,14 @@ func hitsText(n int) string {
 }
 
 const (
-	noWaitTime = time.Second      // how long rls sends no WAIT to a server after a WAIT with too few replicas
-	waitMargin = time.Millisecond // the time from the timeout of a WAIT until the answer of Redis
+	waitCommandPause = time.Second      // how long rls sends no WAIT to a server after a WAIT with too few replicas
+	waitMargin       = time.Millisecond // the time from the timeout of a WAIT until the answer of Redis
 )
 
 // sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges.
 func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
-	if microsSinceProcessStart() < s.noWaitUntil.Load() {
-		b.lacksReplicas = true
+	if microsSinceProcessStart() < s.nextWaitCommandTime.Load() {
+		b.hasTooFewReplicas = true
 		s.execute(ctx, b.commands)
 		return
 	}
@@ -352,8 +352,8 @@ func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
 	defer func() { _ = conn.Close() }()
 	runPipeline(ctx, conn, b.commands)
 	if !b.awaitReplicas(ctx, conn) {
-		b.lacksReplicas = true
-		s.noWaitUntil.Store(microsSinceProcessStart() + noWaitTime.Microseconds())
+		b.hasTooFewReplicas = true
+		s.nextWaitCommandTime.Store(microsSinceProcessStart() + waitCommandPause.Microseconds())
 	}
 }
 

@@ -34,10 +34,10 @@ type client interface {
 
 // server is one Redis server that executes commands: a single Redis, or a master.
 type server struct {
-	pipeliner   // the same client as node
-	node        *goredis.Client
-	clock       serverClock
-	noWaitUntil atomic.Int64 // rls sends no WAIT before this time, in microseconds since processStart
+	pipeliner           // the same client as node
+	node                *goredis.Client
+	clock               serverClock
+	nextWaitCommandTime atomic.Int64 // rls sends no WAIT before this time, in microseconds since processStart
 }
 
 // pipeliner opens pipelines to one server. It is a client or a connection of go-redis.

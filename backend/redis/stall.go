@@ -60,13 +60,13 @@ func (w *cpuWatch) lackedCPUTime(span time.Duration) bool {
 	return now-w.lastWake.Load() > (wakePause+maxWakeDelay).Microseconds() || now-w.lastLateWake.Load() < span.Microseconds()
 }
 
-// setStalled sets Stalled and RoundTrip, if Redis stood still during b.
-func (b *Batch) setStalled(l *Limiter) {
-	if b.Duration < minStall || b.ReplicasMissing || b.Err != nil && KindOf(b.Err) != KindTimeout {
+// detectStall sets IsStalled and RoundTrip, if Redis stood still during b.
+func (b *Batch) detectStall(l *Limiter) {
+	if b.Duration < minStall || b.HasTooFewReplicas || b.Err != nil && KindOf(b.Err) != KindTimeout {
 		return
 	}
 	if roundTrip := l.RoundTrip(); isStall(b.Duration, roundTrip) && !l.cpuWatch.lackedCPUTime(b.Duration) {
-		b.Stalled, b.RoundTrip = true, roundTrip
+		b.IsStalled, b.RoundTrip = true, roundTrip
 	}
 }
 

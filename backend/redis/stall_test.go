@@ -25,7 +25,7 @@ func TestStalledBatchIsMuchSlowerThanRoundTrip(t *testing.T) {
 		"distant Redis":                        {60 * ms, Batch{Duration: 61 * ms}, false},
 		"round trip not measured":              {0, Batch{Duration: 60 * ms}, false},
 		"lost connection":                      {ms / 2, Batch{Duration: 60 * ms, Err: errors.New("reset")}, false},
-		"wait for replicas that do not answer": {ms / 2, Batch{Duration: 60 * ms, ReplicasMissing: true}, false},
+		"wait for replicas that do not answer": {ms / 2, Batch{Duration: 60 * ms, HasTooFewReplicas: true}, false},
 	} {
 		server := &server{}
 		l := &Limiter{instances: []*redisInstance{{client: &servers{singleServer: server}}}}
@@ -35,8 +35,8 @@ func TestStalledBatchIsMuchSlowerThanRoundTrip(t *testing.T) {
 		now := microsSinceProcessStart()
 		l.cpuWatch.lastWake.Store(now)
 		l.cpuWatch.lastLateWake.Store(now - time.Hour.Microseconds())
-		c.batch.setStalled(l)
-		assert.Equal(t, c.want, c.batch.Stalled, name)
+		c.batch.detectStall(l)
+		assert.Equal(t, c.want, c.batch.IsStalled, name)
 	}
 }
 

@@ -32,7 +32,7 @@ func (*kindRecorder) BatchDone(redis.Batch) {}
 
 func (*kindRecorder) CountersLost(redis.Role, bool) {}
 
-func (r *kindRecorder) Failed(_ redis.Role, kind redis.ErrorKind) {
+func (r *kindRecorder) ErrorOccurred(_ redis.Role, kind redis.ErrorKind) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.kinds == nil {
@@ -136,11 +136,11 @@ func TestPoolStatsCountConnections(t *testing.T) {
 	stats := l.PoolStats()[0]
 	assert.Positive(t, stats.RoundTrip)
 	stats.RoundTrip = 0
-	assert.Equal(t, redis.PoolStats{Connections: 1, Idle: 1, Opened: 1, Budget: testTimeout}, stats)
+	assert.Equal(t, redis.PoolStats{Connections: 1, IdleConnections: 1, OpenedConnections: 1, Budget: testTimeout}, stats)
 	require.NoError(t, s.Client(t).Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err())
 	awaitRecovery(t, l, lim)
 	stats = l.PoolStats()[0]
-	assert.Equal(t, int64(2), stats.Opened)
+	assert.Equal(t, int64(2), stats.OpenedConnections)
 	assert.Equal(t, 1, stats.Connections)
 }
 
@@ -150,7 +150,7 @@ func TestShardsAreNamedByRedisAndPartition(t *testing.T) {
 	})
 	var names []string
 	for shard := range l.Shards() {
-		role, partition := l.ShardName(shard)
+		role, partition := l.RoleAndPartition(shard)
 		names = append(names, role.String()+string(rune('0'+partition)))
 		assert.Zero(t, l.QueuedHits(shard))
 	}

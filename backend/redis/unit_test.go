@@ -132,12 +132,12 @@ func TestLongKeysAreHashed(t *testing.T) {
 		assert.Equal(t, start+":shop|ip=1", name(l, "shop|ip=1"))
 		room := 0
 		if l.Algorithm.CountsByWindow() {
-			room = maxWindowName
+			room = maxWindowNameBytes
 		}
-		longestKey := strings.Repeat("x", maxKey-room-len(start+":"))
+		longestKey := strings.Repeat("x", maxNameBytes-room-len(start+":"))
 		assert.Equal(t, start+":"+longestKey, name(l, longestKey))
 		hashedName := name(l, longestKey+"y")
-		assert.Len(t, hashedName, maxKey-room)
+		assert.Len(t, hashedName, maxNameBytes-room)
 		assert.Regexp(t, "^"+regexp.QuoteMeta(start)+`#[\w-]{43}:x+$`, hashedName)
 	}
 }
@@ -146,7 +146,7 @@ func TestNameOfACounterEndsWithTheWindow(t *testing.T) {
 	minute, quarter := newLimit(t, limit.Spec{Unit: limit.Minute}), newLimit(t, limit.Spec{Unit: limit.Millisecond, Multiplier: 250})
 	assert.Equal(t, "name@1763784000", string(minute.AppendWindow([]byte("name"), 1_763_784_000_000_000)))
 	assert.Equal(t, "name@1763784000250", string(quarter.AppendWindow([]byte("name"), 1_763_784_000_250_000)))
-	assert.Len(t, minute.AppendWindow(nil, math.MaxInt64), maxWindowName)
+	assert.Len(t, minute.AppendWindow(nil, math.MaxInt64), maxWindowNameBytes)
 }
 
 func TestNoTwoCountersHaveOneName(t *testing.T) {
@@ -186,7 +186,7 @@ func TestNoTwoCountersHaveOneName(t *testing.T) {
 			t.Fatalf("%q and %q share %q", other, counter, name)
 		}
 		counterByName[name] = counter
-		if len(name) > maxKey {
+		if len(name) > maxNameBytes {
 			t.Fatalf("%d bytes: %q", len(name), name)
 		}
 	})

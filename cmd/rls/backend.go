@@ -92,7 +92,7 @@ func newStoreBackend(process *process, settings *env.Settings, serviceEvents *ev
 	observer := serviceEvents.NewStore(storeOptions.events)
 	store, fallbackOptions := storeOptions.store, storeOptions.fallback
 	fallbackOptions.Primary, fallbackOptions.Shards, fallbackOptions.ShardOf, fallbackOptions.Probe = store, store.Shards(), store.ShardOf, store.Probe
-	fallbackOptions.Secondary, fallbackOptions.Ratio, fallbackOptions.Mode, fallbackOptions.IdleProbe, fallbackOptions.Observer = localCounters, settings.RedisFallbackRatio, mode, idleProbePause, observer
+	fallbackOptions.Secondary, fallbackOptions.Ratio, fallbackOptions.Mode, fallbackOptions.IdleProbePause, fallbackOptions.Observer = localCounters, settings.RedisFallbackRatio, mode, idleProbePause, observer
 	storeWithFallback := fallback.New(fallbackOptions)
 	serviceEvents.Metrics.FallbackStatus(observer.Shards, storeWithFallback.Status)
 	process.start(func(ctx context.Context) { observer.LogProgress(ctx, storeWithFallback.Status) })
@@ -125,7 +125,7 @@ func newStoreBackend(process *process, settings *env.Settings, serviceEvents *ev
 		storeOptions.addLeases(counterBackend, storeWithFallback)
 	}
 	counterBackend.Layer = backend.Scopes{Global: counterBackend.Layer, Instance: backend.Counters{Limiter: localCounters}}
-	counterBackend.prefixResetter = backend.ScopePrefixes{Global: store, Instance: localCounters}
+	counterBackend.prefixResetter = backend.ScopePrefixResetter{Global: store, Instance: localCounters}
 	counterBackend.explain.Layer, counterBackend.explain.FailingSince = counterBackend.Layer, storeWithFallback.FailingSince
 	return counterBackend
 }

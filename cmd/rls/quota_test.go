@@ -17,9 +17,9 @@ func TestQuotaShowsEachEnvoyAndItsShare(t *testing.T) {
 			"  10.0.0.1:4711 asks for 120 and may admit 60: the Envoys ask for more than the limit; until it confirms this share, it may admit 80\n" +
 			"  10.0.0.2:4712 asks for 5.5 and may admit 9: its demand fits into the limit\n" +
 			"  3 Envoys that are not connected to this replica may admit 10\n": {{
-			Counter: "shop|tenant=acme", Limit: 100, OtherEnvoys: 3, OtherGranted: 10, Shares: []quota.Share{
-				{Envoy: "10.0.0.1:4711", Granted: 60, Enforced: 80, Demanded: 120, Reason: "the Envoys ask for more than the limit"},
-				{Envoy: "10.0.0.2:4712", Granted: 9, Enforced: 9, Demanded: 5.5, Reason: "its demand fits into the limit"},
+			Counter: "shop|tenant=acme", Limit: 100, OtherEnvoys: 3, OtherRate: 10, Shares: []quota.Share{
+				{Envoy: "10.0.0.1:4711", GrantedRate: 60, EnforcedRate: 80, DemandedRate: 120, Reason: "the Envoys ask for more than the limit"},
+				{Envoy: "10.0.0.2:4712", GrantedRate: 9, EnforcedRate: 9, DemandedRate: 5.5, Reason: "its demand fits into the limit"},
 			},
 		}},
 		"a: 5 requests a second\n  Redis is down, so this replica divides a part of the limit alone\n": {{Counter: "a", Limit: 5, IsFallback: true}},

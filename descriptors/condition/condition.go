@@ -175,7 +175,7 @@ func Regex(expression string, p *Patterns) (*Condition, error) {
 	if err := p.add(size); err != nil {
 		return nil, err
 	}
-	// A \Q in expression that is not closed would quote the \z. parsed.String() has no \Q.
+	// If expression has a \Q that is not closed, it would quote the \z. syntaxTree.String() has no \Q.
 	wholeRegex, err := regexp.Compile(`\A(?:` + syntaxTree.String() + `)\z`)
 	if err != nil {
 		return nil, err
@@ -183,7 +183,7 @@ func Regex(expression string, p *Patterns) (*Condition, error) {
 	return &Condition{kind: regexKind, wholeRegex: wholeRegex, regexSyntax: syntaxTree, size: size, prefix: prefixOf(syntaxTree), text: "regex(" + shorten(expression) + ")"}, nil
 }
 
-// addresses returns the first address of each network.
+// firstAddresses returns the first address of each network.
 func firstAddresses(networks []string) []string {
 	var texts []string
 	for _, text := range networks {

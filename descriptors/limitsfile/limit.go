@@ -166,7 +166,7 @@ var dependentFields = []struct {
 }
 
 // checkUnlimited checks the other fields of a limit with unlimited: true. An unknown unit is only a warning, because
-// envoyproxy/ratelimit accepts it.
+// envoyproxy/ratelimit accepts such a unit.
 func (d *document) checkUnlimited(pos *place, o *object) {
 	for _, v := range o.values {
 		_, isUnit := limit.ParseUnit(v.Text)

@@ -67,7 +67,7 @@ func (t objectType) String() string {
 	return strings.Join(names, " or ")
 }
 
-// findSchemaField describes a field that objects can have. A field with the value null counts as absent.
+// schemaField describes a field that objects can have. A field with the value null counts as absent.
 type schemaField struct {
 	fields.Field
 	objects     objectType

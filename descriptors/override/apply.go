@@ -17,7 +17,7 @@ import (
 // maxCopies bounds the copies of descriptors for single values. Children count too.
 const maxCopies = 100_000
 
-// outcome is the result of applying one override. Its State has no field and no value.
+// outcome is the result of applying one override. apply sets neither Kind nor Target and Value of the State.
 type outcome struct {
 	State
 	newRuleProblems fields.Problems // the problems that reject a new rule; if the rule exists already, it stays in force

@@ -296,7 +296,7 @@ func (h *handler) resetPrefix(call *call) answer {
 		}
 		return problem(http.StatusServiceUnavailable, "counters not reset, or only in part: %s", err)
 	}
-	answerBody := ResetByPrefix{Prefix: prefix.String(), DryRun: call.isDryRun, UnclearCounters: result.Unclear}
+	answerBody := ResetByPrefix{Prefix: prefix.String(), DryRun: call.isDryRun, UnclearCounters: result.UnclearCounters}
 	counters := "unknown"
 	if result.Counters >= 0 {
 		answerBody.Counters = &result.Counters
@@ -306,8 +306,8 @@ func (h *handler) resetPrefix(call *call) answer {
 	if result.Counters < 0 {
 		notes = append(notes, "this process keeps no names of counters, so their number is unknown")
 	}
-	if result.Unclear > 0 {
-		notes = append(notes, fmt.Sprintf("%d counters have names that are too long to tell whether they have the prefix, so they were not reset; reset these counters one by one, or use a shorter prefix", result.Unclear))
+	if result.UnclearCounters > 0 {
+		notes = append(notes, fmt.Sprintf("%d counters have names that are too long to tell whether they have the prefix, so they were not reset; reset these counters one by one, or use a shorter prefix", result.UnclearCounters))
 	}
 	if !call.isDryRun {
 		answerBody.Published = h.forgetDenials(call)

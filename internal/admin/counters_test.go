@@ -279,7 +279,7 @@ func target(t *testing.T, text string) descriptors.Target {
 // noEvents is an Observer of a fallback without outages.
 type noEvents struct{ fallback.Observer }
 
-func (noEvents) Served(int)                {}
+func (noEvents) HitsServed(int)            {}
 func (noEvents) BlipEnded(fallback.Outage) {}
 
 // splitLayer is a Layer that peeks in another Layer.

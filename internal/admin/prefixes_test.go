@@ -22,7 +22,7 @@ type fakePrefixResetter struct {
 }
 
 func (f *fakePrefixResetter) ResetPrefix(_ context.Context, p backend.KeyPrefix, maxCounters int, dryRun bool) (backend.PrefixReset, error) {
-	r := backend.PrefixReset{Counters: f.counters, Unclear: f.unclear}
+	r := backend.PrefixReset{Counters: f.counters, UnclearCounters: f.unclear}
 	if f.counters > maxCounters {
 		return r, backend.ErrTooManyCounters
 	}

@@ -45,7 +45,7 @@ func (d *division) applyAt(at float64, u Update) string {
 		}
 		text.WriteString(", ")
 	}
-	fmt.Fprintf(&text, "credit %.1f, level %.1f", float64(d.state.credit)/nano, float64(d.state.level)/nano)
+	fmt.Fprintf(&text, "credit %.1f, level %.1f", float64(d.state.credit)/nanosPerToken, float64(d.state.level)/nanosPerToken)
 	return text.String()
 }
 
@@ -294,9 +294,9 @@ func TestExpiryIsThatOfTheFirstHolder(t *testing.T) {
 	}
 }
 
-func (d *division) newTurn(now int64, holders ...Holder) *turn {
+func (d *division) newTransition(now int64, holders ...Holder) *transition {
 	d.state.holders = holders
-	t := &turn{State: &d.state, limit: d.limit, now: now}
+	t := &transition{State: &d.state, limit: d.limit, now: now}
 	for i := range holders {
 		t.members = append(t.members, member{Holder: &holders[i], isOwn: true, hasReported: true})
 	}
@@ -310,7 +310,7 @@ func TestUnconfirmedDecreaseWaitsUnlessTheNextIsLarge(t *testing.T) {
 		"a quarter of the burst":           {100, 375, 400, 100},
 		"more than a quarter of the burst": {100, 374, 374, 74},
 	} {
-		turn := newDivision().newTurn(1000*second, Holder{Rate: 400, Burst: c.burst, MaxRate: 500, MaxBurst: 100})
+		turn := newDivision().newTransition(1000*second, Holder{Rate: 400, Burst: c.burst, MaxRate: 500, MaxBurst: 100})
 		turn.members[0].target = c.target
 		turn.lowerRates()
 		assert.Equal(t, []int64{c.wantRate, c.wantBurst}, []int64{turn.holders[0].Rate, turn.holders[0].Burst}, name)
@@ -318,7 +318,7 @@ func TestUnconfirmedDecreaseWaitsUnlessTheNextIsLarge(t *testing.T) {
 }
 
 func TestTinyRaiseTakesNoRoomFromOthers(t *testing.T) {
-	turn := newDivision().newTurn(1000*second, Holder{ID: 1, Rate: 100, MaxRate: 100}, Holder{ID: 2, Rate: 750, MaxRate: 750})
+	turn := newDivision().newTransition(1000*second, Holder{ID: 1, Rate: 100, MaxRate: 100}, Holder{ID: 2, Rate: 750, MaxRate: 750})
 	turn.members[0].target, turn.members[1].target = 200, 751
 	turn.raiseRates()
 	assert.Equal(t, int64(150), turn.holders[0].Rate)
@@ -332,7 +332,7 @@ func TestLargestDemandGetsTheRemainder(t *testing.T) {
 	for id := range HolderID(6) {
 		holders = append(holders, Holder{ID: id + 2})
 	}
-	turn := d.newTurn(1000*second, holders...)
+	turn := d.newTransition(1000*second, holders...)
 	turn.setTargets(func(*member) bool { return true })
 	assert.Equal(t, int64(14), turn.members[0].target)
 	assert.Equal(t, int64(12), turn.members[1].target)
@@ -340,10 +340,10 @@ func TestLargestDemandGetsTheRemainder(t *testing.T) {
 
 func TestCreditIsWhatNoHolderCanHave(t *testing.T) {
 	d := newDivision()
-	d.state.credit, d.state.level = 10*nano, 150*nano
-	turn := d.newTurn(1000*second, Holder{MaxRate: 100, MaxBurst: 20, ReportedAt: 998 * second})
+	d.state.credit, d.state.level = 10*nanosPerToken, 150*nanosPerToken
+	turn := d.newTransition(1000*second, Holder{MaxRate: 100, MaxBurst: 20, ReportedAt: 998 * second})
 	turn.raiseCredit()
-	assert.Equal(t, int64(150-20-30), d.state.credit/nano, "the bucket, and the rate since the report and for Delay")
+	assert.Equal(t, int64(150-20-30), d.state.credit/nanosPerToken, "the bucket, and the rate since the report and for Delay")
 }
 
 func TestReplicaLearnsConfirmationOfItsLastGrantOnly(t *testing.T) {
@@ -361,8 +361,8 @@ func TestReplicaLearnsConfirmationOfItsLastGrantOnly(t *testing.T) {
 		stored := known
 		stored.MaxRate, stored.MaxBurst = 400, 80
 		c.change(&stored)
-		turn := newDivision().newTurn(1000*second, stored)
-		turn.restore([]Holder{known})
+		turn := newDivision().newTransition(1000*second, stored)
+		turn.restoreOwnHolders([]Holder{known})
 		h := turn.holders[0]
 		assert.Equal(t, []int64{400, 80, c.wantMaxRate, c.wantMaxBurst}, []int64{h.Rate, h.Burst, h.MaxRate, h.MaxBurst}, name)
 	}

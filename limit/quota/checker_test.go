@@ -87,7 +87,7 @@ func (w *checkedWorld) apply(i int, m *mutant) {
 			w.memories[i] = *h
 		}
 	}
-	s.credit, s.level = m.limit.Burst*nano, m.limit.Burst*nano
+	s.credit, s.level = m.limit.Burst*nanosPerToken, m.limit.Burst*nanosPerToken
 	w.state = s
 }
 

@@ -6,8 +6,8 @@
 //   - MaxRate of a holder is the largest rate that the holder may still enforce. If Rate decreases, MaxRate keeps the old
 //     value until a report proves that the holder has received the new rate, or until the last grant has expired. Apply
 //     raises a rate only if the sum of all MaxRate stays within the limit.
-//   - A token that no rate creates comes from credit. The credit grows by the part of the limit that no MaxRate uses. It
-//     pays for the first tokens of a bucket, and for each growth of a bucket. credit + the sum of all MaxBurst ≤ Burst.
+//   - Credit pays for each token that no rate creates: for the first tokens of a bucket, and for each growth of a bucket.
+//     The credit grows by the part of the limit that no MaxRate uses. credit + the sum of all MaxBurst ≤ Burst.
 //
 // So the tokens in all buckets and the credit are at most Burst, and they grow by at most Rate.
 //
@@ -17,8 +17,8 @@
 //     grants, plus the time from a report to the Apply that counts the report. It includes the drift of the clocks.
 //   - A grant expires TTL after its receipt. Without a grant, a holder admits nothing.
 //   - The store keeps its writes. If it has lost all of them, IsFrozen bounds the rates until the old grants have expired.
-//     Nobody knows what a store lost that goes back to an older state; OwnHolders restores the holders of this replica only.
-//   - The limit does not become lower. If it does, the old rates last until the holders have received lower ones.
+//     If the store goes back to an older state, OwnHolders restores only the holders of this replica.
+//   - The limit does not become lower. After a decrease, the old rates last until the holders have received lower rates.
 package quota
 
 import (
@@ -48,7 +48,7 @@ const MaxHolders = 10_000
 // HolderID names a holder. It is random, and new for each stream.
 type HolderID uint64
 
-// Report has the requests of a holder since its last report: the admitted requests and the denied ones.
+// Report has the requests of a holder since its last report, with the denied requests.
 // The replica must not lose a report of an open stream.
 type Report struct {
 	Holder           HolderID
@@ -74,7 +74,8 @@ type Update struct {
 	IsFrozen bool
 }
 
-// Holder is what the state has about a holder. Times are microseconds of the clock of the store. A time of 0 is missing.
+// Holder is what the state has about a holder. Times are microseconds of the clock of the store. 0 means that an event has
+// not happened.
 type Holder struct {
 	ID          HolderID
 	Rate, Burst int64 // the last grant
@@ -92,29 +93,29 @@ type Holder struct {
 	Interval int64
 }
 
-// Demand returns the larger one of the last two demands.
+// Demand returns the larger of the last two demands.
 func (h *Holder) Demand() int64 { return max(h.Demands[0], h.Demands[1]) }
 
 // isReduced reports whether the holder may still enforce more than its last grant.
 func (h *Holder) isReduced() bool { return h.MaxRate > h.Rate || h.MaxBurst > h.Burst }
 
 const (
-	maxTokens = 1<<32 - 1 // the largest rate or burst: Envoy's fields have 32 bits
-	nano      = 1e9       // credit is in billionths of a token
-	second    = 1_000_000
+	maxTokens     = 1<<32 - 1 // the largest rate or burst: Envoy's fields have 32 bits
+	nanosPerToken = 1e9       // credit and level are in billionths of a token
+	second        = 1_000_000
 
-	// minSpan is the shortest time that a report counts for. So one request right after a report is no large demand.
-	minSpan = second
-	// returningSpan is the time that the first report of a returning holder counts for: Envoy's interval of reports.
-	returningSpan = 5 * second
+	// minReportSpan is the shortest time that a report counts for. So one request right after a report is no large demand.
+	minReportSpan = second
+	// firstReportSpan is the time that the first report of a returning holder counts for: Envoy's interval of reports.
+	firstReportSpan = 5 * second
 
 	// smallBurst is a burst that denies few requests that the rate would admit.
 	smallBurst = 10
 
-	// A grant changes only if the change is larger than this part of the grant. For example, 50 means a fiftieth.
-	pushedPart   = 50  // if the holder gets an extra message
-	reportedPart = 200 // if the holder gets an answer anyway
-	reducedPart  = 4   // if the last decrease is not confirmed yet, because each decrease delays the confirmation
+	// A grant changes only if the change is larger than the grant divided by one of these numbers.
+	pushDivisor        = 50  // if the holder gets an extra message
+	answerDivisor      = 200 // if the holder gets an answer anyway
+	unconfirmedDivisor = 4   // if the last decrease is not confirmed yet, because each decrease delays the confirmation
 )
 
 // member is a holder during one Apply.
@@ -127,26 +128,26 @@ type member struct {
 	target      int64 // the rate that the holder should get
 }
 
-// turn is the work of one Apply.
-type turn struct {
+// transition is the change of a State by one Apply.
+type transition struct {
 	*State
 	limit    Limit
 	now      int64
 	isFrozen bool
 	members  []member
-	refused  []Grant // of holders beyond MaxHolders
+	refusals []Grant // the grants of the holders beyond MaxHolders
 }
 
 // Apply counts reports, divides the limit again, and returns the grants that the replica must send after it has stored s.
 // now is the time of the store. If the store refuses s, because it has a newer state, Apply starts again from that state.
 func (s *State) Apply(l *Limit, now int64, u Update) []Grant {
-	t := &turn{State: s, limit: l.bounded(), now: now}
-	t.start(u.IsFrozen)
-	t.restore(u.OwnHolders)
+	t := &transition{State: s, limit: l.withBounds(), now: now}
+	t.prepare(u.IsFrozen)
+	t.restoreOwnHolders(u.OwnHolders)
 	t.isFrozen = u.IsFrozen || now < s.frozenUntil
-	t.grow()
+	t.addNewTokens()
 	t.dropExpired()
-	t.enroll(u)
+	t.addHolders(u)
 	t.countReports(u.Reports)
 	t.raiseCredit()
 	t.setTargets(func(m *member) bool { return !m.isWaiting })
@@ -160,7 +161,7 @@ func (s *State) Apply(l *Limit, now int64, u Update) []Grant {
 	return t.grants()
 }
 
-func (l *Limit) bounded() Limit {
+func (l *Limit) withBounds() Limit {
 	b := *l
 	b.Rate = min(max(l.Rate, 0), maxTokens)
 	b.Burst = min(max(l.Burst, 0), maxTokens)
@@ -168,11 +169,11 @@ func (l *Limit) bounded() Limit {
 	return b
 }
 
-// reserve returns the part of Rate or Burst that stays free until a store has lost its data. New holders then use it.
+// reserve returns the part of Rate or Burst that stays free for new holders until the store has lost its data.
 func (l *Limit) reserve(tokens int64) int64 { return part(tokens, l.Headroom/2) }
 
-// divisible returns the rate that the holders share.
-func (l *Limit) divisible() int64 { return l.Rate - part(l.Rate, l.Headroom) }
+// divisibleRate returns the rate that the holders share.
+func (l *Limit) divisibleRate() int64 { return l.Rate - part(l.Rate, l.Headroom) }
 
 // burstOf returns the burst that belongs to a rate.
 func (l *Limit) burstOf(rate int64) int64 {
@@ -182,13 +183,13 @@ func (l *Limit) burstOf(rate int64) int64 {
 	return max(mulDiv(min(rate, l.Rate), l.Burst, l.Rate), 1)
 }
 
-// start converts the state to the interval of the limit and to a clock that went back, or fills a new state.
-func (t *turn) start(isFrozen bool) {
+// prepare converts the state to the interval of the limit and to a clock that went back, or fills a new state.
+func (t *transition) prepare(isFrozen bool) {
 	s, l := t.State, &t.limit
 	if s.appliedAt == 0 {
 		s.frozenRate = l.reserve(l.Rate)
-		s.credit = (l.Burst - l.reserve(l.Burst)) * nano
-		s.level = l.Burst * nano
+		s.credit = (l.Burst - l.reserve(l.Burst)) * nanosPerToken
+		s.level = l.Burst * nanosPerToken
 		if isFrozen {
 			s.freeze(l, t.now)
 		}
@@ -203,13 +204,13 @@ func (t *turn) start(isFrozen bool) {
 // freeze stops all raises until the grants that s may not know have expired. New holders share the reserve.
 func (s *State) freeze(l *Limit, now int64) {
 	s.frozenUntil = now + l.TTL + l.Delay
-	s.credit = min(s.credit, max(l.reserve(l.Burst), 1)*nano)
+	s.credit = min(s.credit, max(l.reserve(l.Burst), 1)*nanosPerToken)
 	s.level = 0
 }
 
 // convert converts h to the interval of the limit, and rounds rates up. A time after now becomes now, because on each clock,
 // all messages were sent before now.
-func (t *turn) convert(h *Holder) {
+func (t *transition) convert(h *Holder) {
 	if h.Interval != t.limit.Interval {
 		for _, rate := range []*int64{&h.Rate, &h.MaxRate, &h.Demands[0], &h.Demands[1]} {
 			*rate = min(mulDivUp(*rate, t.limit.Interval, max(h.Interval, 1)), maxTokens)
@@ -221,9 +222,9 @@ func (t *turn) convert(h *Holder) {
 	}
 }
 
-// restore puts the holders of this replica into the state as the replica remembers them. The replica knows its last grants.
-// The state may not know them, because the store lost a write, or stored a write whose answer was lost.
-func (t *turn) restore(ownHolders []Holder) {
+// restoreOwnHolders puts the holders of this replica into the state as the replica remembers them. The state may lack the last
+// grants of the replica, because the store lost a write, or stored a write whose answer was lost.
+func (t *transition) restoreOwnHolders(ownHolders []Holder) {
 	isLost := false
 	for _, own := range ownHolders {
 		t.convert(&own)
@@ -248,63 +249,65 @@ func (s *State) find(id HolderID) (int, bool) {
 	return slices.BinarySearchFunc(s.holders, id, func(h Holder, id HolderID) int { return cmp.Compare(h.ID, id) })
 }
 
-func (t *turn) hasExpired(h *Holder) bool { return h.expiry(&t.limit) <= t.now }
+func (t *transition) hasExpired(h *Holder) bool { return h.expiry(&t.limit) <= t.now }
 
-func (s *State) sums() (maxRates, maxBursts int64) {
+func (s *State) sums() (maxRateSum, maxBurstSum int64) {
 	for i := range s.holders {
-		maxRates += s.holders[i].MaxRate
-		maxBursts += s.holders[i].MaxBurst
+		maxRateSum += s.holders[i].MaxRate
+		maxBurstSum += s.holders[i].MaxBurst
 	}
-	return maxRates, maxBursts
+	return maxRateSum, maxBurstSum
 }
 
-// grow adds the tokens that came into being since the last Apply.
-func (t *turn) grow() {
+// addNewTokens adds the tokens of the time since the last Apply to the credit and the level.
+func (t *transition) addNewTokens() {
 	l := &t.limit
 	if elapsed := t.now - t.appliedAt; t.appliedAt > 0 && elapsed > 0 && !t.isFrozen {
-		maxRates, _ := t.sums()
-		t.credit += min(mulDiv(max(l.Rate-maxRates, 0)*nano, elapsed, l.Interval), l.Burst*nano)
-		t.level = min(t.level, l.Burst*nano) + min(mulDiv(l.Rate*nano, elapsed, l.Interval), l.Burst*nano)
+		maxRateSum, _ := t.sums()
+		t.credit += min(mulDiv(max(l.Rate-maxRateSum, 0)*nanosPerToken, elapsed, l.Interval), l.Burst*nanosPerToken)
+		t.level = min(t.level, l.Burst*nanosPerToken) + min(mulDiv(l.Rate*nanosPerToken, elapsed, l.Interval), l.Burst*nanosPerToken)
 	}
-	t.level = min(t.level, l.Burst*nano)
+	t.level = min(t.level, l.Burst*nanosPerToken)
 	if !t.isFrozen {
 		t.frozenRate = l.reserve(l.Rate)
 	}
 }
 
-func (t *turn) dropExpired() {
+func (t *transition) dropExpired() {
 	t.holders = slices.DeleteFunc(t.holders, func(h Holder) bool {
 		hasExpired := t.hasExpired(&h)
 		if hasExpired {
-			t.spend(t.unreported(&h))
+			t.lowerLevel(t.maxUnreportedTokens(&h))
 		}
 		return hasExpired
 	})
 }
 
-// unreported returns the most that a holder may have admitted since its last report and may admit from a full bucket.
-func (t *turn) unreported(h *Holder) int64 {
+// maxUnreportedTokens returns the most tokens that h can have spent since its last report, plus the tokens of a full bucket.
+func (t *transition) maxUnreportedTokens(h *Holder) int64 {
 	return h.MaxBurst + mulDivUp(h.MaxRate, t.now-h.ReportedAt+t.limit.Delay, t.limit.Interval)
 }
 
-func (s *State) spend(tokens int64) { s.level = max(s.level-min(tokens, maxTokens)*nano, 0) }
+func (s *State) lowerLevel(tokens int64) {
+	s.level = max(s.level-min(tokens, maxTokens)*nanosPerToken, 0)
+}
 
-// raiseCredit raises the credit to the tokens that are provably in no bucket: the level, less the most that the holders may
-// have admitted since their reports. So if a holder gave its burst back, or has expired, other holders can get the burst.
-func (t *turn) raiseCredit() {
+// raiseCredit raises the credit to the tokens that are provably in no bucket: the level minus the maxUnreportedTokens of all
+// holders. So if a holder gave its burst back, or has expired, other holders can get the burst.
+func (t *transition) raiseCredit() {
 	if t.isFrozen {
 		return
 	}
-	l, free := &t.limit, t.level
+	l, freeTokens := &t.limit, t.level
 	for i := range t.holders {
-		free = max(free-min(t.unreported(&t.holders[i]), maxTokens)*nano, 0)
+		freeTokens = max(freeTokens-min(t.maxUnreportedTokens(&t.holders[i]), maxTokens)*nanosPerToken, 0)
 	}
-	_, maxBursts := t.sums()
-	t.credit = max(min(max(t.credit, free), (l.Burst-l.reserve(l.Burst)-maxBursts)*nano), 0)
+	_, maxBurstSum := t.sums()
+	t.credit = max(min(max(t.credit, freeTokens), (l.Burst-l.reserve(l.Burst)-maxBurstSum)*nanosPerToken), 0)
 }
 
-// enroll adds new holders to the state, and fills members.
-func (t *turn) enroll(u Update) {
+// addHolders adds new holders to the state, and fills members.
+func (t *transition) addHolders(u Update) {
 	isReturningByID := make(map[HolderID]bool, len(u.OwnHolders)+len(u.Reports)) // all holders of this replica
 	for _, own := range u.OwnHolders {
 		isReturningByID[own.ID] = false
@@ -312,7 +315,7 @@ func (t *turn) enroll(u Update) {
 	for _, r := range u.Reports {
 		isReturningByID[r.Holder] = r.IsReturning
 		if i, isFound := t.find(r.Holder); !isFound && len(t.holders) >= MaxHolders {
-			t.refused = append(t.refused, Grant{Holder: r.Holder})
+			t.refusals = append(t.refusals, Grant{Holder: r.Holder})
 		} else if !isFound {
 			h := Holder{ID: r.Holder, JoinedAt: t.now, Interval: t.limit.Interval}
 			t.holders = slices.Insert(t.holders, i, h)
@@ -328,12 +331,12 @@ func (t *turn) enroll(u Update) {
 }
 
 // countReports computes the demands, and confirms decreases.
-func (t *turn) countReports(reports []Report) {
+func (t *transition) countReports(reports []Report) {
 	requests := make(map[HolderID]int64, len(reports))
 	for _, r := range reports {
 		n := min(max(r.Requests, 0), maxTokens)
 		requests[r.Holder] = min(requests[r.Holder]+n, maxTokens)
-		t.spend(n - min(max(r.Denied, 0), n))
+		t.lowerLevel(n - min(max(r.Denied, 0), n))
 	}
 	l := &t.limit
 	equalShare := l.Rate / int64(max(len(t.members), 1))
@@ -344,9 +347,9 @@ func (t *turn) countReports(reports []Report) {
 			continue
 		}
 		m.hasReported = true
-		span, minDemand := max(t.now-m.ReportedAt, minSpan), int64(0)
+		span, minDemand := max(t.now-m.ReportedAt, minReportSpan), int64(0)
 		if m.ReportedAt == 0 {
-			span, minDemand = returningSpan, part(l.Rate, l.Headroom)
+			span, minDemand = firstReportSpan, part(l.Rate, l.Headroom)
 			if !m.isWaiting {
 				n = 0 // the report covers no span
 			}
@@ -362,7 +365,7 @@ func (t *turn) countReports(reports []Report) {
 
 // setTargets divides the limit between the members that take part. Members with a small demand get their demand, and the
 // others get equal parts of the rest. If all get their demand, the rest of the limit is divided equally.
-func (t *turn) setTargets(takesPart func(*member) bool) {
+func (t *transition) setTargets(takesPart func(*member) bool) {
 	l := &t.limit
 	var sorted []*member
 	for i := range t.members {
@@ -370,7 +373,7 @@ func (t *turn) setTargets(takesPart func(*member) bool) {
 			sorted = append(sorted, m)
 		}
 	}
-	n, rest := int64(len(sorted)), l.divisible()
+	n, rest := int64(len(sorted)), l.divisibleRate()
 	minDemand := min(max(part(l.Rate, l.MinShare)/max(n, 1), 1), rest/max(n, 1))
 	demandOf := func(m *member) int64 { return max(m.Demand(), minDemand) }
 	slices.SortFunc(sorted, func(a, b *member) int {
@@ -387,15 +390,15 @@ func (t *turn) setTargets(takesPart func(*member) bool) {
 	}
 }
 
-// isWorthIt reports whether the change of a grant is large enough for a message.
-func (m *member) isWorthIt(change, of int64) bool {
+// isWorthMessage reports whether the change of a rate or a burst is large enough for a message.
+func (m *member) isWorthMessage(change, oldValue int64) bool {
 	if m.hasReported {
-		return change > of/reportedPart
+		return change > oldValue/answerDivisor
 	}
-	return change > of/pushedPart+1
+	return change > oldValue/pushDivisor+1
 }
 
-func (t *turn) lowerRates() {
+func (t *transition) lowerRates() {
 	for i := range t.members {
 		m := &t.members[i]
 		if !m.isOwn {
@@ -403,18 +406,18 @@ func (t *turn) lowerRates() {
 		}
 		rate := min(m.Rate, m.target)
 		burst := min(m.Burst, t.limit.burstOf(rate))
-		isLarge := m.Rate-rate > m.Rate/reducedPart || m.Burst-burst > m.Burst/reducedPart
+		isLarge := m.Rate-rate > m.Rate/unconfirmedDivisor || m.Burst-burst > m.Burst/unconfirmedDivisor
 		switch {
 		case m.isReduced() && !isLarge:
-		case m.isWorthIt(m.Rate-rate, m.Rate):
+		case m.isWorthMessage(m.Rate-rate, m.Rate):
 			t.lower(m, rate, burst)
-		case m.isWorthIt(m.Burst-burst, m.Burst):
+		case m.isWorthMessage(m.Burst-burst, m.Burst):
 			t.lower(m, m.Rate, burst)
 		}
 	}
 }
 
-func (t *turn) lower(m *member, rate, burst int64) {
+func (t *transition) lower(m *member, rate, burst int64) {
 	if burst == 0 {
 		rate = 0
 	}
@@ -423,23 +426,23 @@ func (t *turn) lower(m *member, rate, burst int64) {
 
 // payRenewals pays for full buckets of holders whose last grant may expire before the next grant arrives. After such a pause,
 // Envoy starts with a full bucket.
-func (t *turn) payRenewals() {
+func (t *transition) payRenewals() {
 	for i := range t.members {
 		m := &t.members[i]
 		mayHaveExpired := m.SentAt > 0 && t.now+t.limit.Delay > m.SentAt+t.limit.TTL
 		if !m.isOwn || !mayHaveExpired || m.Burst == 0 || !m.hasReported && !m.isChanged {
 			continue
 		}
-		if paid := min(t.credit/nano, m.Burst); paid < m.Burst {
-			t.lower(m, m.Rate, paid)
+		if paidBurst := min(t.credit/nanosPerToken, m.Burst); paidBurst < m.Burst {
+			t.lower(m, m.Rate, paidBurst)
 		}
-		t.credit -= m.Burst * nano
-		t.spend(m.Burst)
+		t.credit -= m.Burst * nanosPerToken
+		t.lowerLevel(m.Burst)
 	}
 }
 
-// admitNewcomers gives first rates to holders that have none.
-func (t *turn) admitNewcomers() {
+// admitNewcomers gives rates to the holders without a rate.
+func (t *transition) admitNewcomers() {
 	l := &t.limit
 	var newcomers []*member
 	for i := range t.members {
@@ -447,27 +450,27 @@ func (t *turn) admitNewcomers() {
 			newcomers = append(newcomers, m)
 		}
 	}
-	maxRates, _ := t.sums()
-	free := max(l.divisible()-maxRates, 0)
-	reserved := max(l.Rate-l.reserve(l.Rate)-maxRates-free, 0)
-	pool := free + (reserved+3)/4 // the rest of the reserve is for newcomers that come next
+	maxRateSum, _ := t.sums()
+	freeRate := max(l.divisibleRate()-maxRateSum, 0)
+	reservedRate := max(l.Rate-l.reserve(l.Rate)-maxRateSum-freeRate, 0)
+	poolRate := freeRate + (reservedRate+3)/4 // the rest of reservedRate is for later newcomers
 	if t.isFrozen {
-		pool = max(min((t.frozenRate+3)/4, l.Rate-maxRates), 0)
+		poolRate = max(min((t.frozenRate+3)/4, l.Rate-maxRateSum), 0)
 	}
 	for i, m := range newcomers {
-		others := int64(len(newcomers) - i)
-		rate := min(m.target, (pool+others-1)/others)
+		newcomersLeft := int64(len(newcomers) - i)
+		rate := min(m.target, (poolRate+newcomersLeft-1)/newcomersLeft)
 		if m.isWaiting {
-			rate = min(m.target, pool)
+			rate = min(m.target, poolRate)
 		}
-		burst := min(l.burstOf(rate), (t.credit/nano/4+others)/others, t.credit/nano)
+		burst := min(l.burstOf(rate), (t.credit/nanosPerToken/4+newcomersLeft)/newcomersLeft, t.credit/nanosPerToken)
 		if burst == 0 || m.isWaiting && rate < m.target/2 {
 			continue
 		}
 		m.isWaiting = false
 		m.Rate, m.MaxRate, m.Burst, m.MaxBurst, m.isChanged = rate, rate, burst, max(m.MaxBurst, burst), true
-		t.credit -= burst * nano
-		pool -= rate
+		t.credit -= burst * nanosPerToken
+		poolRate -= rate
 		if t.isFrozen {
 			t.frozenRate -= rate
 		}
@@ -475,29 +478,29 @@ func (t *turn) admitNewcomers() {
 }
 
 // raiseRates raises rates as far as the limit has room. If the room is too small, each holder gets a part.
-func (t *turn) raiseRates() {
+func (t *transition) raiseRates() {
 	if t.isFrozen {
 		return
 	}
 	var membersToRaise []*member
-	var missingRate int64
+	var missingRateSum int64
 	for i := range t.members {
 		m := &t.members[i]
-		if m.isOwn && m.Rate > 0 && m.isWorthIt(m.target-m.Rate, m.Rate) {
+		if m.isOwn && m.Rate > 0 && m.isWorthMessage(m.target-m.Rate, m.Rate) {
 			membersToRaise = append(membersToRaise, m)
-			missingRate += max(m.target-m.MaxRate, 0)
+			missingRateSum += max(m.target-m.MaxRate, 0)
 		}
 	}
-	maxRates, _ := t.sums()
-	room := max(t.limit.divisible()-maxRates, 0)
+	maxRateSum, _ := t.sums()
+	room := max(t.limit.divisibleRate()-maxRateSum, 0)
 	for _, m := range membersToRaise {
-		want := max(m.target-m.MaxRate, 0)
-		extra := want
-		if missingRate > room {
-			extra = mulDiv(want, room, missingRate)
+		missingRate := max(m.target-m.MaxRate, 0)
+		extra := missingRate
+		if missingRateSum > room {
+			extra = mulDiv(missingRate, room, missingRateSum)
 		}
-		missingRate -= want
-		if rate := min(m.target, m.MaxRate+extra); m.isWorthIt(rate-m.Rate, m.Rate) {
+		missingRateSum -= missingRate
+		if rate := min(m.target, m.MaxRate+extra); m.isWorthMessage(rate-m.Rate, m.Rate) {
 			m.Rate, m.MaxRate, m.isChanged = rate, max(m.MaxRate, rate), true
 			room -= extra
 		}
@@ -506,39 +509,39 @@ func (t *turn) raiseRates() {
 
 // raiseBursts lets bursts grow with the rates, as far as the credit pays. Small bursts grow first. The others leave most of
 // the credit to newcomers.
-func (t *turn) raiseBursts() {
+func (t *transition) raiseBursts() {
 	if t.isFrozen {
 		return
 	}
 	var membersToRaise []*member
 	for i := range t.members {
 		m := &t.members[i]
-		if m.isOwn && m.Rate > 0 && (m.hasReported || m.isChanged) && m.isWorthIt(t.limit.burstOf(m.Rate)-m.Burst, m.Burst) {
+		if m.isOwn && m.Rate > 0 && (m.hasReported || m.isChanged) && m.isWorthMessage(t.limit.burstOf(m.Rate)-m.Burst, m.Burst) {
 			membersToRaise = append(membersToRaise, m)
 		}
 	}
 	for i, m := range membersToRaise {
-		t.raiseBurst(m, min(smallBurst-m.Burst, (t.credit/nano-1)/int64(len(membersToRaise)-i)))
+		t.raiseBurst(m, min(smallBurst-m.Burst, (t.credit/nanosPerToken-1)/int64(len(membersToRaise)-i)))
 	}
 	for i, m := range membersToRaise {
-		t.raiseBurst(m, t.credit/nano/4/int64(len(membersToRaise)-i))
+		t.raiseBurst(m, t.credit/nanosPerToken/4/int64(len(membersToRaise)-i))
 	}
 }
 
-func (t *turn) raiseBurst(m *member, affordable int64) {
-	growth := min(t.limit.burstOf(m.Rate)-m.Burst, affordable)
+func (t *transition) raiseBurst(m *member, maxGrowth int64) {
+	growth := min(t.limit.burstOf(m.Rate)-m.Burst, maxGrowth)
 	if growth <= 0 {
 		return
 	}
 	maxBurst := max(m.MaxBurst, m.Burst+growth)
-	t.spend(growth - (maxBurst - m.MaxBurst))
-	t.credit -= growth * nano
+	t.lowerLevel(growth - (maxBurst - m.MaxBurst))
+	t.credit -= growth * nanosPerToken
 	m.Burst, m.MaxBurst, m.isChanged = m.Burst+growth, maxBurst, true
 }
 
-// grants returns a grant for each holder that reported, or whose grant changed, or that was refused.
-func (t *turn) grants() []Grant {
-	grants := t.refused
+// grants returns the refusals, and a grant for each holder that has reported or whose grant has changed.
+func (t *transition) grants() []Grant {
+	grants := t.refusals
 	for i := range t.members {
 		m := &t.members[i]
 		if m.isChanged || m.hasReported && !m.isWaiting {

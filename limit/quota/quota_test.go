@@ -100,7 +100,7 @@ func TestStateKeepsSumsWithinLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := perMinute(rapid.Int64Range(0, math.MaxInt64).Draw(t, "rate"), rapid.Int64Range(0, math.MaxInt64).Draw(t, "burst"))
 		l.MinShare, l.Headroom = rapid.Float64Range(-1, 2).Draw(t, "min share"), rapid.Float64Range(-1, 2).Draw(t, "headroom")
-		bounded := l.bounded()
+		bounded := l.withBounds()
 		s, now := &State{}, int64(1000*second)
 		known := map[HolderID]Holder{}
 		for range rapid.IntRange(1, 30).Draw(t, "updates") {

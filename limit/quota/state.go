@@ -14,7 +14,7 @@ type State struct {
 	// level is the fill of an imaginary bucket with the Rate and the Burst of the limit, in billionths of a token. Each report
 	// takes its admitted requests out of this bucket.
 	level int64
-	// frozenUntil is the time until which no rate is raised, and frozenRate is what new holders may take until then.
+	// Until the time frozenUntil, no rate is raised, and new holders together may take frozenRate.
 	frozenUntil, frozenRate int64
 	holders                 []Holder // sorted by ID
 }
@@ -25,13 +25,13 @@ func (s *State) Holders() []Holder { return slices.Clone(s.holders) }
 // Expiry returns the time at which the first holder expires, or 0 without holders. If nobody reports, the replicas should
 // call Apply at that time, so that the rate of the holder goes to the others.
 func (s *State) Expiry(l *Limit) int64 {
-	first := int64(0)
+	firstExpiry := int64(0)
 	for i := range s.holders {
-		if at := s.holders[i].expiry(l); first == 0 || at < first {
-			first = at
+		if expiry := s.holders[i].expiry(l); firstExpiry == 0 || expiry < firstExpiry {
+			firstExpiry = expiry
 		}
 	}
-	return first
+	return firstExpiry
 }
 
 func (h *Holder) expiry(l *Limit) int64 { return max(h.SentAt, h.ReportedAt) + l.TTL + l.Delay }
@@ -61,7 +61,7 @@ func (s *State) Append(b []byte) []byte {
 	return b
 }
 
-// age encodes a time as the microseconds from it to s.appliedAt, plus 1. So 0 can mean that there is no time.
+// age encodes a time as the microseconds from the time to s.appliedAt, plus 1. So 0 can mean that there is no time.
 func (s *State) age(time int64) int64 {
 	if time == 0 {
 		return 0
@@ -78,7 +78,7 @@ func Decode(b []byte) (*State, error) {
 	}
 	r := reader{b[1:], b[0] == layout}
 	s.appliedAt, s.interval = r.number(1<<60), r.number(1<<60)
-	s.credit, s.level = r.number(maxTokens*nano), r.number(maxTokens*nano)
+	s.credit, s.level = r.number(maxTokens*nanosPerToken), r.number(maxTokens*nanosPerToken)
 	s.frozenUntil, s.frozenRate = s.appliedAt+r.number(1<<60), r.number(maxTokens)
 	count := r.number(int64(len(r.rest)) / 18) // the shortest holder has 18 bytes
 	s.holders = make([]Holder, count)

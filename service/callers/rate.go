@@ -24,8 +24,8 @@ type RateBound struct {
 
 // These constants bound the memory of a RateBound to about a megabyte.
 const (
-	callerStripes    = 64
-	maxStripeCallers = 64
+	callerStripes       = 64
+	maxCallersPerStripe = 64
 )
 
 // callerStripe has the callers with some of the hashes.
@@ -62,7 +62,7 @@ func (b *RateBound) limiterOf(caller uint64, now time.Time) *rate.Limiter {
 	defer stripe.mu.Unlock()
 	limiter := stripe.limiters[caller]
 	if limiter == nil {
-		if len(stripe.limiters) >= maxStripeCallers {
+		if len(stripe.limiters) >= maxCallersPerStripe {
 			stripe.removeCallers(now)
 		}
 		limiter = rate.NewLimiter(rate.Limit(b.maxCallsPerSecond), b.maxCallsPerSecond)
@@ -81,7 +81,7 @@ func (s *callerStripe) removeCallers(now time.Time) {
 			delete(s.limiters, caller)
 		}
 	}
-	if len(s.limiters) >= maxStripeCallers {
+	if len(s.limiters) >= maxCallersPerStripe {
 		delete(s.limiters, busyCaller)
 	}
 }

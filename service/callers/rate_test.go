@@ -49,8 +49,8 @@ func TestManyCallersUseBoundedMemory(t *testing.T) {
 	for i := range 6_000 {
 		require.NoError(t, b.Admit(callContext("10.0.0.1", nil, fmt.Sprint("caller-", i)), rateStart))
 	}
-	assert.LessOrEqual(t, callers(), callerStripes*maxStripeCallers)
-	assert.Greater(t, callers(), callerStripes*maxStripeCallers/2)
+	assert.LessOrEqual(t, callers(), callerStripes*maxCallersPerStripe)
+	assert.Greater(t, callers(), callerStripes*maxCallersPerStripe/2)
 
 	hog := func(i int) error {
 		return b.Admit(callContext("10.0.0.1", nil, fmt.Sprint("hog-", i)), rateStart.Add(time.Minute))

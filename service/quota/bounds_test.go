@@ -77,15 +77,15 @@ func TestOneAddressLeavesHalfOfTheMemoryToOthers(t *testing.T) {
 		assert.LessOrEqual(t, s.memory, int64(maxMemory*100/2))
 		assert.Greater(t, s.memory, int64(maxMemory*100/2*9/10))
 		stats := s.Stats()
-		assert.Positive(t, stats.Ignored)
-		assert.EqualValues(t, refused, stats.Blocked)
+		assert.Positive(t, stats.IgnoredReports)
+		assert.EqualValues(t, refused, stats.BlockedStreams)
 
 		other, closeOther, _ := openFrom(t, s, "10.0.0.2")
 		other.reports <- tenants("other", 100)
 		synctest.Wait()
 		after := s.Stats()
 		assert.Equal(t, stats.Buckets+100, after.Buckets, "another address gets all its buckets")
-		assert.Equal(t, stats.Ignored, after.Ignored)
+		assert.Equal(t, stats.IgnoredReports, after.IgnoredReports)
 
 		closeOther()
 		for _, closeStream := range closeStreams {
@@ -126,7 +126,7 @@ func TestStreamsThatCloseQuicklyLeavePlacesToOthers(t *testing.T) {
 		c := s.clients["10.0.0.1"]
 		assert.EqualValues(t, departureMemory*len(s.departures), c.memory)
 		assert.InDelta(t, division.MaxHolders/2, c.holders[s.groups["shop|tenant=acme"].hash], 100)
-		assert.Positive(t, s.Stats().Ignored)
+		assert.Positive(t, s.Stats().IgnoredReports)
 		assert.Contains(t, log.String(), "limit shop > tenant: got too many Envoys, want at most 10000, and half of the free places for one address")
 
 		refused, closeRefused, _ := openFrom(t, s, "10.0.0.1")
@@ -138,7 +138,7 @@ func TestStreamsThatCloseQuicklyLeavePlacesToOthers(t *testing.T) {
 			p.reports <- acme()
 			time.Sleep(tickInterval)
 			synctest.Wait()
-			assert.True(t, bucketOf(s, ip).isAnswered, ip)
+			assert.True(t, bucketOf(s, ip).hasShare, ip)
 			closeStream()
 		}
 		old.reports <- acme()
@@ -148,7 +148,7 @@ func TestStreamsThatCloseQuicklyLeavePlacesToOthers(t *testing.T) {
 		refused.reports <- acme()
 		time.Sleep(tickInterval)
 		synctest.Wait()
-		assert.True(t, bucketOf(s, "10.0.0.1").isAnswered)
+		assert.True(t, bucketOf(s, "10.0.0.1").hasShare)
 		closeRefused()
 		closeOld()
 		time.Sleep(waitForOthers)
@@ -192,7 +192,7 @@ func TestBucketWithoutAPlaceInTheStateIsDenied(t *testing.T) {
 		p, closeStream, _ := open(t, s)
 		p.reports <- usage(map[string]string{"tenant": "acme"}, 1)
 		assert.Contains(t, answer(t, p), "DENY_ALL")
-		assert.EqualValues(t, 1, s.Stats().Ignored)
+		assert.EqualValues(t, 1, s.Stats().IgnoredReports)
 		closeStream()
 	})
 }
@@ -202,7 +202,7 @@ func TestAbandonedBucketsFreeTheirMemory(t *testing.T) {
 		s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
 		p, closeStream, _ := openFrom(t, s, "10.0.0.1")
 		p.reports <- tenants("a", 50)
-		time.Sleep(idleTime + 4*idleInterval)
+		time.Sleep(idleTime + 4*idleSearchInterval)
 		synctest.Wait()
 		assert.EqualValues(t, streamMemory, s.memory)
 		closeStream()

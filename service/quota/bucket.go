@@ -20,24 +20,24 @@ type bucket struct {
 	stream *stream
 	key    bucketKey
 
-	group  *group            // nil if the same answer holds for all Envoys
-	holder division.HolderID // names the bucket in its group
-	rule   rule              // the answer without a group
+	group       *group            // nil if the bucket gets a fixedAnswer
+	holder      division.HolderID // names the bucket in its group
+	fixedAnswer fixedAnswer       // the last answer without a group
 
-	// requests and denied count since the last report that was passed to the group. Requests include the denied ones.
+	// requests and denied count since the last report that was passed to the group. requests includes denied.
 	requests, denied int64
 	reportedAt       time.Time // the last report
 	hasReport        bool      // the next update of the group counts the report
 	isReturning      bool      // the Envoy had another stream before
-	isAnswered       bool      // the bucket has got a share in this group
+	hasShare         bool      // the bucket has got a share in this group
 	usedAt           time.Time // the last report with a request
 }
 
-// rule is an answer that needs no division.
-type rule uint8
+// fixedAnswer is an answer that needs no division.
+type fixedAnswer uint8
 
 const (
-	noAnswer rule = iota // no limits are loaded
+	noAnswer fixedAnswer = iota // no limits are loaded, or the bucket has a group
 	allowAll
 	denyAll
 )
@@ -48,14 +48,14 @@ const (
 	maxRequests = math.MaxUint32
 )
 
-// blanketTTL is the time to live of answers without a share.
-const blanketTTL = 15 * time.Second
+// fixedAnswerTTL is the time to live of answers without a share.
+const fixedAnswerTTL = 15 * time.Second
 
 // newStreamTime is the longest time that the first report of a bucket covers in a new Envoy. A longer time means that the
 // Envoy had another stream before.
 const newStreamTime = time.Second
 
-// bucketOf returns the bucket with this id. It adds new buckets. reason says why there is none.
+// bucketOf returns the bucket with this id, and adds the bucket if it is new. If b is nil, reason says why.
 func (s *Service) bucketOf(st *stream, id *rlqsv3.BucketId, now time.Time) (b *bucket, reason string) {
 	entries := id.GetBucket()
 	if len(entries) == 0 {
@@ -106,17 +106,17 @@ func (s *Service) evaluate(b *bucket) {
 		if b.group != nil {
 			s.leaveGroup(b)
 		}
-		if b.rule != answer {
-			b.rule = answer
-			b.sendRule()
+		if b.fixedAnswer != answer {
+			b.fixedAnswer = answer
+			b.sendFixedAnswer()
 		}
 		return
 	}
-	b.rule = noAnswer
+	b.fixedAnswer = noAnswer
 	if b.group == nil || b.group.key != key {
 		s.leaveGroup(b)
 		if !s.joinGroup(b, key) {
-			b.rule = denyAll
+			b.fixedAnswer = denyAll
 			s.refuse(b, foundRule.Path)
 			return
 		}
@@ -126,7 +126,7 @@ func (s *Service) evaluate(b *bucket) {
 }
 
 // match returns the rule whose limit b shares, and the name of its counter. Without such a rule, it returns the answer.
-func (s *Service) match(b *bucket) (_ *descriptors.Rule, key string, _ rule) {
+func (s *Service) match(b *bucket) (_ *descriptors.Rule, key string, answer fixedAnswer) {
 	if s.config == nil {
 		return nil, "", noAnswer
 	}
@@ -154,29 +154,29 @@ func (s *Service) match(b *bucket) (_ *descriptors.Rule, key string, _ rule) {
 	return foundRule, string(name), noAnswer
 }
 
-// sendRule sends the answer without a share.
-func (b *bucket) sendRule() {
+// sendFixedAnswer sends the answer without a share.
+func (b *bucket) sendFixedAnswer() {
 	b.requests, b.denied, b.hasReport = 0, 0, false
-	b.sendBlanket(b.rule, blanketTTL)
+	b.sendBlanketRule(b.fixedAnswer, fixedAnswerTTL)
 }
 
-func (b *bucket) sendBlanket(r rule, ttl time.Duration) {
-	if r == noAnswer {
+func (b *bucket) sendBlanketRule(answer fixedAnswer, ttl time.Duration) {
+	if answer == noAnswer {
 		return
 	}
-	blanket := typev3.RateLimitStrategy_ALLOW_ALL
-	if r == denyAll {
-		blanket = typev3.RateLimitStrategy_DENY_ALL
+	rule := typev3.RateLimitStrategy_ALLOW_ALL
+	if answer == denyAll {
+		rule = typev3.RateLimitStrategy_DENY_ALL
 	}
-	b.assign(&typev3.RateLimitStrategy{Strategy: &typev3.RateLimitStrategy_BlanketRule_{BlanketRule: blanket}}, ttl)
+	b.assign(&typev3.RateLimitStrategy{Strategy: &typev3.RateLimitStrategy_BlanketRule_{BlanketRule: rule}}, ttl)
 }
 
 // sendGrant sends a share. Without a rate, the share denies all.
 func (b *bucket) sendGrant(g division.Grant, l *division.Limit) {
-	b.isAnswered = true
+	b.hasShare = true
 	ttl := time.Duration(l.TTL) * time.Microsecond
 	if g.Rate == 0 || g.Burst == 0 {
-		b.sendBlanket(denyAll, ttl)
+		b.sendBlanketRule(denyAll, ttl)
 		return
 	}
 	b.assign(&typev3.RateLimitStrategy{Strategy: &typev3.RateLimitStrategy_TokenBucket{TokenBucket: &typev3.TokenBucket{
@@ -195,10 +195,10 @@ func (b *bucket) assign(strategy *typev3.RateLimitStrategy, ttl time.Duration) {
 
 // abandonIdleBuckets tells Envoys to forget the buckets that had no request for idleTime.
 func (s *Service) abandonIdleBuckets(now time.Time) {
-	if now.Before(s.nextIdle) {
+	if now.Before(s.nextIdleSearch) {
 		return
 	}
-	s.nextIdle = now.Add(idleInterval)
+	s.nextIdleSearch = now.Add(idleSearchInterval)
 	for st := range s.streams {
 		for key, b := range st.buckets {
 			if now.Sub(b.usedAt) > idleTime {
@@ -212,5 +212,5 @@ func (s *Service) abandonIdleBuckets(now time.Time) {
 	}
 }
 
-// newHolder returns a random name.
+// newHolder returns a random HolderID.
 func newHolder() division.HolderID { return division.HolderID(rand.Uint64()) }

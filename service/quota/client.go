@@ -34,8 +34,8 @@ const (
 	maxMemory       = 64 << 10
 )
 
-// join returns the client with this address for one more stream, or nil if the client uses too much memory.
-func (s *Service) join(ip string) *client {
+// clientOf returns the client for a new stream of this address, or nil if the client uses too much memory.
+func (s *Service) clientOf(ip string) *client {
 	c := cmp.Or(s.clients[ip], &client{ip: ip, holders: map[uint64]int{}})
 	if !s.takeMemory(c, streamMemory) {
 		return nil
@@ -44,8 +44,8 @@ func (s *Service) join(ip string) *client {
 	return c
 }
 
-// takeMemory counts bytes for c. It returns false if c would use more than what is free for others. So the first client can
-// use half of the memory, and the second one half of the rest.
+// takeMemory counts bytes for c. It returns false if c would then use more memory than is free. So the first client can use
+// half of the memory, and the second client can use half of the rest.
 func (s *Service) takeMemory(c *client, bytes int64) bool {
 	free := maxMemory*int64(s.options.MaxBuckets) - s.memory - bytes
 	if c.memory+bytes > free {
@@ -80,9 +80,9 @@ func (s *Service) forgetDepartures(now time.Time) {
 
 // refuse denies the requests of b, because the limit with this path has too many holders.
 func (s *Service) refuse(b *bucket, path string) {
-	s.counts.Ignored++
+	s.counts.IgnoredReports++
 	s.logIgnored(b.stream, fmt.Sprintf("limit %s: got too many Envoys, want at most %d, and half of the free places for one address", path, division.MaxHolders))
-	b.sendBlanket(denyAll, blanketTTL)
+	b.sendBlanketRule(denyAll, fixedAnswerTTL)
 }
 
 func (b *bucket) memoryBytes() int64 { return bucketMemory + idCopies*int64(b.key.bytes()) }

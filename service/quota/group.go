@@ -12,36 +12,37 @@ import (
 
 // group has the buckets of this replica that share a counter.
 type group struct {
-	key     string
-	hash    uint64 // the hash of key
-	path    string // the path of the rule
-	limit   division.Limit
-	failure limit.FailureMode
-	ratio   float64 // the part of the limit that this replica divides while the store fails
-	buckets map[division.HolderID]*bucket
-	isDue   bool
-	turn    int64 // due groups with smaller turns are updated first; 0 before the first report
+	key         string
+	hash        uint64 // the hash of key
+	path        string // the path of the rule
+	limit       division.Limit
+	failureMode limit.FailureMode
+	ratio       float64 // the part of the limit that this replica divides while the store fails
+	buckets     map[division.HolderID]*bucket
+	isDue       bool
+	turn        int64 // due groups with smaller turns are updated first; 0 before the first report
 
 	ownHolders []division.Holder // the holders of this replica, with their last grants
-	// otherHolders is the number of all other holders. Together they may admit otherGranted requests a second.
+	// otherHolders is the number of all other holders. Together they may admit otherRate requests a second.
 	otherHolders int
-	otherGranted float64
+	otherRate    float64
 
 	updatedAt time.Time // the last successful update
 	storeTime int64     // the time of the store at updatedAt, in microseconds
-	expiry    time.Time // the first expiry of a holder, when its share goes to the others; zero if no update must wait for it
+	expiry    time.Time // the first expiry of a holder, at which its share goes to the others; zero without such a holder
 
-	// isFallback says that the store has failed for so long that all grants have expired. fallback is the division of this
-	// replica then.
+	// isFallback says that the store has failed for so long that all grants have expired. This replica then divides a part
+	// of the limit alone, in the state fallback.
 	isFallback bool
 	fallback   *division.State
 }
 
-// joinGroup adds b to the group with this key. It returns false if the client has as many holders there as places are free.
+// joinGroup adds b to the group with this key. It returns false if the client has at least as many holders in the group as
+// places are free.
 func (s *Service) joinGroup(b *bucket, key string) bool {
 	g, c := s.groups[key], b.stream.client
 	if g == nil {
-		g = &group{key: key, hash: maphash.String(s.hashSeed, key), buckets: map[division.HolderID]*bucket{}, updatedAt: s.lastStore}
+		g = &group{key: key, hash: maphash.String(s.hashSeed, key), buckets: map[division.HolderID]*bucket{}, updatedAt: s.lastUpdatedAt}
 		g.storeTime = g.updatedAt.UnixMicro()
 	}
 	if c.holders[g.hash] >= division.MaxHolders-len(g.buckets)-g.otherHolders {
@@ -49,7 +50,7 @@ func (s *Service) joinGroup(b *bucket, key string) bool {
 	}
 	c.holders[g.hash]++
 	s.groups[key] = g
-	b.group, b.holder, b.isAnswered, b.hasReport = g, newHolder(), false, true
+	b.group, b.holder, b.hasShare, b.hasReport = g, newHolder(), false, true
 	b.isReturning = b.isReturning && b.reportedAt.IsZero() // a report with another answer proves that no grant is in force
 	g.buckets[b.holder] = b
 	return true
@@ -61,7 +62,7 @@ func (s *Service) leaveGroup(b *bucket) {
 		return
 	}
 	delete(g.buckets, b.holder)
-	g.otherHolders++ // the store has the holder until its grant has expired; the next update counts again
+	g.otherHolders++ // the store keeps the holder until its grant has expired; the next update counts all holders again
 	b.group = nil
 	s.departures = append(s.departures, departure{b.stream.client, g.hash, time.Now().Add(time.Duration(g.limit.TTL+g.limit.Delay) * time.Microsecond)})
 	s.freeMemory(b.stream.client, -departureMemory)
@@ -73,7 +74,7 @@ func (s *Service) leaveGroup(b *bucket) {
 // setRule takes the numbers of the rule.
 func (g *group) setRule(r *descriptors.Rule) {
 	l := r.Limits[0].Limit
-	g.path, g.failure, g.ratio = r.Path, l.OnBackendFailure, l.FallbackRatio
+	g.path, g.failureMode, g.ratio = r.Path, l.OnBackendFailure, l.FallbackRatio
 	g.limit = limitOf(l, r)
 }
 
@@ -122,7 +123,7 @@ type groupUpdate struct {
 func (g *group) collect(now time.Time) *groupUpdate {
 	u := &groupUpdate{group: g, firstReport: now}
 	for id, b := range g.buckets {
-		if !b.hasReport || b.isAnswered && now.Sub(b.reportedAt) > maxReportAge {
+		if !b.hasReport || b.hasShare && now.Sub(b.reportedAt) > maxReportAge {
 			// A late report does not prove that the Envoy has received the last grant, so the next report has its requests.
 			b.hasReport = false
 			continue
@@ -130,14 +131,14 @@ func (g *group) collect(now time.Time) *groupUpdate {
 		if age := now.Sub(b.reportedAt); age <= maxReportAge && age > now.Sub(u.firstReport) {
 			u.firstReport = b.reportedAt
 		}
-		u.reports = append(u.reports, division.Report{Holder: id, Requests: b.requests, Denied: b.denied, IsReturning: b.isReturning && !b.isAnswered})
+		u.reports = append(u.reports, division.Report{Holder: id, Requests: b.requests, Denied: b.denied, IsReturning: b.isReturning && !b.hasShare})
 		b.requests, b.denied, b.hasReport = 0, 0, false
 	}
 	l, ownHolders := g.limit, g.ownHolders
 	u.Key = []byte(g.key)
-	u.Apply = func(old []byte, created, now int64) ([]byte, time.Duration) {
-		state, err := division.Decode(old)
-		isFrozen := err != nil || now < created+l.TTL+l.Delay
+	u.Apply = func(oldState []byte, intactSince, now int64) ([]byte, time.Duration) {
+		state, err := division.Decode(oldState)
+		isFrozen := err != nil || now < intactSince+l.TTL+l.Delay
 		u.grants = state.Apply(&l, now, division.Update{Reports: u.reports, OwnHolders: ownHolders, IsFrozen: isFrozen})
 		u.holders, u.now, u.expiry = state.Holders(), now, state.Expiry(&l)
 		return state.Append(nil), stateTTL(&l)
@@ -148,15 +149,15 @@ func (g *group) collect(now time.Time) *groupUpdate {
 // stateTTL returns how long a state without changes must be kept: until all grants have expired and the burst is there
 // again.
 func stateTTL(l *division.Limit) time.Duration {
-	fill := float64(l.Burst) / float64(max(l.Rate, 1)) * float64(l.Interval)
-	return time.Duration(l.TTL+l.Delay+minInterval+int64(fill)) * time.Microsecond
+	fillTime := float64(l.Burst) / float64(max(l.Rate, 1)) * float64(l.Interval)
+	return time.Duration(l.TTL+l.Delay+minInterval+int64(fillTime)) * time.Microsecond
 }
 
-// accept takes the result of an update that is stored, and sends the grants.
-func (s *Service) accept(u *groupUpdate, now time.Time) {
+// finishUpdate takes the result of an update that is stored, and sends the grants.
+func (s *Service) finishUpdate(u *groupUpdate, now time.Time) {
 	g := u.group
 	for _, b := range g.buckets {
-		if g.isFallback && !b.isAnswered { // the fallback has answered without a share
+		if g.isFallback && !b.hasShare { // the fallback has answered without a share
 			b.hasReport = true
 			s.markDue(g)
 		}
@@ -171,13 +172,13 @@ func (s *Service) accept(u *groupUpdate, now time.Time) {
 
 // send remembers the holders of this replica and sends the grants.
 func (s *Service) send(g *group, grants []division.Grant, holders []division.Holder, l *division.Limit) {
-	g.ownHolders, g.otherHolders, g.otherGranted = make([]division.Holder, 0, len(g.buckets)), 0, 0
+	g.ownHolders, g.otherHolders, g.otherRate = make([]division.Holder, 0, len(g.buckets)), 0, 0
 	for _, h := range holders {
 		if g.buckets[h.ID] != nil {
 			g.ownHolders = append(g.ownHolders, h)
 		} else {
 			g.otherHolders++
-			g.otherGranted += perSecond(&h, h.MaxRate)
+			g.otherRate += perSecond(&h, h.MaxRate)
 		}
 	}
 	for _, grant := range grants {
@@ -189,9 +190,9 @@ func (s *Service) send(g *group, grants []division.Grant, holders []division.Hol
 	}
 }
 
-// fail gives the reports of an update that was not stored back to their buckets. If all grants have expired, the fallback
+// failUpdate gives the reports of an update that was not stored back to their buckets. If all grants have expired, the fallback
 // begins.
-func (s *Service) fail(u *groupUpdate, now time.Time) {
+func (s *Service) failUpdate(u *groupUpdate, now time.Time) {
 	g := u.group
 	for _, r := range u.reports {
 		if b := g.buckets[r.Holder]; b != nil {
@@ -202,7 +203,7 @@ func (s *Service) fail(u *groupUpdate, now time.Time) {
 	if !g.isFallback && now.Sub(g.updatedAt) > time.Duration(g.limit.TTL+g.limit.Delay)*time.Microsecond {
 		g.isFallback, g.fallback = true, &division.State{}
 		for _, b := range g.buckets {
-			b.isAnswered, b.hasReport = false, true
+			b.hasShare, b.hasReport = false, true
 		}
 		s.fallBack(g, now)
 	}
@@ -210,7 +211,7 @@ func (s *Service) fail(u *groupUpdate, now time.Time) {
 
 // fallBack answers the reports of g without the store: this replica divides a part of the limit among its own buckets.
 func (s *Service) fallBack(g *group, now time.Time) {
-	l, mode, ratio := g.limit, g.failure, g.ratio
+	l, mode, ratio := g.limit, g.failureMode, g.ratio
 	if mode == limit.FailDefault {
 		mode = s.options.FailureMode
 	}
@@ -224,7 +225,7 @@ func (s *Service) fallBack(g *group, now time.Time) {
 			answer = denyAll
 		}
 		for _, r := range u.reports {
-			g.buckets[r.Holder].sendBlanket(answer, time.Duration(l.TTL)*time.Microsecond)
+			g.buckets[r.Holder].sendBlanketRule(answer, time.Duration(l.TTL)*time.Microsecond)
 		}
 		return
 	}

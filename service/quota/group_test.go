@@ -38,7 +38,7 @@ func newTestStream(t *testing.T, change func(*Options)) (*Service, *stream) {
 	}
 	s := New(o)
 	s.followLimits()
-	return s, &stream{client: s.join("10.0.0.1"), domain: "shop", buckets: map[bucketKey]*bucket{}, wake: make(chan struct{}, 1), waitingActions: map[bucketKey]*rlqsv3.RateLimitQuotaResponse_BucketAction{}}
+	return s, &stream{client: s.clientOf("10.0.0.1"), domain: "shop", buckets: map[bucketKey]*bucket{}, wake: make(chan struct{}, 1), waitingActions: map[bucketKey]*rlqsv3.RateLimitQuotaResponse_BucketAction{}}
 }
 
 // newTestGroup returns a group of buckets with the holders 1, 2 and so on. now is the time of its last update.
@@ -160,8 +160,8 @@ func TestOnlyAFirstReportCanBeOfAReturningEnvoy(t *testing.T) {
 
 func TestLateReportOfAHolderWaitsForTheNext(t *testing.T) {
 	now := time.Now()
-	reported := func(age time.Duration, isAnswered bool) *bucket {
-		return &bucket{key: acmeKey, hasReport: true, reportedAt: now.Add(-age), isAnswered: isAnswered, requests: 7, denied: 2}
+	reported := func(age time.Duration, hasShare bool) *bucket {
+		return &bucket{key: acmeKey, hasReport: true, reportedAt: now.Add(-age), hasShare: hasShare, requests: 7, denied: 2}
 	}
 	buckets := []*bucket{reported(maxReportAge, true), reported(maxReportAge+1, true), reported(time.Hour, false), reported(time.Millisecond, true)}
 	u := newTestGroup(now, buckets...).collect(now)
@@ -198,9 +198,9 @@ func TestGroupWithoutHoldersWaitsForNoExpiry(t *testing.T) {
 	s, _ := newTestStream(t, nil)
 	now := time.Now()
 	g := newTestGroup(now)
-	s.accept(&groupUpdate{group: g, now: 1000 * second}, now)
+	s.finishUpdate(&groupUpdate{group: g, now: 1000 * second}, now)
 	assert.Zero(t, g.expiry)
-	s.accept(&groupUpdate{group: g, now: 1000 * second, expiry: 1016 * second}, now)
+	s.finishUpdate(&groupUpdate{group: g, now: 1000 * second, expiry: 1016 * second}, now)
 	assert.Equal(t, now.Add(16*time.Second), g.expiry)
 }
 
@@ -210,7 +210,7 @@ func TestFailedUpdateGivesItsReportsBack(t *testing.T) {
 		updatedAt := time.Now()
 		b := &bucket{stream: st, key: acmeKey, requests: 3, denied: 1}
 		g := newTestGroup(updatedAt, b)
-		s.fail(&groupUpdate{group: g, reports: []division.Report{{Holder: 1, Requests: 5, Denied: 2}}}, updatedAt.Add(age))
+		s.failUpdate(&groupUpdate{group: g, reports: []division.Report{{Holder: 1, Requests: 5, Denied: 2}}}, updatedAt.Add(age))
 		assert.Equal(t, wantFallback, g.isFallback, age)
 		if !wantFallback {
 			assert.Equal(t, []int64{8, 3}, []int64{b.requests, b.denied})
@@ -272,8 +272,8 @@ func TestSharesNameTheAddressOfTheEnvoy(t *testing.T) {
 }
 
 func TestTextOfSharesNamesOtherEnvoysAndUnconfirmedShares(t *testing.T) {
-	c := CounterShares{Counter: "shop|tenant=acme", Limit: 100, OtherEnvoys: 2, OtherGranted: 30, Shares: []Share{
-		{Envoy: "a", Demanded: 80, Granted: 40, Enforced: 60, Reason: "x"}, {Envoy: "b", Demanded: 10, Granted: 10, Enforced: 10, Reason: "y"},
+	c := CounterShares{Counter: "shop|tenant=acme", Limit: 100, OtherEnvoys: 2, OtherRate: 30, Shares: []Share{
+		{Envoy: "a", DemandedRate: 80, GrantedRate: 40, EnforcedRate: 60, Reason: "x"}, {Envoy: "b", DemandedRate: 10, GrantedRate: 10, EnforcedRate: 10, Reason: "y"},
 	}}
 	const text = "shop|tenant=acme: 100 requests a second\n" +
 		"  a asks for 80 and may admit 40: x; until it confirms this share, it may admit 60\n" +

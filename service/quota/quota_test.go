@@ -135,10 +135,10 @@ func TestEnvoysShareOneLimitByDemand(t *testing.T) {
 		assert.InDelta(t, 100, counters[0].Limit, 0)
 		assert.Equal(t, 1, counters[0].OtherEnvoys)
 		require.Len(t, counters[0].Shares, 2)
-		granted := counters[0].OtherGranted
+		granted := counters[0].OtherRate
 		for _, share := range counters[0].Shares {
-			granted += share.Granted
-			if share.Demanded > share.Granted {
+			granted += share.GrantedRate
+			if share.DemandedRate > share.GrantedRate {
 				assert.Equal(t, "the Envoys ask for more than the limit", share.Reason)
 			} else {
 				assert.Equal(t, "its demand fits into the limit", share.Reason)
@@ -179,7 +179,7 @@ func TestShareOfLostEnvoyIsFreeBeforeTheNextReport(t *testing.T) {
 		}
 		granted := func() float64 {
 			for _, share := range s.Shares("acme", 10)[0].Shares {
-				return share.Granted // other is the only Envoy that is left
+				return share.GrantedRate // other is the only Envoy that is left
 			}
 			return 0
 		}
@@ -453,7 +453,7 @@ func TestMalformedAndTooManyBucketsAreIgnored(t *testing.T) {
 		time.Sleep(time.Second)
 		stats := s.Stats()
 		assert.Equal(t, 100, stats.Buckets)
-		assert.Equal(t, uint64(4+1+9_900), stats.Ignored)
+		assert.Equal(t, uint64(4+1+9_900), stats.IgnoredReports)
 		assert.Equal(t, 1, strings.Count(log.String(), "quota report ignored"), "the log has a line a minute")
 		assert.Contains(t, log.String(), "bucket_id: got no entry")
 
@@ -525,7 +525,7 @@ func TestStreamThatNeverReadsIsClosedAndHurtsNobody(t *testing.T) {
 		assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
 		assert.Less(t, time.Since(start), 40*time.Second)
 		assert.Greater(t, time.Since(start), maxSendTime)
-		assert.Equal(t, uint64(1), s.Stats().Blocked)
+		assert.Equal(t, uint64(1), s.Stats().BlockedStreams)
 	})
 }
 

@@ -57,28 +57,28 @@ type Service struct {
 
 	workers sync.WaitGroup // the goroutines of streams
 
-	mu         sync.Mutex          // guards the fields below, and the buckets and groups
-	config     *descriptors.Config // the limits with which all buckets were evaluated
-	streams    map[*stream]bool
-	clients    map[string]*client // the key is the IP address
-	memory     int64              // bytes of all clients
-	departures []departure
-	groups     map[string]*group // the key is the name of the counter
-	due        []*group          // the groups that the next tick updates
-	turn       int64             // the turn of the last group that was updated
-	lastStore  time.Time         // the last successful update of any group
-	nextIdle   time.Time         // the next search for idle buckets
-	counts     Counts
+	mu             sync.Mutex          // guards the fields below, and the buckets and groups
+	config         *descriptors.Config // the limits with which all buckets were evaluated
+	streams        map[*stream]bool
+	clients        map[string]*client // the key is the IP address
+	memory         int64              // bytes of all clients
+	departures     []departure
+	groups         map[string]*group // the key is the name of the counter
+	dueGroups      []*group          // the groups that the next tick updates
+	turn           int64             // the turn of the last group that was updated
+	lastUpdatedAt  time.Time         // the last successful update of any group
+	nextIdleSearch time.Time         // the next search for idle buckets
+	counts         Counts
 }
 
 // Counts are the counts since the start.
 type Counts struct {
-	Updates   uint64        // updates of groups that the store took in time
-	Failures  uint64        // updates that the store did not take in time
-	Conflicts uint64        // updates that started again, because another replica was faster
-	Ignored   uint64        // reports without a valid bucket id, or beyond the bounds of MaxBuckets and MaxHolders
-	Blocked   uint64        // streams that were closed, because they did not read or used too much memory
-	Lateness  time.Duration // the sum of the times from the first report of an update to its answer
+	Updates        uint64        // updates of groups that the store took in time
+	Failures       uint64        // updates that the store did not take in time
+	Conflicts      uint64        // updates that started again, because another replica was faster
+	IgnoredReports uint64        // reports without a valid bucket id, or beyond the bounds of MaxBuckets and MaxHolders
+	BlockedStreams uint64        // streams that were closed, because they did not read or used too much memory
+	Lateness       time.Duration // the sum of the times from the first report of an update to its answer
 }
 
 // The times of the service.
@@ -92,8 +92,8 @@ const (
 	maxUpdateTime = delay / 2
 	maxReportAge  = delay * 3 / 8
 
-	idleTime     = 10 * time.Minute // a bucket without a request for this time is abandoned
-	idleInterval = 10 * time.Second
+	idleTime           = 10 * time.Minute // a bucket without a request for this time is abandoned
+	idleSearchInterval = 10 * time.Second // the time between two searches for idle buckets
 
 	maxGroupsInUpdate = 256
 )
@@ -102,7 +102,7 @@ const (
 func New(o Options) *Service {
 	everyMinute := func() *rate.Limiter { return rate.NewLimiter(rate.Every(time.Minute), 1) }
 	return &Service{
-		options: o, streams: map[*stream]bool{}, clients: map[string]*client{}, groups: map[string]*group{}, lastStore: time.Now(),
+		options: o, streams: map[*stream]bool{}, clients: map[string]*client{}, groups: map[string]*group{}, lastUpdatedAt: time.Now(),
 		hashSeed: maphash.MakeSeed(), failureLog: everyMinute(), ignoredLog: everyMinute(),
 	}
 }
@@ -130,8 +130,8 @@ func (s *Service) tick(ctx context.Context) {
 	s.abandonIdleBuckets(now)
 	s.freeExpiredShares(now)
 	s.forgetDepartures(now)
-	due := s.due
-	s.due = nil
+	due := s.dueGroups
+	s.dueGroups = nil
 	slices.SortStableFunc(due, func(a, b *group) int { return cmp.Compare(a.turn, b.turn) })
 	s.mu.Unlock()
 	hasFailed := false
@@ -141,7 +141,7 @@ func (s *Service) tick(ctx context.Context) {
 		due = due[n:]
 	}
 	s.mu.Lock()
-	s.due = append(due, s.due...)
+	s.dueGroups = append(due, s.dueGroups...)
 	s.mu.Unlock()
 }
 
@@ -213,15 +213,15 @@ func (s *Service) update(ctx context.Context, groups []*group, skipStore bool) (
 			isStored = true
 			s.counts.Updates++
 			s.counts.Lateness += now.Sub(u.firstReport)
-			s.lastStore = now
-			s.accept(u, now)
+			s.lastUpdatedAt = now
+			s.finishUpdate(u, now)
 			continue
 		}
 		s.counts.Failures++
 		if s.failureLog.Allow() {
 			s.options.Log.Warn("quotas not updated; Envoys keep their shares until they expire", "error", err)
 		}
-		s.fail(u, now)
+		s.failUpdate(u, now)
 	}
 	return isStored
 }
@@ -230,6 +230,6 @@ func (s *Service) update(ctx context.Context, groups []*group, skipStore bool) (
 func (s *Service) markDue(g *group) {
 	if !g.isDue {
 		g.isDue = true
-		s.due = append(s.due, g)
+		s.dueGroups = append(s.dueGroups, g)
 	}
 }

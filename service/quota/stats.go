@@ -19,13 +19,13 @@ type Stats struct {
 
 // RuleStats has the sums of the buckets of this replica that share limits of a rule, in requests a second.
 type RuleStats struct {
-	Path     string  `json:"path"`
-	Buckets  int     `json:"buckets"`
-	Granted  float64 `json:"granted"`
-	Demanded float64 `json:"demanded"`
+	Path         string  `json:"path"`
+	Buckets      int     `json:"buckets"`
+	GrantedRate  float64 `json:"granted"`
+	DemandedRate float64 `json:"demanded"`
 }
 
-// Stats returns the Stats. Rules are sorted by Path.
+// Stats describes the service. Rules are sorted by Path.
 func (s *Service) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,8 +45,8 @@ func (s *Service) Stats() Stats {
 		}
 		for i := range g.ownHolders {
 			r.Buckets++
-			r.Granted += perSecond(&g.ownHolders[i], g.ownHolders[i].Rate)
-			r.Demanded += perSecond(&g.ownHolders[i], g.ownHolders[i].Demand())
+			r.GrantedRate += perSecond(&g.ownHolders[i], g.ownHolders[i].Rate)
+			r.DemandedRate += perSecond(&g.ownHolders[i], g.ownHolders[i].Demand())
 		}
 	}
 	for _, r := range rules {
@@ -63,23 +63,23 @@ func perSecond(h *division.Holder, tokens int64) float64 {
 
 // CounterShares says which Envoys share a limit. Rates are requests a second.
 type CounterShares struct {
-	Counter      string  `json:"counter"`
-	Rule         string  `json:"rule"`
-	Limit        float64 `json:"limit"`
-	IsFallback   bool    `json:"is_fallback"`   // this replica divides a part of the limit alone, because the store fails
-	OtherEnvoys  int     `json:"other_envoys"`  // Envoys with streams to other replicas, and Envoys that have left
-	OtherGranted float64 `json:"other_granted"` // what these Envoys may still admit
-	Shares       []Share `json:"shares"`        // of the Envoys with streams to this replica
+	Counter     string  `json:"counter"`
+	Rule        string  `json:"rule"`
+	Limit       float64 `json:"limit"`
+	IsFallback  bool    `json:"is_fallback"`   // this replica divides a part of the limit alone, because the store fails
+	OtherEnvoys int     `json:"other_envoys"`  // Envoys with streams to other replicas, and Envoys that have left
+	OtherRate   float64 `json:"other_granted"` // what these Envoys may still admit
+	Shares      []Share `json:"shares"`        // of the Envoys with streams to this replica
 }
 
 // Share is the part of one Envoy.
 type Share struct {
-	Envoy    string  `json:"envoy"` // its address
-	Granted  float64 `json:"granted"`
-	Enforced float64 `json:"enforced"` // the largest rate that the Envoy may still enforce
-	Demanded float64 `json:"demanded"`
-	Reason   string  `json:"reason"` // why the share is as large as it is
-	Burst    int64   `json:"burst"`
+	Envoy        string  `json:"envoy"` // its address
+	GrantedRate  float64 `json:"granted"`
+	EnforcedRate float64 `json:"enforced"` // the largest rate that the Envoy may still enforce
+	DemandedRate float64 `json:"demanded"`
+	Reason       string  `json:"reason"` // why the share is as large as it is
+	Burst        int64   `json:"burst"`
 }
 
 // Text describes c in several lines.
@@ -90,14 +90,14 @@ func (c *CounterShares) Text() string {
 		b.WriteString("  Redis is down, so this replica divides a part of the limit alone\n")
 	}
 	for _, s := range c.Shares {
-		fmt.Fprintf(&b, "  %s asks for %.4g and may admit %.4g: %s", s.Envoy, s.Demanded, s.Granted, s.Reason)
-		if s.Enforced > s.Granted {
-			fmt.Fprintf(&b, "; until it confirms this share, it may admit %.4g", s.Enforced)
+		fmt.Fprintf(&b, "  %s asks for %.4g and may admit %.4g: %s", s.Envoy, s.DemandedRate, s.GrantedRate, s.Reason)
+		if s.EnforcedRate > s.GrantedRate {
+			fmt.Fprintf(&b, "; until it confirms this share, it may admit %.4g", s.EnforcedRate)
 		}
 		b.WriteString("\n")
 	}
 	if c.OtherEnvoys > 0 {
-		fmt.Fprintf(&b, "  %d Envoys that are not connected to this replica may admit %.4g\n", c.OtherEnvoys, c.OtherGranted)
+		fmt.Fprintf(&b, "  %d Envoys that are not connected to this replica may admit %.4g\n", c.OtherEnvoys, c.OtherRate)
 	}
 	return b.String()
 }
@@ -117,7 +117,8 @@ func (g *group) reasonForShare(h *division.Holder) string {
 	return "it gets more when other Envoys have confirmed smaller shares"
 }
 
-// Shares returns the shares of the limits with counters that contain filter, sorted by counter, and at most limit of them.
+// Shares returns the shares of the first limits, sorted by counter, with a counter that contains filter. limit bounds the
+// result.
 func (s *Service) Shares(filter string, limit int) []CounterShares {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +149,7 @@ func (s *Service) SharesOf(counter string) *CounterShares {
 
 func (g *group) shares() CounterShares {
 	c := CounterShares{
-		Counter: g.key, Rule: g.path, IsFallback: g.isFallback, OtherEnvoys: g.otherHolders, OtherGranted: g.otherGranted,
+		Counter: g.key, Rule: g.path, IsFallback: g.isFallback, OtherEnvoys: g.otherHolders, OtherRate: g.otherRate,
 		Limit: float64(g.limit.Rate) * second / float64(g.limit.Interval), Shares: []Share{},
 	}
 	for i := range g.ownHolders {

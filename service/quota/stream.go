@@ -25,14 +25,15 @@ type stream struct {
 	domain  string                // the domain of the last report
 	buckets map[bucketKey]*bucket // guarded by the mutex of the Service
 
-	sendingSince atomic.Int64  // the time at which the current Send began, in nanoseconds since 1970; 0 without a Send
-	wake         chan struct{} // has an element if waitingActions is not empty
+	sendStart atomic.Int64  // the time at which the current Send began, in nanoseconds since 1970; 0 without a Send
+	wake      chan struct{} // has an element if waitingActions is not empty
 
 	mu             sync.Mutex                                                // guards waitingActions
 	waitingActions map[bucketKey]*rlqsv3.RateLimitQuotaResponse_BucketAction // the newest action for each bucket that was not sent
 }
 
-// maxSendTime bounds the time of a Send. A client that does not read loses its stream. At this time, its grants have expired.
+// maxSendTime bounds the time of a Send. A client that does not read loses its stream after this time, when its grants have
+// expired.
 const maxSendTime = 15 * time.Second
 
 // StreamRateLimitQuotas implements rlqsv3.RateLimitQuotaServiceServer.
@@ -49,21 +50,21 @@ func (s *Service) StreamRateLimitQuotas(conn connection) error {
 		return err
 	}
 	defer s.remove(st)
-	ended := make(chan error, 2)
-	s.workers.Go(func() { ended <- s.receive(ctx, st) })
-	s.workers.Go(func() { ended <- st.send() })
+	streamErrors := make(chan error, 2)
+	s.workers.Go(func() { streamErrors <- s.receive(ctx, st) })
+	s.workers.Go(func() { streamErrors <- st.send() })
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
 		select {
-		case err := <-ended:
+		case err := <-streamErrors:
 			return err
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		case <-ticker.C:
-			if since := st.sendingSince.Load(); since != 0 && time.Since(time.Unix(0, since)) > maxSendTime {
+			if sendStart := st.sendStart.Load(); sendStart != 0 && time.Since(time.Unix(0, sendStart)) > maxSendTime {
 				s.mu.Lock()
-				s.counts.Blocked++
+				s.counts.BlockedStreams++
 				s.mu.Unlock()
 				return status.Errorf(codes.DeadlineExceeded, "stream: the client has read nothing for %s", maxSendTime)
 			}
@@ -76,8 +77,8 @@ func (s *Service) add(st *stream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ip, _, _ := net.SplitHostPort(st.address)
-	if st.client = s.join(ip); st.client == nil {
-		s.counts.Blocked++
+	if st.client = s.clientOf(ip); st.client == nil {
+		s.counts.BlockedStreams++
 		reason := "the streams of this address use too much memory (QUOTA_MAX_BUCKETS)"
 		s.logIgnored(st, reason)
 		return status.Error(codes.ResourceExhausted, "stream: "+reason)
@@ -93,7 +94,7 @@ func (s *Service) receive(ctx context.Context, st *stream) error {
 		if err != nil {
 			return err
 		}
-		if err := s.report(ctx, st, m); err != nil {
+		if err := s.handleReports(ctx, st, m); err != nil {
 			return err
 		}
 	}
@@ -115,11 +116,11 @@ func (st *stream) send() error {
 		for _, action := range actions {
 			response.BucketAction = append(response.BucketAction, action)
 		}
-		st.sendingSince.Store(time.Now().UnixNano())
+		st.sendStart.Store(time.Now().UnixNano())
 		if err := st.conn.Send(response); err != nil {
 			return err
 		}
-		st.sendingSince.Store(0)
+		st.sendStart.Store(0)
 	}
 }
 
@@ -142,8 +143,8 @@ func (st *stream) wakeSender() {
 // maxUsagesAtOnce is the number of usages of a report for which other streams wait.
 const maxUsagesAtOnce = 256
 
-// report takes the reports of a message.
-func (s *Service) report(ctx context.Context, st *stream, m *rlqsv3.RateLimitQuotaUsageReports) error {
+// handleReports takes the reports of a message.
+func (s *Service) handleReports(ctx context.Context, st *stream, m *rlqsv3.RateLimitQuotaUsageReports) error {
 	if domain := m.GetDomain(); domain != "" && domain != st.domain {
 		if len(domain) > maxIDBytes {
 			return status.Errorf(codes.InvalidArgument, "domain: got %d bytes, want at most %d", len(domain), maxIDBytes)
@@ -158,39 +159,39 @@ func (s *Service) report(ctx context.Context, st *stream, m *rlqsv3.RateLimitQuo
 	if st.domain == "" {
 		return status.Error(codes.InvalidArgument, "domain: got none, want the domain of a limits file in the first report")
 	}
-	now, isTaken := time.Now(), false
+	now, hasValidUsage := time.Now(), false
 	for usages := range slices.Chunk(m.GetBucketQuotaUsages(), maxUsagesAtOnce) {
-		isTaken = s.take(st, usages, now) || isTaken
+		hasValidUsage = s.countUsages(st, usages, now) || hasValidUsage
 	}
-	if !isTaken {
+	if !hasValidUsage {
 		st.wakeSender() // each report gets an answer; otherwise its bytes count as pending until the stream ends
 	}
 	return nil
 }
 
-// take counts usages in their buckets. It reports whether a usage is valid.
-func (s *Service) take(st *stream, usages []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage, now time.Time) (isTaken bool) {
+// countUsages counts usages in their buckets. It reports whether a usage is valid.
+func (s *Service) countUsages(st *stream, usages []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage, now time.Time) (hasValidUsage bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, usage := range usages {
 		b, reason := s.bucketOf(st, usage.GetBucketId(), now)
 		if b == nil {
-			s.counts.Ignored++
+			s.counts.IgnoredReports++
 			s.logIgnored(st, reason)
 			continue
 		}
-		isTaken = true
-		if b.rule == denyAll {
+		hasValidUsage = true
+		if b.fixedAnswer == denyAll {
 			s.evaluate(b) // the limit may have a free place now
 		}
 		b.count(usage, now)
 		if b.group != nil {
 			s.markDueFor(b.group, st.client)
 		} else {
-			b.sendRule()
+			b.sendFixedAnswer()
 		}
 	}
-	return isTaken
+	return hasValidUsage
 }
 
 func (s *Service) logIgnored(st *stream, reason string) {

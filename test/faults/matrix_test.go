@@ -92,8 +92,8 @@ func (c *outageCounter) StateChanged(change fallback.StateChange) {
 
 func (*outageCounter) BreakerChanged(fallback.BreakerChange) {}
 func (*outageCounter) BlipEnded(fallback.Outage)             {}
-func (*outageCounter) Served(int)                            {}
-func (*outageCounter) Replayed(int64)                        {}
+func (*outageCounter) HitsServed(int)                        {}
+func (*outageCounter) HitsReplayed(int64)                    {}
 
 func run(t *testing.T, name string, s scenario) {
 	if s.fromStart {

@@ -174,5 +174,5 @@ type noEvents struct{}
 func (noEvents) StateChanged(fallback.StateChange)     {}
 func (noEvents) BreakerChanged(fallback.BreakerChange) {}
 func (noEvents) BlipEnded(fallback.Outage)             {}
-func (noEvents) Served(int)                            {}
-func (noEvents) Replayed(int64)                        {}
+func (noEvents) HitsServed(int)                        {}
+func (noEvents) HitsReplayed(int64)                    {}

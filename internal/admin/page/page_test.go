@@ -226,7 +226,7 @@ func TestPageShowsLimitsThatEnvoysShare(t *testing.T) {
 	s := pagetest.Busy()
 	_, page := get(t, optionsFor(s), "/")
 	assert.Contains(t, page, `<section id="quotas" aria-label="Quotas"></section>`, "without quotas the section is empty, so it takes no space")
-	s.Quotas = []quota.RuleStats{{Path: "shop > tenant", Buckets: 1200, Granted: 99, Demanded: 150.5}}
+	s.Quotas = []quota.RuleStats{{Path: "shop > tenant", Buckets: 1200, GrantedRate: 99, DemandedRate: 150.5}}
 	_, page = get(t, optionsFor(s), "/")
 	_, part := get(t, optionsFor(s), "/?part=quotas")
 	assert.Contains(t, page, part, "the script gets the same table")

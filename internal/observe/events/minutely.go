@@ -36,10 +36,10 @@ func (e *Events) Batches(recorder *live.Recorder, replicas int, roles ...redis.R
 func (o *batchObserver) BatchDone(batch redis.Batch) {
 	o.Observer.BatchDone(batch)
 	o.recorder.RedisAnswered(batch.Duration)
-	if batch.Stalled {
+	if batch.IsStalled {
 		o.reportStall(batch)
 	}
-	if !batch.ReplicasMissing {
+	if !batch.HasTooFewReplicas {
 		return
 	}
 	if batches, isDue := o.unconfirmedLogs[batch.Role].add(); isDue {

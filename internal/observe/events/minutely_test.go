@@ -37,10 +37,10 @@ func TestUnconfirmedBatchesMakeOneLineAMinute(t *testing.T) {
 		var out bytes.Buffer
 		o := newEvents(&out).Batches(live.NewRecorder(nil, true), 2, redis.RoleMain, redis.RolePerSecond)
 		for range 120 {
-			o.BatchDone(redis.Batch{Role: redis.RoleMain, ReplicasMissing: true})
+			o.BatchDone(redis.Batch{Role: redis.RoleMain, HasTooFewReplicas: true})
 			time.Sleep(time.Second)
 		}
-		o.BatchDone(redis.Batch{Role: redis.RolePerSecond, ReplicasMissing: true})
+		o.BatchDone(redis.Batch{Role: redis.RolePerSecond, HasTooFewReplicas: true})
 		assert.Equal(t, 2, strings.Count(out.String(), "server=main"))
 		assert.Contains(t, out.String(), "batches=1 replicas_wanted=2")
 		assert.Contains(t, out.String(), "batches=60")

@@ -203,7 +203,7 @@ func (s *Store) BreakerChanged(change fallback.BreakerChange) {
 		s.Log.Warn(s.Name+" breaker opened", "server", shard.Server, "shard", shard.Name, "kind", redis.KindOf(change.Err).String(), "error", change.Err)
 	case !change.Open && lastOpening.needsClosingLine:
 		s.loggedOpenings[change.Shard] = loggedOpening{openedAt: lastOpening.openedAt}
-		s.Log.Info(s.Name+" breaker closed", "server", shard.Server, "shard", shard.Name, "open_for", change.OpenFor.Round(time.Millisecond))
+		s.Log.Info(s.Name+" breaker closed", "server", shard.Server, "shard", shard.Name, "open_for", change.OpenTime.Round(time.Millisecond))
 	}
 }
 

@@ -38,7 +38,7 @@ func TestBreakerOfEachShardIsLogged(t *testing.T) {
 				o := newEvents(&log).NewStore(StoreOptions{Name: "Redis", Shards: c.shards})
 				shard := len(c.shards) - 1
 				open := fallback.BreakerChange{Shard: shard, Open: true, Err: errors.New("broken")}
-				closed := fallback.BreakerChange{Shard: shard, OpenFor: 1500 * time.Millisecond}
+				closed := fallback.BreakerChange{Shard: shard, OpenTime: 1500 * time.Millisecond}
 				for _, change := range []fallback.BreakerChange{open, closed, open, closed} { // the second opening comes too soon for a line
 					o.BreakerChanged(change)
 				}

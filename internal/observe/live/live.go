@@ -179,7 +179,7 @@ func (l *Live) quotaRules() []quota.RuleStats {
 		return nil
 	}
 	rules := l.options.Quotas()
-	slices.SortStableFunc(rules, func(a, b quota.RuleStats) int { return cmp.Compare(b.Demanded, a.Demanded) })
+	slices.SortStableFunc(rules, func(a, b quota.RuleStats) int { return cmp.Compare(b.DemandedRate, a.DemandedRate) })
 	return rules[:min(len(rules), maxQuotas)]
 }
 

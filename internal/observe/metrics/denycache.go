@@ -14,4 +14,4 @@ func (m *Metrics) DenyCache() denycache.Observer {
 	return denyCache{m.newCounter("rls_deny_cache_denials_total", "Hits denied by the deny cache, which saves the call of Redis.")}
 }
 
-func (d denyCache) Denied(*backend.Hit) { d.denials.Inc() }
+func (d denyCache) HitDenied(*backend.Hit) { d.denials.Inc() }

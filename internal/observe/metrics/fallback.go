@@ -71,9 +71,9 @@ func (o *outageObserver) BreakerChanged(fallback.BreakerChange) {}
 
 func (o *outageObserver) BlipEnded(fallback.Outage) { o.blips.Inc() }
 
-func (o *outageObserver) Served(hits int) { o.servedHits.Add(float64(hits)) }
+func (o *outageObserver) HitsServed(hits int) { o.servedHits.Add(float64(hits)) }
 
-func (o *outageObserver) Replayed(hits int64) { o.replayedHits.Add(float64(hits)) }
+func (o *outageObserver) HitsReplayed(hits int64) { o.replayedHits.Add(float64(hits)) }
 
 // fallbackDecisions counts decisions without Redis. The indexes are the backend.Reason and the limit.FailureMode. The
 // key of the map is true for denied hits.

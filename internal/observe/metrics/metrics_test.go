@@ -108,8 +108,8 @@ func TestOutageOfRedisIsMeasuredWhileItLasts(t *testing.T) {
 				"rls_redis_fallback_hits_total", "rls_fallback_replayed_hits_total")
 		}
 		f.StateChanged(fallback.StateChange{Down: true})
-		f.Served(30)
-		f.Served(10)
+		f.HitsServed(30)
+		f.HitsServed(10)
 		time.Sleep(1500 * time.Millisecond)
 		assertOutages(`
 rls_redis_up 0
@@ -119,7 +119,7 @@ rls_redis_state_changes_total{state="up"} 0
 rls_redis_fallback_hits_total 40
 rls_fallback_replayed_hits_total 0
 `)
-		f.Replayed(7)
+		f.HitsReplayed(7)
 		f.StateChanged(fallback.StateChange{})
 		time.Sleep(time.Hour)
 		f.StateChanged(fallback.StateChange{Down: true})
@@ -138,15 +138,15 @@ rls_fallback_replayed_hits_total 7
 func TestDenyCacheIsCounted(t *testing.T) {
 	m := New()
 	d := m.DenyCache()
-	d.Denied(nil)
-	d.Denied(nil)
+	d.HitDenied(nil)
+	d.HitDenied(nil)
 	assertMetrics(t, m, "rls_deny_cache_denials_total 2\n", "rls_deny_cache_denials_total")
 }
 
 func TestLeasesAreCounted(t *testing.T) {
 	m := New()
 	m.Leases(func() lease.Stats {
-		return lease.Stats{Leases: 2, Held: 30, Taken: 100, Used: 40, Returned: 20, Lapsed: 10, SavedTrips: 35}
+		return lease.Stats{Leases: 2, HeldPermits: 30, TakenPermits: 100, UsedPermits: 40, ReturnedPermits: 20, LapsedPermits: 10, SavedTrips: 35}
 	})
 	assertMetrics(t, m, `
 rls_lease_counters 2
@@ -164,8 +164,8 @@ func TestQuotasAreCounted(t *testing.T) {
 	m := New()
 	m.Quotas(func() quota.Stats {
 		return quota.Stats{
-			Counts:  quota.Counts{Updates: 1, Failures: 2, Conflicts: 3, Ignored: 4, Blocked: 5, Lateness: 1500 * time.Millisecond},
-			Streams: 6, Buckets: 7, Fallbacks: 8, Rules: []quota.RuleStats{{Path: "shop > tenant", Granted: 9.5, Demanded: 10}},
+			Counts:  quota.Counts{Updates: 1, Failures: 2, Conflicts: 3, IgnoredReports: 4, BlockedStreams: 5, Lateness: 1500 * time.Millisecond},
+			Streams: 6, Buckets: 7, Fallbacks: 8, Rules: []quota.RuleStats{{Path: "shop > tenant", GrantedRate: 9.5, DemandedRate: 10}},
 		}
 	})
 	assertMetrics(t, m, `
@@ -233,7 +233,7 @@ func TestReloadsAreCounted(t *testing.T) {
 	r.LimitsRejected(nil)
 	r.LimitsRejected(nil)
 	r.ConfigProblems(7)
-	r.Overrides(reload.OverrideCounts{InForce: 3, Rejected: 2, Waiting: 1, OffRules: 4, OffAll: 1})
+	r.Overrides(reload.OverrideCounts{InForceOverrides: 3, RejectedOverrides: 2, WaitingOverrides: 1, OffRules: 4, OffAll: 1})
 	r.SourceState("xds", nil)
 	r.LimitsChanged(reload.LimitsChange{Time: time.UnixMilli(1_700_000_000_500), Rules: 12})
 	assertMetrics(t, m, `

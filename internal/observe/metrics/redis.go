@@ -69,15 +69,17 @@ func (r *redisServers) BatchDone(batch redis.Batch) {
 	if batch.Err != nil {
 		server.failedBatches.Inc()
 	}
-	if batch.Stalled {
+	if batch.IsStalled {
 		server.stalledBatches.Inc()
 	}
-	if batch.ReplicasMissing {
+	if batch.HasTooFewReplicas {
 		server.unconfirmedBatches.Inc()
 	}
 }
 
-func (r *redisServers) Failed(role redis.Role, kind redis.ErrorKind) { r[role].errors[kind].Inc() }
+func (r *redisServers) ErrorOccurred(role redis.Role, kind redis.ErrorKind) {
+	r[role].errors[kind].Inc()
+}
 
 // CountersLost implements redis.Observer.
 func (r *redisServers) CountersLost(role redis.Role, _ bool) { r[role].counterLosses.Inc() }
@@ -85,7 +87,7 @@ func (r *redisServers) CountersLost(role redis.Role, _ bool) { r[role].counterLo
 // RedisStatus is the part of a redis.Limiter that a scrape reads.
 type RedisStatus interface {
 	Shards() int
-	ShardName(shard int) (role redis.Role, partition int)
+	RoleAndPartition(shard int) (role redis.Role, partition int)
 	QueuedHits(shard int) int
 	PoolStats() []redis.PoolStats
 }
@@ -110,12 +112,12 @@ func (m *Metrics) RedisStatus(status RedisStatus) {
 func (s scrape) sendPool(pool *redis.PoolStats, closedConnections int64) {
 	const connections = "Connections to Redis that are in use or idle."
 	server := pool.Role.String()
-	s.sendGauge("rls_redis_connections", connections, float64(pool.Connections-pool.Idle), "server", server, "state", "in_use")
-	s.sendGauge("rls_redis_connections", connections, float64(pool.Idle), "server", server, "state", "idle")
-	s.sendCounter("rls_redis_connections_opened_total", "Connections to Redis that were opened.", float64(pool.Opened), "server", server)
-	s.sendCounter("rls_redis_connection_waits_total", "Batches that waited for a connection.", float64(pool.Waits), "server", server)
-	s.sendCounter("rls_redis_connection_wait_seconds_total", "Time that batches waited for a connection.", pool.WaitTime.Seconds(), "server", server)
-	s.sendCounter("rls_redis_connection_timeouts_total", "Batches that got no connection in time.", float64(pool.Timeouts), "server", server)
+	s.sendGauge("rls_redis_connections", connections, float64(pool.Connections-pool.IdleConnections), "server", server, "state", "in_use")
+	s.sendGauge("rls_redis_connections", connections, float64(pool.IdleConnections), "server", server, "state", "idle")
+	s.sendCounter("rls_redis_connections_opened_total", "Connections to Redis that were opened.", float64(pool.OpenedConnections), "server", server)
+	s.sendCounter("rls_redis_connection_waits_total", "Batches that waited for a connection.", float64(pool.ConnectionWaits), "server", server)
+	s.sendCounter("rls_redis_connection_wait_seconds_total", "Time that batches waited for a connection.", pool.ConnectionWaitTime.Seconds(), "server", server)
+	s.sendCounter("rls_redis_connection_timeouts_total", "Batches that got no connection in time.", float64(pool.ConnectionTimeouts), "server", server)
 	s.sendGauge("rls_redis_round_trip_seconds", "Round trip to the slowest server of this Redis: the shortest of its last measurements. 0 before the first measurement.", pool.RoundTrip.Seconds(), "server", server)
 	s.sendGauge("rls_redis_timeout_seconds", "Time limit of an operation (REDIS_TIMEOUT). With auto, the time limit follows the round trip.", pool.Budget.Seconds(), "server", server)
 	prefix := "ratelimit_redis_pool_" // envoyproxy/ratelimit has these metrics too
@@ -123,7 +125,7 @@ func (s scrape) sendPool(pool *redis.PoolStats, closedConnections int64) {
 		prefix = "ratelimit_redis_per_second_pool_"
 	}
 	s.sendGauge(prefix+"cx_active", "Open connections to this Redis.", float64(pool.Connections))
-	s.sendCounter(prefix+"cx_total", "Connections to this Redis that were opened.", float64(pool.Opened))
+	s.sendCounter(prefix+"cx_total", "Connections to this Redis that were opened.", float64(pool.OpenedConnections))
 	s.sendCounter(prefix+"cx_local_close", "Connections to this Redis that were closed.", float64(closedConnections))
 }
 
@@ -137,7 +139,7 @@ type closedConnections struct {
 func (c *closedConnections) update(p redis.PoolStats) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.count[p.Role] = max(c.count[p.Role], p.Opened-int64(p.Connections))
+	c.count[p.Role] = max(c.count[p.Role], p.OpenedConnections-int64(p.Connections))
 	return c.count[p.Role]
 }
 
@@ -148,7 +150,7 @@ type Shard struct{ Server, Name string }
 func ShardsOf(status RedisStatus) []Shard {
 	shards := make([]Shard, status.Shards())
 	for i := range shards {
-		role, partition := status.ShardName(i)
+		role, partition := status.RoleAndPartition(i)
 		shards[i] = Shard{role.String(), strconv.Itoa(partition)}
 	}
 	return shards

@@ -46,9 +46,9 @@ func TestErrorsAreCountedByKind(t *testing.T) {
 	n, err := testutil.GatherAndCount(m.registry, "rls_redis_errors_total")
 	require.NoError(t, err)
 	assert.Equal(t, len(redis.ErrorKinds()), n, "each kind has a series from the start")
-	r.Failed(redis.RoleMain, redis.KindOOM)
-	r.Failed(redis.RoleMain, redis.KindOOM)
-	r.Failed(redis.RoleMain, redis.KindTimeout)
+	r.ErrorOccurred(redis.RoleMain, redis.KindOOM)
+	r.ErrorOccurred(redis.RoleMain, redis.KindOOM)
+	r.ErrorOccurred(redis.RoleMain, redis.KindTimeout)
 	servers := r.(*redisServers)
 	assert.InDelta(t, 2, testutil.ToFloat64(servers[redis.RoleMain].errors[redis.KindOOM]), 0)
 	assert.InDelta(t, 1, testutil.ToFloat64(servers[redis.RoleMain].errors[redis.KindTimeout]), 0)
@@ -60,7 +60,7 @@ type redisStatus struct{ pools []redis.PoolStats }
 
 func (redisStatus) Shards() int { return 3 }
 
-func (redisStatus) ShardName(shard int) (redis.Role, int) {
+func (redisStatus) RoleAndPartition(shard int) (redis.Role, int) {
 	if shard == 2 {
 		return redis.RolePerSecond, 0
 	}
@@ -89,7 +89,7 @@ rls_redis_queue_hits{server="per_second",shard="0"} 20
 		"rls_redis_connection_timeouts_total", "ratelimit_redis_pool_cx_active", "ratelimit_redis_pool_cx_total", "ratelimit_redis_pool_cx_local_close",
 		"ratelimit_redis_per_second_pool_cx_active",
 	}
-	status.pools = []redis.PoolStats{{Connections: 5, Idle: 3, Opened: 9, Waits: 4, WaitTime: 1500 * time.Millisecond, Timeouts: 1}}
+	status.pools = []redis.PoolStats{{Connections: 5, IdleConnections: 3, OpenedConnections: 9, ConnectionWaits: 4, ConnectionWaitTime: 1500 * time.Millisecond, ConnectionTimeouts: 1}}
 	assertMetrics(t, m, `
 ratelimit_redis_pool_cx_active 5
 ratelimit_redis_pool_cx_local_close 4
@@ -101,6 +101,6 @@ rls_redis_connections_opened_total{server="main"} 9
 rls_redis_connections{server="main",state="idle"} 3
 rls_redis_connections{server="main",state="in_use"} 2
 `, names...)
-	status.pools = []redis.PoolStats{{Connections: 6, Opened: 9}}
+	status.pools = []redis.PoolStats{{Connections: 6, OpenedConnections: 9}}
 	assertMetrics(t, m, "ratelimit_redis_pool_cx_local_close 4\n", "ratelimit_redis_pool_cx_local_close")
 }

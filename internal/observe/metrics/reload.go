@@ -58,9 +58,9 @@ func (r *reloadObserver) OverridesChanged([]reload.OverrideChange) {}
 func (r *reloadObserver) ConfigProblems(count int) { r.problems.Set(float64(count)) }
 
 func (r *reloadObserver) Overrides(c reload.OverrideCounts) {
-	r.overrides.WithLabelValues("in_force").Set(float64(c.InForce))
-	r.overrides.WithLabelValues("rejected").Set(float64(c.Rejected))
-	r.overrides.WithLabelValues("waiting").Set(float64(c.Waiting))
+	r.overrides.WithLabelValues("in_force").Set(float64(c.InForceOverrides))
+	r.overrides.WithLabelValues("rejected").Set(float64(c.RejectedOverrides))
+	r.overrides.WithLabelValues("waiting").Set(float64(c.WaitingOverrides))
 	r.switches.WithLabelValues("rule").Set(float64(c.OffRules))
 	r.switches.WithLabelValues("domain").Set(float64(c.OffDomains))
 	r.switches.WithLabelValues("all").Set(float64(c.OffAll))

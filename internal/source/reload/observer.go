@@ -43,8 +43,8 @@ type Observer interface {
 
 // OverrideCounts are numbers of overrides, rules and switches.
 type OverrideCounts struct {
-	// InForce also counts a rejected override if its previous value stays in force.
-	InForce, Rejected, Waiting int
+	// InForceOverrides also counts a rejected override if its previous value stays in force.
+	InForceOverrides, RejectedOverrides, WaitingOverrides int
 
 	// The numbers of switches in force for a rule, for a domain and for all domains.
 	OffRules, OffDomains, OffAll int
@@ -159,14 +159,14 @@ func (r *Reloader) reportOverrides() {
 func (c *OverrideCounts) add(s *override.State) {
 	switch {
 	case s.IsWaiting:
-		c.Waiting++
+		c.WaitingOverrides++
 	case s.Problem != nil:
-		c.Rejected++
+		c.RejectedOverrides++
 	}
 	if s.Limits == "" {
 		return
 	}
-	c.InForce++
+	c.InForceOverrides++
 	switch {
 	case s.Kind != override.KindSwitch:
 	case s.Target == "":

@@ -47,7 +47,7 @@ func (r *rig) LimitsRejected(err error) { r.rejected, r.rejectedErr = r.rejected
 func (r *rig) ConfigProblems(count int) { r.problems = count }
 
 func (r *rig) Overrides(c reload.OverrideCounts) {
-	r.overrides = fmt.Sprint(c.InForce, " ", c.Rejected+c.Waiting)
+	r.overrides = fmt.Sprint(c.InForceOverrides, " ", c.RejectedOverrides+c.WaitingOverrides)
 }
 
 func (r *rig) LimitsChanged(c reload.LimitsChange) {

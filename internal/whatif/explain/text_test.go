@@ -67,8 +67,8 @@ type noEvents struct{}
 
 func (noEvents) StateChanged(fallback.StateChange)     {}
 func (noEvents) BreakerChanged(fallback.BreakerChange) {}
-func (noEvents) Served(int)                            {}
-func (noEvents) Replayed(int64)                        {}
+func (noEvents) HitsServed(int)                        {}
+func (noEvents) HitsReplayed(int64)                    {}
 func (noEvents) BlipEnded(fallback.Outage)             {}
 
 // newReplica returns a replica with the limits in testdata/limits.yaml and with overrides.
@@ -306,7 +306,7 @@ func TestReportShowsTheSharesOfEnvoys(t *testing.T) {
 	var store descriptors.Store
 	store.Set(descriptors.Compile(set))
 	explainer := explain.New(explain.Options{Limits: &store, Shares: func(counter string) *quota.CounterShares {
-		return &quota.CounterShares{Counter: counter, Limit: 9, Shares: []quota.Share{{Envoy: "10.0.0.1:4711", Granted: 6, Enforced: 6, Demanded: 5, Reason: "its demand fits into the limit"}}}
+		return &quota.CounterShares{Counter: counter, Limit: 9, Shares: []quota.Share{{Envoy: "10.0.0.1:4711", GrantedRate: 6, EnforcedRate: 6, DemandedRate: 5, Reason: "its demand fits into the limit"}}}
 	}})
 	report := explainer.Explain(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
 		{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: "v"}}},

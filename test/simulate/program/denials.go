@@ -253,7 +253,7 @@ func (f *fleet) idlePermits() (n int64) {
 	}
 	for _, r := range f.replicas {
 		if !r.isKilled && now-r.lastCallAt > f.plan.maxIdleTime() {
-			n += r.leases.Stats().Held
+			n += r.leases.Stats().HeldPermits
 		}
 	}
 	return n

@@ -7,14 +7,14 @@ func (c *checks) checkLeases() {
 	for _, r := range c.replicas {
 		s := r.leases.Stats()
 		logf("%s: permits: %+v", r.name, s)
-		if s.Taken != s.Used+s.Returned+s.Lapsed+s.Held {
+		if s.TakenPermits != s.UsedPermits+s.ReturnedPermits+s.LapsedPermits+s.HeldPermits {
 			c.fail("%s: permits do not add up: %+v", r.name, s)
 		}
-		if !r.isKilled && s.Held != 0 {
-			c.fail("%s: permits after the end: got %d, want 0", r.name, s.Held)
+		if !r.isKilled && s.HeldPermits != 0 {
+			c.fail("%s: permits after the end: got %d, want 0", r.name, s.HeldPermits)
 		}
-		if hits := c.leaseHits(r); s.Used != hits {
-			c.fail("%s: used permits: got %d, want one for each of %d hits", r.name, s.Used, hits)
+		if hits := c.leaseHits(r); s.UsedPermits != hits {
+			c.fail("%s: used permits: got %d, want one for each of %d hits", r.name, s.UsedPermits, hits)
 		}
 	}
 	if c.plan.algorithm != "fixed_window" || c.plan.unit != "year" || len(c.lossTimes) > 0 {
@@ -29,7 +29,7 @@ func (c *checks) checkLeases() {
 func (c *checks) lostPermits() (lost int64) {
 	for _, r := range c.replicas {
 		s := r.leases.Stats()
-		lost += s.Lapsed + s.Held
+		lost += s.LapsedPermits + s.HeldPermits
 	}
 	return lost
 }

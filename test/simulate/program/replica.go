@@ -82,7 +82,7 @@ func (f *fleet) startReplica(number int) *replica {
 	r.fallback = fallback.New(fallback.Options{
 		Primary: client, Secondary: counters, Ratio: p.fallbackRatio, Mode: limit.FailLocal,
 		Shards: client.Shards(), ShardOf: client.ShardOf, Probe: client.Probe,
-		IdleProbe: idleProbePause, KeepsCounters: client.HasKeptCounters, LastCount: client.TakeLastCount,
+		IdleProbePause: idleProbePause, KeepsCounters: client.HasKeptCounters, LastCount: client.TakeLastCount,
 		Observer: &fallbackObserver{r.meter.Fallback(), r},
 	})
 	var shared backend.Layer = r.fallback
@@ -138,7 +138,7 @@ func (r *replica) close() {
 
 // kill ends the replica with the permits that it holds.
 func (r *replica) kill() {
-	logf("%s: killed with %d permits", r.name, r.leases.Stats().Held)
+	logf("%s: killed with %d permits", r.name, r.leases.Stats().HeldPermits)
 	r.isClosed, r.isKilled = true, true
 	r.stopSweep()
 	r.closeBackend()
@@ -177,9 +177,9 @@ func (o *fallbackObserver) BlipEnded(b fallback.Outage) {
 	o.Observer.BlipEnded(b)
 }
 
-func (o *fallbackObserver) Served(hits int) {
+func (o *fallbackObserver) HitsServed(hits int) {
 	o.replica.fallbackHits += hits
-	o.Observer.Served(hits)
+	o.Observer.HitsServed(hits)
 }
 
 // newConfig returns the limits in force: the tight limit of the plan with this maximum and this
