@@ -28,8 +28,8 @@ type Peek struct {
 // RememberedDenial is an answer that a Layer gives from its memory, without a counter.
 type RememberedDenial struct {
 	Result
-	Since time.Time // the time of the first denial by the counter
-	Until time.Time // the time at which the Layer asks the counter again
+	FirstDenialTime time.Time // the time of the first denial by the counter
+	NextAskTime     time.Time // the time at which the Layer asks the counter again
 }
 
 // Counters is the Layer of a Limiter that keeps the counters. It remembers no answers.

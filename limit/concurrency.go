@@ -63,35 +63,35 @@ func concurrency(s *State, l *Limit, now, n int64, id string) Result {
 		log = &emptyHolds
 	}
 	set := log.holds
-	total := s.a - set.expire(now)
+	takenSlots := s.a - set.expire(now)
 
 	var r Result
 	i, exists := set.findIndex(id)
 	switch {
 	case n < 0:
 		r.Allowed = true
-		total -= set.release(n, id)
+		takenSlots -= set.release(n, id)
 	case exists:
 		r.Allowed, r.HoldExists = true, true
 		if n > 0 {
 			set.setExpiry(i, now+l.period)
 		}
 	default:
-		r.Allowed = total+max(n, 1) <= l.max && set.members < maxHoldMembers
+		r.Allowed = takenSlots+max(n, 1) <= l.max && set.members < maxHoldMembers
 		if n > 0 && r.Allowed {
 			if s.log == nil {
 				log = &Log{holds: new(holdSet)}
 				set = log.holds
 			}
-			total += n
+			takenSlots += n
 			set.add(hold{now + l.period, n, id})
 		}
 	}
-	r.Remaining = l.max - total
+	r.Remaining = l.max - takenSlots
 	if !r.Allowed || n > max(r.Remaining, 0) && id == "" {
 		r.RetryAfter = Never
 		if maxTakenSlots := l.max - max(n, 1); maxTakenSlots >= 0 { // the hit passes if at most maxTakenSlots slots are taken
-			r.RetryAfter = set.timeWhenSlotsExpire(max(total-maxTakenSlots, 1)) - now
+			r.RetryAfter = set.timeWhenSlotsExpire(max(takenSlots-maxTakenSlots, 1)) - now
 		}
 	}
 	if len(set.holds) == 0 {
@@ -103,7 +103,7 @@ func concurrency(s *State, l *Limit, now, n int64, id string) Result {
 		end = set.timeWhenSlotsExpire(1)
 	}
 	r.ResetAfter = end - now
-	s.a, s.log = total, log
+	s.a, s.log = takenSlots, log
 	return r
 }
 

@@ -68,7 +68,7 @@ local function firstHold(s, list)
 end
 
 -- Returns the list that has the hold of member.
-local function listOf(s, member) return member:byte() == anonymousByte and s.anonymous or s.named end
+local function listOf(s, member) return member:byte() == anonymousByte and s.anonymousList or s.namedList end
 
 -- Removes hold from s.
 local function remove(s, hold)
@@ -105,7 +105,7 @@ end
 
 -- Removes the holds that have expired at now.
 local function expire(s, now)
-  for _, list in ipairs({ s.anonymous, s.named }) do
+  for _, list in ipairs({ s.anonymousList, s.namedList }) do
     local hold = firstHold(s, list)
     while hold and hold.expiry <= now do
       remove(s, hold)
@@ -124,12 +124,12 @@ end
 
 -- Removes this number of slots of the anonymous holds that expire first.
 local function releaseAnonymous(s, slots)
-  local hold = firstHold(s, s.anonymous)
+  local hold = firstHold(s, s.anonymousList)
   while hold and slots > 0 do
     remove(s, hold)
     if hold.slots > slots then add(s, hold.member, hold.expiry, hold.slots - slots) end
     slots = slots - hold.slots
-    hold = firstHold(s, s.anonymous)
+    hold = firstHold(s, s.anonymousList)
   end
 end
 
@@ -137,7 +137,7 @@ end
 -- the holds can have fewer slots. In this case, it returns the last expiry, or now if there is no hold.
 local function expiryAfter(s, slots, now)
   local cursors = {}
-  for _, list in ipairs({ s.anonymous, s.named }) do
+  for _, list in ipairs({ s.anonymousList, s.namedList }) do
     cursors[#cursors + 1] = { list = list, i = list.firstIndex }
     cursors[#cursors + 1] = { newHolds = list.newHolds, i = 1 }
   end
@@ -184,8 +184,8 @@ return {
     return {
       key = key, slots = score and -tonumber(score) or 0, members = math.max(size - 1, 0),
       isStored = size > 0, newHolds = {}, obsoleteSlots = {},
-      anonymous = newList('ZREVRANGEBYSCORE', string.format('(%d', lowestSlotsScore), '-inf'),
-      named = newList('ZRANGEBYSCORE', '(0', '+inf'),
+      anonymousList = newList('ZREVRANGEBYSCORE', string.format('(%d', lowestSlotsScore), '-inf'),
+      namedList = newList('ZRANGEBYSCORE', '(0', '+inf'),
     }
   end,
 

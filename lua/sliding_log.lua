@@ -16,10 +16,10 @@ local maxExactEntries, ticksPerWindow = 2048, 2047
 
 -- Reads entry i and the sum of entry i - 1 from Redis. If s already has a value, keeps it, because it may be newer.
 local function fetch(s, i)
-  local stored = redis.call('LRANGE', s.key, 2 * i - 2, 2 * i)
-  s.sums[i - 1] = s.sums[i - 1] or tonumber(stored[1])
-  s.times[i] = s.times[i] or tonumber(stored[2])
-  s.sums[i] = s.sums[i] or tonumber(stored[3])
+  local reply = redis.call('LRANGE', s.key, 2 * i - 2, 2 * i)
+  s.sums[i - 1] = s.sums[i - 1] or tonumber(reply[1])
+  s.times[i] = s.times[i] or tonumber(reply[2])
+  s.sums[i] = s.sums[i] or tonumber(reply[3])
 end
 
 -- Returns the time of entry i.
@@ -80,11 +80,11 @@ end
 -- Reports whether hits at this time become a part of the newest entry.
 local function joinsNewest(s, time, period)
   if s.newestIndex < s.oldestIndex then return false end
-  local newest = timeOf(s, s.newestIndex)
-  if newest == time then return true end
+  local newestTime = timeOf(s, s.newestIndex)
+  if newestTime == time then return true end
   if s.newestIndex - s.oldestIndex + 1 < maxExactEntries then return false end
   local tick = math.ceil(period / ticksPerWindow)
-  return newest - newest % tick == time - time % tick
+  return newestTime - newestTime % tick == time - time % tick
 end
 
 -- Adds n hits, and drops the oldest entries that no decision needs. Returns the new total.

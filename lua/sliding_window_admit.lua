@@ -10,33 +10,33 @@ local alignedStart = now - now % period
 
 -- Returns the earliest time at which the estimated hits are at most maxSpent. The function gets all numbers as arguments,
 -- because locals of this file that a function uses would make each hit 8 % slower.
-local function retryAt(start, current, previous, maxSpent, period, tick, ticks)
-  if current > maxSpent then -- the current window ends before the hits pass
-    start, current, previous = start + period, 0, current
+local function retryAt(start, currentCount, previousCount, maxSpent, period, tick, ticks)
+  if currentCount > maxSpent then -- the current window ends before the hits pass
+    start, currentCount, previousCount = start + period, 0, currentCount
   end
   local coveredTicks = ticks
-  if previous > 0 then
-    coveredTicks = math.min(math.floor((maxSpent - current) * ticks / previous), ticks)
+  if previousCount > 0 then
+    coveredTicks = math.min(math.floor((maxSpent - currentCount) * ticks / previousCount), ticks)
   end
   return start + math.min((ticks - coveredTicks) * tick, period)
 end
 --[[hit]]
-local start, current, previous = a, b, c
+local start, currentCount, previousCount = a, b, c
 if alignedStart == start + period then
-  start, current, previous = alignedStart, 0, current
+  start, currentCount, previousCount = alignedStart, 0, currentCount
 elseif alignedStart > start then
-  start, current, previous = alignedStart, 0, 0
+  start, currentCount, previousCount = alignedStart, 0, 0
 elseif start - now > period then
   start = alignedStart
 end
 local coveredTicks, previousHits = ticks, 0 -- the ticks of the previous window that still count, and the hits in these ticks
-if previous > 0 then
+if previousCount > 0 then
   if now > start then coveredTicks = ticks - floor((now - start) / tick) end
-  previousHits = floor((previous * coveredTicks + ticks - 1) / ticks)
+  previousHits = floor((previousCount * coveredTicks + ticks - 1) / ticks)
 end
-spent = current + n + previousHits
+spent = currentCount + n + previousHits
 if n > 0 and spent <= max then
-  newA, newB, newC = start, current + n, previous
+  newA, newB, newC = start, currentCount + n, previousCount
   oldEnd, newEnd = a + (b > 0 and 2 * period or period), start + 2 * period
-  if spent + n > max then nextAfter = retryAt(start, newB, previous, max - n, period, tick, ticks) - now end
+  if spent + n > max then nextAfter = retryAt(start, newB, previousCount, max - n, period, tick, ticks) - now end
 end

@@ -77,7 +77,7 @@ func (l *Limiter) findDenial(now time.Time, h *backend.Hit) *backend.RememberedD
 		return nil
 	}
 	r := backend.Result{Result: e.result(h, micros), Source: backend.SourceDenyCache}
-	return &backend.RememberedDenial{Result: r, Since: time.UnixMicro(e.start), Until: time.UnixMicro(e.nextAskTime)}
+	return &backend.RememberedDenial{Result: r, FirstDenialTime: time.UnixMicro(e.start), NextAskTime: time.UnixMicro(e.nextAskTime)}
 }
 
 // lookup is what the table knows about the counter of a hit.

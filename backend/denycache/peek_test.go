@@ -27,8 +27,8 @@ func TestPeekHasTheDenialOfTheCache(t *testing.T) {
 
 	d := peek(1500*time.Millisecond, 1)
 	require.NotNil(t, d)
-	assert.Equal(t, start.Add(time.Second), d.Since.UTC())
-	assert.Equal(t, start.Add(2*time.Second), d.Until.UTC(), "the next Limiter is asked again")
+	assert.Equal(t, start.Add(time.Second), d.FirstDenialTime.UTC())
+	assert.Equal(t, start.Add(2*time.Second), d.NextAskTime.UTC(), "the next Limiter is asked again")
 	assert.Zero(t, observer.hits, "a peek is no decision")
 	assert.Equal(t, take(l, 1500*time.Millisecond, hit("k", lim, 1))[0], d.Result)
 	assert.Equal(t, 1, observer.hits)

@@ -25,8 +25,8 @@ type breaker struct {
 	firstFailure time.Time                         // the time of the first counted failure
 	lastFailure  time.Time                         // the time of the last failure
 	isInOutage   bool                              // awaitRecovery is running
-	stateSince   time.Time                         // the time of the last change of the state
-	timeByState  [len(breakerStates)]time.Duration // the time spent in each state, until stateSince
+	stateStart   time.Time                         // the time of the last change of the state
+	timeByState  [len(breakerStates)]time.Duration // the time spent in each state, until stateStart
 }
 
 // BreakerState is the state of a breaker.
@@ -53,8 +53,8 @@ const (
 	minFailingTime = 50 * time.Millisecond
 )
 
-// maxFailureGap is the longest gap between two failures of one count. If a failed Take starts later after the last failure,
-// the count begins again at 1. So two separate faults do not open the breaker together.
+// maxFailureGap is the longest time from a failure to the start of the next failed Take of the same count. After a longer
+// time, the count begins again at 1. So two separate faults do not open the breaker together.
 const maxFailureGap = time.Second
 
 const (
@@ -106,9 +106,9 @@ func (b *breaker) recordFailure(start time.Time, err error) {
 func (b *breaker) setState(newState BreakerState, err error) {
 	now := time.Now()
 	oldState := BreakerState(b.state.Swap(int32(newState)))
-	stateDuration := now.Sub(b.stateSince)
+	stateDuration := now.Sub(b.stateStart)
 	b.timeByState[oldState] += stateDuration
-	b.stateSince = now
+	b.stateStart = now
 	switch {
 	case oldState == Closed:
 		b.limiter.unclosedBreakers.Add(1)
@@ -126,8 +126,8 @@ func (b *breaker) setState(newState BreakerState, err error) {
 func (b *breaker) status() BreakerStatus {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := BreakerStatus{State: b.loadState(), Since: b.stateSince, TimeByState: b.timeByState}
-	s.TimeByState[s.State] += time.Since(s.Since)
+	s := BreakerStatus{State: b.loadState(), StateStart: b.stateStart, TimeByState: b.timeByState}
+	s.TimeByState[s.State] += time.Since(s.StateStart)
 	return s
 }
 

@@ -194,7 +194,7 @@ func TestObserverReceivesOneOutageOfThreeShards(t *testing.T) {
 		assert.InDelta(t, 5.2, upChange.Outage.Duration().Seconds(), 1.4)
 		assert.GreaterOrEqual(t, upChange.Outage.Duration(), time.Since(start)-1200*time.Millisecond)
 		assert.Equal(t, opening+40, upChange.Outage.Decisions)
-		assert.Equal(t, int64(40), upChange.Outage.Replayed)
+		assert.Equal(t, int64(40), upChange.Outage.ReplayedHits)
 		assert.Equal(t, int64(40), r.hitsReplayed.Load())
 	})
 }

@@ -126,7 +126,7 @@ func New(o Options) *Limiter {
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	logBytes := new(atomic.Int64)
 	for i := range o.Shards {
-		l.breakers = append(l.breakers, &breaker{limiter: l, shard: i, log: &replayLog{bytes: logBytes}, stateSince: time.Now()})
+		l.breakers = append(l.breakers, &breaker{limiter: l, shard: i, log: &replayLog{bytes: logBytes}, stateStart: time.Now()})
 	}
 	if o.IdleProbePause > 0 {
 		l.workers.Go(l.probeIdleShards)

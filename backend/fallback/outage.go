@@ -31,7 +31,7 @@ type Outage struct {
 	ByReason      [len(backend.Reasons) + 1]int64 // the Decisions for each backend.Reason
 	AdmittedHits  int64                           // the sum of N of the admitted hits
 	MaxExcessHits int64                           // the most hits that this process can have admitted beyond the limits
-	Replayed      int64                           // the hits that the replay has charged to the primary
+	ReplayedHits  int64                           // the hits that the replay has charged to the primary
 	Limits        []LimitPrice                    // the limit with the highest price comes first
 
 	// CountersKept reports that the primary has certainly kept its counters. It is false while the outage lasts.
@@ -82,7 +82,7 @@ type outageCounts struct {
 	lastNanos            atomic.Int64 // the time from start to the last decision, in nanoseconds
 	calls, admittedCalls atomic.Int64
 	byReason             [len(backend.Reasons) + 1]atomic.Int64
-	replayed             atomic.Int64
+	replayedHits         atomic.Int64
 	mayHaveLostCounters  atomic.Bool   // the primary may have lost its counters
 	totalExcess          *atomic.Int64 // Limiter.excess
 
@@ -182,7 +182,7 @@ func (c *outageCounts) limitCountsOf(h *backend.Hit) *limitCounts {
 
 // price returns an Outage with the counts, and without End and Err.
 func (c *outageCounts) price() Outage {
-	o := Outage{Start: c.start, Calls: c.calls.Load(), AdmittedCalls: c.admittedCalls.Load(), Replayed: c.replayed.Load()}
+	o := Outage{Start: c.start, Calls: c.calls.Load(), AdmittedCalls: c.admittedCalls.Load(), ReplayedHits: c.replayedHits.Load()}
 	for i := range c.byReason {
 		o.ByReason[i] = c.byReason[i].Load()
 		o.Decisions += o.ByReason[i]
@@ -266,7 +266,7 @@ type Status struct {
 // BreakerStatus is a snapshot of a breaker.
 type BreakerStatus struct {
 	State       BreakerState
-	Since       time.Time                         // the start of State
+	StateStart  time.Time                         // the start of State
 	TimeByState [len(breakerStates)]time.Duration // the time spent in each BreakerState
 }
 

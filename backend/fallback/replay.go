@@ -97,7 +97,7 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*loggedCharge, keep
 		case r.Err != nil || h.N < 0:
 		default:
 			if c := l.counts.Load(); c != nil { // nil if the outage or blip has ended and was reported
-				c.replayed.Add(h.N)
+				c.replayedHits.Add(h.N)
 			}
 			l.options.Observer.HitsReplayed(h.N)
 			if keepsCounters {

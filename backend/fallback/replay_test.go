@@ -37,7 +37,7 @@ func TestAdmittedHitsAreReplayedOnce(t *testing.T) {
 				time.Sleep(time.Second)
 				r.heal()
 				assert.Equal(t, int64(10+45), spent(r.primaryCounters, "k", lim), "the secondary admitted 50 and refunded 5")
-				assert.Equal(t, int64(45), r.stateChanges()[1].Outage.Replayed)
+				assert.Equal(t, int64(45), r.stateChanges()[1].Outage.ReplayedHits)
 
 				r.openBreakers(lim, "k")
 				assert.True(t, r.take("k", lim, 5).Allowed, "the refund leaves room for 5 hits")
@@ -183,7 +183,7 @@ func TestFailedReplayBatchIsNotRepeated(t *testing.T) {
 		for i := range 5 * replayBatchSize {
 			assert.Equal(t, int64(1), spent(primary, fmt.Sprint("k", i), lim))
 		}
-		assert.Equal(t, int64(3*replayBatchSize), r.stateChanges()[1].Outage.Replayed)
+		assert.Equal(t, int64(3*replayBatchSize), r.stateChanges()[1].Outage.ReplayedHits)
 		assert.Equal(t, int64(3*replayBatchSize), r.hitsReplayed.Load())
 	})
 }

@@ -172,7 +172,7 @@ func (l *Limiter) takePeeks(ctx context.Context, now time.Time, hits []backend.H
 // the zero Time.
 func (l *Limiter) FailingSince(h *backend.Hit) time.Time {
 	if s := l.breakerOf(h).status(); s.State != Closed {
-		return s.Since
+		return s.StateStart
 	}
 	return time.Time{}
 }

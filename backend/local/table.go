@@ -127,9 +127,9 @@ func (t *table) setLog(e *entry, log *limit.Log) {
 	case e.logNumber != 0:
 		t.logs[e.logNumber-1] = log
 	case len(t.freeLogs) > 0:
-		last := len(t.freeLogs) - 1
-		e.logNumber = t.freeLogs[last]
-		t.freeLogs = t.freeLogs[:last]
+		lastIndex := len(t.freeLogs) - 1
+		e.logNumber = t.freeLogs[lastIndex]
+		t.freeLogs = t.freeLogs[:lastIndex]
 		t.logs[e.logNumber-1] = log
 	default:
 		t.logs = append(t.logs, log)

@@ -71,8 +71,8 @@ func (c *serverClock) add(start, end, serverMicros int64) {
 		c.measurements = nil
 	}
 	c.measurements = slices.Insert(c.measurements[:min(len(c.measurements), maxMeasurements-1)], 0, newestMeasurement)
-	shortest := c.shortestMeasurement()
-	c.offset.Store(shortest.minOffset + (shortest.maxOffset-shortest.minOffset)/2)
+	m := c.shortestMeasurement()
+	c.offset.Store(m.minOffset + (m.maxOffset-m.minOffset)/2)
 	c.measureTime.Store(end)
 }
 
@@ -139,8 +139,8 @@ func (l *Limiter) Timeout() time.Duration {
 }
 
 // adaptTimeout sets the timeout of AutoTimeout after a measurement of c. It returns true if the timeout is still too short
-// for this measurement, because older measurements were shorter. While it is too short, each batch measures c, until
-// maxMeasurements new measurements have replaced the older ones.
+// for this measurement, because older measurements were shorter. While the timeout is too short, each batch measures c,
+// until maxMeasurements new measurements have replaced the older measurements.
 func (l *Limiter) adaptTimeout(c *serverClock) (isStillTooShort bool) {
 	if !l.options.AutoTimeout {
 		return false

@@ -82,8 +82,8 @@ func (x *expression) isTrue(v *Value, b *Budget) (bool, error) {
 		b.spentSteps += int(min(*units, maxCost)) * stepsPerCost
 	}
 	if err != nil {
-		canceled, ok := errors.AsType[interpreter.EvalCancelledError](err)
-		if ok && canceled.Cause == interpreter.CostLimitExceeded || errors.Is(err, ErrNotTested) {
+		cancelError, ok := errors.AsType[interpreter.EvalCancelledError](err)
+		if ok && cancelError.Cause == interpreter.CostLimitExceeded || errors.Is(err, ErrNotTested) {
 			return false, ErrNotTested
 		}
 		return false, err

@@ -54,7 +54,7 @@ func MaxSteps(conditions []*Condition) int {
 	if sum <= MaxCallSteps {
 		return sum
 	}
-	maximum := 0
+	maxSteps := 0
 	for _, c := range conditions { // Match tests a regular expression only if the value starts with its prefix
 		sum := 0
 		for _, other := range conditions {
@@ -62,9 +62,9 @@ func MaxSteps(conditions []*Condition) int {
 				sum += other.estimatedSteps()
 			}
 		}
-		maximum = max(maximum, sum)
+		maxSteps = max(maxSteps, sum)
 	}
-	return maximum
+	return maxSteps
 }
 
 // regexPrefix returns the prefix of a regex. Match tests the regular expression only for values with this prefix.

@@ -292,14 +292,14 @@ func (b *builder) applyMatches(d limitsfile.Descriptor, trail []*limitsfile.Desc
 			deeperMatches = append(deeperMatches, m)
 			continue
 		}
-		path, out := limitsfile.Path(b.domain.Name, trail), m.outcome
+		path, result := limitsfile.Path(b.domain.Name, trail), m.outcome
 		if m.isOnTarget {
-			out.Path, out.BaseLimits, out.Limits, out.KeepsCounters = path, d.Summary(), "", false
+			result.Path, result.BaseLimits, result.Limits, result.KeepsCounters = path, d.Summary(), "", false
 		}
 		newDescriptor, problems := m.Apply(b.domain, path, &d)
 		if len(problems) > 0 {
-			if out.Problem == nil {
-				out.Problem = problems
+			if result.Problem == nil {
+				result.Problem = problems
 			}
 			continue
 		}
@@ -312,8 +312,8 @@ func (b *builder) applyMatches(d limitsfile.Descriptor, trail []*limitsfile.Desc
 			newDescriptor.ShareThreshold = false
 		}
 		if m.isOnTarget {
-			out.Limits = newDescriptor.Summary()
-			out.KeepsCounters = d.KeepsCounters(newDescriptor) && slices.Equal(patterns, newDescriptor.CounterPatterns)
+			result.Limits = newDescriptor.Summary()
+			result.KeepsCounters = d.KeepsCounters(newDescriptor) && slices.Equal(patterns, newDescriptor.CounterPatterns)
 		}
 		d = *newDescriptor
 	}

@@ -117,15 +117,15 @@ func (t *Table) Apply(base *limitsfile.Set, now time.Time) (set *limitsfile.Set,
 			if overridesToApply[i] == nil {
 				continue
 			}
-			r, out := t.records[field], outcomes[0]
+			r, result := t.records[field], outcomes[0]
 			outcomes = outcomes[1:]
-			r.state.Path, r.state.BaseLimits, r.state.Limits = out.Path, out.BaseLimits, out.Limits
-			r.state.KeepsCounters, r.newRuleProblems = out.KeepsCounters, out.newRuleProblems
-			if out.Problem == nil {
+			r.state.Path, r.state.BaseLimits, r.state.Limits = result.Path, result.BaseLimits, result.Limits
+			r.state.KeepsCounters, r.newRuleProblems = result.KeepsCounters, result.newRuleProblems
+			if result.Problem == nil {
 				continue
 			}
 			if r.state.Problem == nil {
-				r.state.Problem, r.state.IsWaiting = out.Problem, out.IsWaiting
+				r.state.Problem, r.state.IsWaiting = result.Problem, result.IsWaiting
 			}
 			if overridesToApply[i] == r.lastGoodOverride || r.lastGoodOverride == nil || r.lastGoodOverride.HasExpired(now) {
 				overridesToApply[i] = nil

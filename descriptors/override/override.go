@@ -178,20 +178,20 @@ func SplitField(field string) (k Kind, target string) {
 // each override.
 func applySwitches(set *limitsfile.Set, overrides []*Override, outcomes []outcome) {
 	for i, o := range overrides {
-		out := &outcomes[i]
+		result := &outcomes[i]
 		switch {
 		case o.Kind == KindShadowMode:
 			set.ShadowMode = &limitsfile.ShadowMode{IsOn: o.shadowMode, Notes: o.Notes}
-			out.Path, out.BaseLimits, out.Limits, out.KeepsCounters = "SHADOW_MODE", "the setting", fmt.Sprint(o.shadowMode), true
+			result.Path, result.BaseLimits, result.Limits, result.KeepsCounters = "SHADOW_MODE", "the setting", fmt.Sprint(o.shadowMode), true
 		case o.Kind == KindSwitch && len(o.Target.Entries) == 0:
-			switchOff(set, o, out)
+			switchOff(set, o, result)
 		}
 	}
 }
 
 // switchOff turns off the limits of a domain, or of all domains. A domain keeps its first switch. If there is a switch of
 // all domains, this switch is the first.
-func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
+func switchOff(set *limitsfile.Set, o *Override, result *outcome) {
 	rules, isFound := 0, false
 	var names []string
 	for _, d := range set.Domains {
@@ -206,14 +206,14 @@ func switchOff(set *limitsfile.Set, o *Override, out *outcome) {
 		}
 	}
 	if !isFound && o.Target.Domain != "" {
-		out.Problem, out.IsWaiting = fields.Problems{o.problem("", "%s", unknownDomain(o.Target.Domain, names))}, true
+		result.Problem, result.IsWaiting = fields.Problems{o.problem("", "%s", unknownDomain(o.Target.Domain, names))}, true
 		return
 	}
-	out.Path = "all domains"
+	result.Path = "all domains"
 	if o.Target.Domain != "" {
-		out.Path = fields.Printable(o.Target.Domain)
+		result.Path = fields.Printable(o.Target.Domain)
 	}
-	out.BaseLimits, out.Limits, out.KeepsCounters = fmt.Sprintf("%d rules", rules), "off", true
+	result.BaseLimits, result.Limits, result.KeepsCounters = fmt.Sprintf("%d rules", rules), "off", true
 }
 
 func countRules(list []*limitsfile.Descriptor) int {

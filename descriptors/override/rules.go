@@ -46,27 +46,27 @@ type ruleAdder struct {
 
 type descriptorName struct{ key, value string }
 
-func (a *ruleAdder) add(o *Override, out *outcome) {
-	domain := a.copyDomain(o, out)
-	out.Path = pathOf(o.Target, len(o.Target.Entries))
+func (a *ruleAdder) add(o *Override, result *outcome) {
+	domain := a.copyDomain(o, result)
+	result.Path = pathOf(o.Target, len(o.Target.Entries))
 	lastDepth := len(o.Target.Entries) - 1
 	e := o.Target.Entries[lastDepth]
 	if _, isKnown := a.patterns[domain]; !isKnown {
 		a.patterns[domain] = limitsfile.PatternsOf(domain.Descriptors)
 	}
 	patterns := a.patterns[domain]
-	d, problems := o.rule.Descriptor(domain, out.Path, o.Target.Keys(), e.GetValue(), &patterns)
+	d, problems := o.rule.Descriptor(domain, result.Path, o.Target.Keys(), e.GetValue(), &patterns)
 	if len(problems) > 0 {
-		out.Problem = problems
+		result.Problem = problems
 		return
 	}
 	list := &domain.Descriptors
 	for depth, e := range o.Target.Entries[:lastDepth] {
-		a.addNewRuleProblem(o, out, depth, *list)
+		a.addNewRuleProblem(o, result, depth, *list)
 		list = &a.copyChild(list, descriptorName{e.GetKey(), e.GetValue()}).Descriptors
 	}
 	if err := limitsfile.CheckSiblings(d, *list); err != nil { // only a list with conditions fails, so no parent of d is new
-		out.Problem = fields.Problems{o.problem(out.Path, "%v", err)}
+		result.Problem = fields.Problems{o.problem(result.Path, "%v", err)}
 		return
 	}
 	i, exists := a.indexesOf(list)[descriptorName{d.Key, d.Value}]
@@ -76,24 +76,24 @@ func (a *ruleAdder) add(o *Override, out *outcome) {
 		if !o.isNew {
 			advice += ", and delete this rule that was created at run time"
 		}
-		out.Problem = fields.Problems{o.problem(out.Path, "%s has limits for this descriptor (%s); %s",
+		result.Problem = fields.Problems{o.problem(result.Path, "%s has limits for this descriptor (%s); %s",
 			fields.FileLine(existingRule.File, existingRule.Line), existingRule.Summary(), advice)}
 		return
 	case exists:
 		d.Descriptors = (*list)[i].Descriptors
-		out.BaseLimits = (*list)[i].Summary()
+		result.BaseLimits = (*list)[i].Summary()
 		a.isOwned[d] = a.isOwned[(*list)[i]]
 		(*list)[i] = d
 	default:
-		out.BaseLimits = a.addNewRuleProblem(o, out, lastDepth, *list)
+		result.BaseLimits = a.addNewRuleProblem(o, result, lastDepth, *list)
 		a.isOwned[d] = true
 		a.append(list, d)
 	}
 	a.patterns[domain] = patterns
-	out.Limits = d.Summary()
+	result.Limits = d.Summary()
 }
 
-func (a *ruleAdder) copyDomain(o *Override, out *outcome) *limitsfile.Domain {
+func (a *ruleAdder) copyDomain(o *Override, result *outcome) *limitsfile.Domain {
 	name := o.Target.Domain
 	if d := a.domains[name]; d != nil {
 		return d
@@ -108,7 +108,7 @@ func (a *ruleAdder) copyDomain(o *Override, out *outcome) *limitsfile.Domain {
 			names = append(names, d.Name)
 		}
 		if fields.Nearest(name, names) != "" {
-			out.newRuleProblems = append(out.newRuleProblems, o.problem("", "%s", unknownDomain(name, names)))
+			result.newRuleProblems = append(result.newRuleProblems, o.problem("", "%s", unknownDomain(name, names)))
 		}
 		d = &limitsfile.Domain{Name: name}
 		a.set.Domains = append(a.set.Domains, d)
@@ -153,9 +153,8 @@ func (a *ruleAdder) append(list *[]*limitsfile.Descriptor, d *limitsfile.Descrip
 }
 
 // addNewRuleProblem finds the other descriptor that now matches the entry of the target at depth. It returns the limits of
-// this descriptor in words.
-// If the new rule o would take requests from this descriptor, addNewRuleProblem adds a problem to out.newRuleProblems.
-func (a *ruleAdder) addNewRuleProblem(o *Override, out *outcome, depth int, list []*limitsfile.Descriptor) (limits string) {
+// this descriptor in words. If the new rule o would take requests from this descriptor, addNewRuleProblem adds a problem to result.newRuleProblems.
+func (a *ruleAdder) addNewRuleProblem(o *Override, result *outcome, depth int, list []*limitsfile.Descriptor) (limits string) {
 	const noLimit = "no limit"
 	e := o.Target.Entries[depth]
 	if len(list) == 0 || !o.isNew {
@@ -164,7 +163,7 @@ func (a *ruleAdder) addNewRuleProblem(o *Override, out *outcome, depth int, list
 	index := descriptors.NewIndex(list)
 	d, isExact := index.Find(o.Target.Entries[:depth+1])
 	if conditionOwner := index.ConditionOnOtherEntries(e.GetKey()); conditionOwner != nil && !isExact && e.GetValue() != "" {
-		out.newRuleProblems = append(out.newRuleProblems, o.problem(out.Path, "%s may match %s now, depending on other entries, and would no longer apply; create the rule with a condition instead",
+		result.newRuleProblems = append(result.newRuleProblems, o.problem(result.Path, "%s may match %s now, depending on other entries, and would no longer apply; create the rule with a condition instead",
 			conditionOwner.Label(), fields.Printable(entryText(e))))
 		return noLimit
 	}
@@ -174,11 +173,11 @@ func (a *ruleAdder) addNewRuleProblem(o *Override, out *outcome, depth int, list
 	isLast := depth == len(o.Target.Entries)-1
 	switch target := o.Target.String(); {
 	case isLast && len(d.Descriptors) > 0:
-		out.newRuleProblems = append(out.newRuleProblems, o.problem(out.Path, "%s matches %s now, and its children would no longer apply; set an override of %s, which keeps them",
+		result.newRuleProblems = append(result.newRuleProblems, o.problem(result.Path, "%s matches %s now, and its children would no longer apply; set an override of %s, which keeps them",
 			d.Label(), fields.Printable(entryText(e)), target))
 	case !isLast:
 		t := descriptors.Target{Domain: o.Target.Domain, Entries: o.Target.Entries[:depth+1]}
-		out.newRuleProblems = append(out.newRuleProblems, o.problem(out.Path, "%s matches %s now, and would no longer apply; create a rule for %s first",
+		result.newRuleProblems = append(result.newRuleProblems, o.problem(result.Path, "%s matches %s now, and would no longer apply; create a rule for %s first",
 			d.Label(), fields.Printable(entryText(e)), t.String()))
 	}
 	return d.Summary()

@@ -235,7 +235,7 @@ func (counter *targetCounter) limits(now time.Time, peeks []backend.Peek) []Limi
 			list[i].Capacity, list[i].Spent = limit.Capacity(), limit.Spent(peek.Result.Result)
 		}
 		if d := peek.Denial; d != nil {
-			list[i].CachedDenial = &CachedDenial{Source: d.Source.String(), Since: d.Since.UTC(), EndsInSeconds: d.Until.Sub(now).Seconds()}
+			list[i].CachedDenial = &CachedDenial{Source: d.Source.String(), Since: d.FirstDenialTime.UTC(), EndsInSeconds: d.NextAskTime.Sub(now).Seconds()}
 		}
 	}
 	return list

@@ -310,19 +310,19 @@ func TestUnconfirmedDecreaseWaitsUnlessTheNextIsLarge(t *testing.T) {
 		"a quarter of the burst":           {100, 375, 400, 100},
 		"more than a quarter of the burst": {100, 374, 374, 74},
 	} {
-		turn := newDivision().newTransition(1000*second, Holder{Rate: 400, Burst: c.burst, MaxRate: 500, MaxBurst: 100})
-		turn.members[0].target = c.target
-		turn.lowerRates()
-		assert.Equal(t, []int64{c.wantRate, c.wantBurst}, []int64{turn.holders[0].Rate, turn.holders[0].Burst}, name)
+		transition := newDivision().newTransition(1000*second, Holder{Rate: 400, Burst: c.burst, MaxRate: 500, MaxBurst: 100})
+		transition.members[0].target = c.target
+		transition.lowerRates()
+		assert.Equal(t, []int64{c.wantRate, c.wantBurst}, []int64{transition.holders[0].Rate, transition.holders[0].Burst}, name)
 	}
 }
 
 func TestTinyRaiseTakesNoRoomFromOthers(t *testing.T) {
-	turn := newDivision().newTransition(1000*second, Holder{ID: 1, Rate: 100, MaxRate: 100}, Holder{ID: 2, Rate: 750, MaxRate: 750})
-	turn.members[0].target, turn.members[1].target = 200, 751
-	turn.raiseRates()
-	assert.Equal(t, int64(150), turn.holders[0].Rate)
-	assert.Equal(t, int64(750), turn.holders[1].Rate)
+	transition := newDivision().newTransition(1000*second, Holder{ID: 1, Rate: 100, MaxRate: 100}, Holder{ID: 2, Rate: 750, MaxRate: 750})
+	transition.members[0].target, transition.members[1].target = 200, 751
+	transition.raiseRates()
+	assert.Equal(t, int64(150), transition.holders[0].Rate)
+	assert.Equal(t, int64(750), transition.holders[1].Rate)
 }
 
 func TestLargestDemandGetsTheRemainder(t *testing.T) {
@@ -332,17 +332,17 @@ func TestLargestDemandGetsTheRemainder(t *testing.T) {
 	for id := range HolderID(6) {
 		holders = append(holders, Holder{ID: id + 2})
 	}
-	turn := d.newTransition(1000*second, holders...)
-	turn.setTargets(func(*member) bool { return true })
-	assert.Equal(t, int64(14), turn.members[0].target)
-	assert.Equal(t, int64(12), turn.members[1].target)
+	transition := d.newTransition(1000*second, holders...)
+	transition.setTargets(func(*member) bool { return true })
+	assert.Equal(t, int64(14), transition.members[0].target)
+	assert.Equal(t, int64(12), transition.members[1].target)
 }
 
 func TestCreditIsWhatNoHolderCanHave(t *testing.T) {
 	d := newDivision()
 	d.state.credit, d.state.level = 10*nanosPerToken, 150*nanosPerToken
-	turn := d.newTransition(1000*second, Holder{MaxRate: 100, MaxBurst: 20, ReportedAt: 998 * second})
-	turn.raiseCredit()
+	transition := d.newTransition(1000*second, Holder{MaxRate: 100, MaxBurst: 20, ReportedAt: 998 * second})
+	transition.raiseCredit()
 	assert.Equal(t, int64(150-20-30), d.state.credit/nanosPerToken, "the bucket, and the rate since the report and for Delay")
 }
 
@@ -361,9 +361,9 @@ func TestReplicaLearnsConfirmationOfItsLastGrantOnly(t *testing.T) {
 		stored := known
 		stored.MaxRate, stored.MaxBurst = 400, 80
 		c.change(&stored)
-		turn := newDivision().newTransition(1000*second, stored)
-		turn.restoreOwnHolders([]Holder{known})
-		h := turn.holders[0]
+		transition := newDivision().newTransition(1000*second, stored)
+		transition.restoreOwnHolders([]Holder{known})
+		h := transition.holders[0]
 		assert.Equal(t, []int64{400, 80, c.wantMaxRate, c.wantMaxBurst}, []int64{h.Rate, h.Burst, h.MaxRate, h.MaxBurst}, name)
 	}
 }

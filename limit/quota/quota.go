@@ -169,7 +169,7 @@ func (l *Limit) withBounds() Limit {
 	return b
 }
 
-// reserve returns the part of Rate or Burst that stays free for new holders until the store has lost its data.
+// reserve returns the part of Rate or Burst that only new holders get, after the store has lost its data.
 func (l *Limit) reserve(tokens int64) int64 { return part(tokens, l.Headroom/2) }
 
 // divisibleRate returns the rate that the holders share.
@@ -225,22 +225,22 @@ func (t *transition) convert(h *Holder) {
 // restoreOwnHolders puts the holders of this replica into the state as the replica remembers them. The state may lack the last
 // grants of the replica, because the store lost a write, or stored a write whose answer was lost.
 func (t *transition) restoreOwnHolders(ownHolders []Holder) {
-	isLost := false
-	for _, own := range ownHolders {
-		t.convert(&own)
-		i, isFound := t.find(own.ID)
+	isGrantLost := false
+	for _, ownHolder := range ownHolders {
+		t.convert(&ownHolder)
+		i, isFound := t.find(ownHolder.ID)
 		if !isFound {
-			isLost = isLost || own.MaxRate > 0 && !t.hasExpired(&own)
-			t.holders = slices.Insert(t.holders, i, own)
+			isGrantLost = isGrantLost || ownHolder.MaxRate > 0 && !t.hasExpired(&ownHolder)
+			t.holders = slices.Insert(t.holders, i, ownHolder)
 			continue
 		}
-		h := &t.holders[i]
-		if h.Rate == own.Rate && h.Burst == own.Burst && h.ReducedAt == own.ReducedAt {
-			own.MaxRate, own.MaxBurst = min(own.MaxRate, h.MaxRate), min(own.MaxBurst, h.MaxBurst)
+		storedHolder := &t.holders[i]
+		if storedHolder.Rate == ownHolder.Rate && storedHolder.Burst == ownHolder.Burst && storedHolder.ReducedAt == ownHolder.ReducedAt {
+			ownHolder.MaxRate, ownHolder.MaxBurst = min(ownHolder.MaxRate, storedHolder.MaxRate), min(ownHolder.MaxBurst, storedHolder.MaxBurst)
 		}
-		*h = own
+		*storedHolder = ownHolder
 	}
-	if isLost {
+	if isGrantLost {
 		t.freeze(&t.limit, t.now)
 	}
 }
@@ -308,9 +308,9 @@ func (t *transition) raiseCredit() {
 
 // addHolders adds new holders to the state, and fills members.
 func (t *transition) addHolders(u Update) {
-	isReturningByID := make(map[HolderID]bool, len(u.OwnHolders)+len(u.Reports)) // all holders of this replica
-	for _, own := range u.OwnHolders {
-		isReturningByID[own.ID] = false
+	isReturningByID := make(map[HolderID]bool, len(u.OwnHolders)+len(u.Reports)) // has all holders of this replica
+	for _, h := range u.OwnHolders {
+		isReturningByID[h.ID] = false
 	}
 	for _, r := range u.Reports {
 		isReturningByID[r.Holder] = r.IsReturning

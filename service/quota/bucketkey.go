@@ -38,16 +38,16 @@ func (k bucketKey) bytes() int { return len(k.texts.Value()) }
 
 // decode returns the domain, and the entries of the id in the order of their names.
 func (k bucketKey) decode() (domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) {
-	rest := k.texts.Value()
-	next := func() string {
-		length, size := binary.Uvarint([]byte(rest[:min(len(rest), binary.MaxVarintLen64)]))
-		text := rest[size : size+int(length)]
-		rest = rest[size+int(length):]
+	unreadTexts := k.texts.Value()
+	nextText := func() string {
+		length, size := binary.Uvarint([]byte(unreadTexts[:min(len(unreadTexts), binary.MaxVarintLen64)]))
+		text := unreadTexts[size : size+int(length)]
+		unreadTexts = unreadTexts[size+int(length):]
 		return text
 	}
-	domain = next()
-	for rest != "" {
-		entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: next(), Value: next()})
+	domain = nextText()
+	for unreadTexts != "" {
+		entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: nextText(), Value: nextText()})
 	}
 	return domain, entries
 }

@@ -47,8 +47,8 @@ func (s *Service) clientOf(ip string) *client {
 // takeMemory counts bytes for c. It returns false if c would then use more memory than is free. So the first client can use
 // half of the memory, and the second client can use half of the rest.
 func (s *Service) takeMemory(c *client, bytes int64) bool {
-	free := maxMemory*int64(s.options.MaxBuckets) - s.memory - bytes
-	if c.memory+bytes > free {
+	freeBytes := maxMemory*int64(s.options.MaxBuckets) - s.memory - bytes
+	if c.memory+bytes > freeBytes {
 		return false
 	}
 	c.memory += bytes

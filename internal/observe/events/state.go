@@ -49,7 +49,7 @@ func outageSummary(outage *fallback.Outage) *live.Outage {
 	summary := &live.Outage{
 		Start: outage.Start, End: TimeOrNil(outage.End), Seconds: live.Value(outage.Duration().Seconds()),
 		Calls: outage.Calls, AdmittedCalls: outage.AdmittedCalls, Decisions: outage.Decisions, ByReason: map[string]int64{},
-		AdmittedHits: outage.AdmittedHits, MaxExcessHits: outage.MaxExcessHits, Replayed: outage.Replayed, Limits: []fallback.LimitPrice{},
+		AdmittedHits: outage.AdmittedHits, MaxExcessHits: outage.MaxExcessHits, Replayed: outage.ReplayedHits, Limits: []fallback.LimitPrice{},
 	}
 	if outage.Err != nil {
 		summary.Error = outage.Err.Error()

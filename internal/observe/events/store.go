@@ -101,7 +101,7 @@ func (s *Store) StateChanged(change fallback.StateChange) {
 		s.OutageEnded()
 	}
 	s.recordOutage(slog.LevelInfo, change, s.Name+" outage ended",
-		append(priceAttrs(outage), "hits_replayed", outage.Replayed, "counters_kept", outage.CountersKept)...)
+		append(priceAttrs(outage), "hits_replayed", outage.ReplayedHits, "counters_kept", outage.CountersKept)...)
 }
 
 // decisionText says how the service decides hits without the store, such as "admitted".

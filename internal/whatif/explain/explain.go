@@ -377,7 +377,7 @@ func (w *reporter) setCounter(limitReport *Limit, decision *service.Decision, pe
 			answer.Since = utcOrNil(w.options.FailingSince(decision.Hit))
 		}
 	case backend.SourceDenyCache:
-		answer.By, answer.Since, answer.Until = "the deny cache of this replica", utcOrNil(peek.Denial.Since), answer.RetryAt
+		answer.By, answer.Since, answer.Until = "the deny cache of this replica", utcOrNil(peek.Denial.FirstDenialTime), answer.RetryAt
 	default:
 		if result.Source.IsBackend() {
 			answer.By = result.Source.String()
