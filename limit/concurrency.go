@@ -121,15 +121,15 @@ func (l *Limit) Undo(s *State, now, n int64, id string, oldExpiry int64) Result 
 	if i, exists := set.findIndex(id); exists {
 		set.setExpiry(i, oldExpiry)
 	} else if id == "" {
-		s.a -= set.removeAnonymous(now+l.period, n)
+		s.a -= set.removeAnonymousHold(now+l.period, n)
 	}
 	return l.TakeHold(s, now, 0, id)
 }
 
-// removeAnonymous removes up to n slots of the anonymous hold with this expiry, and returns the number of removed slots.
+// removeAnonymousHold removes up to n slots of the anonymous hold with this expiry, and returns the number of removed slots.
 // Undo does not call release, because release removes the hold that expires first. If the holder of this hold has
 // crashed, its slots must become free at this expiry, and not later.
-func (set *holdSet) removeAnonymous(expiry, n int64) int64 {
+func (set *holdSet) removeAnonymousHold(expiry, n int64) int64 {
 	i := set.searchExpiry(expiry)
 	if i == len(set.holds) || set.holds[i].expiry != expiry || set.holds[i].id != "" {
 		return 0

@@ -49,7 +49,7 @@ local function storedHold(s, list, i)
 end
 
 -- Finds the first stored hold from hold i on that still exists. Returns the index of this hold, and the hold or nil.
-local function findStored(s, list, i)
+local function findStoredHold(s, list, i)
   local hold = storedHold(s, list, i)
   while hold and s.obsoleteSlots[hold.member] do
     i = i + 1
@@ -61,7 +61,7 @@ end
 -- Returns the hold of list that expires first, or nil.
 local function firstHold(s, list)
   local oldHold
-  list.firstIndex, oldHold = findStored(s, list, list.firstIndex)
+  list.firstIndex, oldHold = findStoredHold(s, list, list.firstIndex)
   local newHold = list.newHolds[1]
   if not oldHold or newHold and newHold.expiry < oldHold.expiry then return newHold end
   return oldHold
@@ -115,7 +115,7 @@ local function expire(s, now)
 end
 
 -- Removes up to this number of slots of the anonymous hold with this expiry.
-local function removeAnonymous(s, slots, expiry)
+local function removeAnonymousHold(s, slots, expiry)
   local hold = find(s, string.format('a%d', expiry))
   if not hold then return end
   remove(s, hold)
@@ -123,7 +123,7 @@ local function removeAnonymous(s, slots, expiry)
 end
 
 -- Removes this number of slots of the anonymous holds that expire first.
-local function releaseAnonymous(s, slots)
+local function releaseAnonymousSlots(s, slots)
   local hold = firstHold(s, s.anonymousList)
   while hold and slots > 0 do
     remove(s, hold)
@@ -147,7 +147,7 @@ local function expiryAfter(s, slots, now)
     for _, cursor in ipairs(cursors) do
       local hold
       if cursor.list then
-        cursor.i, hold = findStored(s, cursor.list, cursor.i)
+        cursor.i, hold = findStoredHold(s, cursor.list, cursor.i)
       else
         hold = cursor.newHolds[cursor.i]
       end
@@ -209,11 +209,11 @@ return {
       if member then
         if namedHold then remove(s, namedHold) end
       elseif expiry then
-        removeAnonymous(s, -n, expiry)
+        removeAnonymousHold(s, -n, expiry)
       elseif n == -maxHits then -- a reset
         expire(s, math.huge)
       else
-        releaseAnonymous(s, -n)
+        releaseAnonymousSlots(s, -n)
       end
       namedHold = nil
     elseif namedHold then

@@ -9,7 +9,7 @@ local ticks = floor((period + tick - 1) / tick)
 local alignedStart = now - now % period
 
 -- Returns the earliest time at which the estimated hits are at most maxSpent. The function gets all numbers as arguments,
--- because locals of this file that a function uses would make each hit 8 % slower.
+-- because a function that uses locals of this file would make each hit 8 % slower.
 local function retryAt(start, currentCount, previousCount, maxSpent, period, tick, ticks)
   if currentCount > maxSpent then -- the current window ends before the hits pass
     start, currentCount, previousCount = start + period, 0, currentCount
@@ -38,5 +38,5 @@ spent = currentCount + n + previousHits
 if n > 0 and spent <= max then
   newA, newB, newC = start, currentCount + n, previousCount
   oldEnd, newEnd = a + (b > 0 and 2 * period or period), start + 2 * period
-  if spent + n > max then nextAfter = retryAt(start, newB, previousCount, max - n, period, tick, ticks) - now end
+  if spent + n > max then nextWait = retryAt(start, newB, previousCount, max - n, period, tick, ticks) - now end
 end

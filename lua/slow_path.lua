@@ -23,7 +23,7 @@ end
 
 -- Decides the hits from firstHit to lastHit that have no reply. All hits have the limit at args[limitIndex]. Each hit has
 -- a counter of its own, with a state in one string.
-local function decideDistinct(algorithm, limitIndex, firstHit, lastHit)
+local function decideDistinctCounters(algorithm, limitIndex, firstHit, lastHit)
   local step, read, encode, write = algorithm.step, algorithm.read, algorithm.encode, algorithm.write
   local max, period, capacity, chargeDenied = args[limitIndex + 1], args[limitIndex + 2], args[limitIndex + 3], args[limitIndex + 4] == 1
   local state = {} -- read overwrites the state for each hit
@@ -103,8 +103,8 @@ end
 
 -- Decides the hits from firstHit to lastHit that have no reply. All hits have the limit at args[limitIndex].
 local function decideRange(limitIndex, firstHit, lastHit)
-  local algorithm = isDistinct and findAlgorithm(args[limitIndex])
-  if algorithm and algorithm.read then return decideDistinct(algorithm, limitIndex, firstHit, lastHit) end
+  local algorithm = hasDistinctCounters and findAlgorithm(args[limitIndex])
+  if algorithm and algorithm.read then return decideDistinctCounters(algorithm, limitIndex, firstHit, lastHit) end
   for i = firstHit, lastHit do decide(i, args[hitOffset + 2 * i]) end
 end
 

@@ -40,7 +40,7 @@
 local maxExactInteger = 2 ^ 53 -- numbers in Lua are exact up to this integer
 local keys, hitCount = KEYS, #KEYS
 local args = cmsgpack.unpack(ARGV[1])
-local now, jitter, isDistinct, canRefund = args[1], args[2], args[3] == 1, args[4] > 0
+local now, jitter, hasDistinctCounters, canRefund = args[1], args[2], args[3] == 1, args[4] > 0
 local hitOffset = 5 + 5 * args[5] -- hit i is at args[hitOffset + 2 * i - 1] and args[hitOffset + 2 * i]
 if now == 0 then
   local time = redis.call('TIME')
@@ -86,7 +86,7 @@ else
     local lastHit, limitIndex = i - 1, 5 * limit + 1
     local name, max, period, capacity = args[limitIndex], args[limitIndex + 1], args[limitIndex + 2], args[limitIndex + 3]
     local needsSlowPath = true
-    if not isDistinct then
+    if not hasDistinctCounters then
       -- packed_admit is only for hits that have a counter of their own
 --[[admit]]
     end

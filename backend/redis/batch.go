@@ -16,7 +16,7 @@ type Observer interface {
 	// ErrorOccurred is called for each error of a batch or of one hit, even if rls sends the batch again.
 	ErrorOccurred(Role, ErrorKind)
 
-	// CountersLost is called after a probe that finds that a shard has lost charges without an error, such as by
+	// CountersLost is called if a probe finds that a shard has lost charges without an error, such as by
 	// FLUSHALL, a restart or a failover. all means that all counters of the shard start at 0.
 	CountersLost(_ Role, all bool)
 }

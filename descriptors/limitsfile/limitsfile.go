@@ -265,8 +265,8 @@ func Path(domain string, trail []*Descriptor) string {
 	return strings.Join(parts, " > ")
 }
 
-// place is the place of a descriptor in its file. The path of a place is known only after the file was read, because a
-// problem can stand before the key of its descriptor.
+// place is the place of a descriptor in its file. The path of a place is known only after the file was read, because the
+// key of the descriptor can stand after a problem.
 type place struct {
 	parent     *place      // nil for the domain
 	domain     string      // the domain in the path; empty for a descriptor

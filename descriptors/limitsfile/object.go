@@ -32,8 +32,8 @@ func (v value) isPresent() bool { return v.schema != nil }
 // isValid reports whether the object has the field and the field has no problem.
 func (v value) isValid() bool { return v.schema != nil && !v.hasError }
 
-// field returns the field of o with this name. If o lacks the field, the result has only the node of o, as the place of
-// the problem that the field is missing.
+// field returns the field of o with this name. If o lacks the field, the result has only the node of o, which is the place
+// of a problem such as a missing field.
 func (o *object) field(name string) value {
 	if o == nil {
 		return value{}

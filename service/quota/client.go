@@ -24,8 +24,8 @@ type departure struct {
 	expiry time.Time
 }
 
-// The bytes that count for a stream, for a departure, and for a bucket in addition to idCopies times the bytes of its id. All
-// together may have maxMemory bytes for each of the MaxBuckets that a stream may have.
+// The bytes that count for a stream, a departure and a bucket. For a bucket, idCopies times the bytes of its id count too.
+// All clients together may use Options.MaxBuckets times maxMemory.
 const (
 	streamMemory    = 32 << 10
 	departureMemory = 128
