@@ -99,7 +99,7 @@ func (l *Limiter) read(names []string) (items, error) {
 const maxTries = 10
 
 var (
-	errExpired        = &backend.Error{Reason: backend.ReasonLate, NotSent: true, Cause: errors.New("memcached: time was up before the hit was sent")}
+	errExpired        = &backend.Error{Reason: backend.ReasonLate, NotSent: true, Cause: errors.New("memcached: the time of the call ended before the hit was sent")}
 	errHoldsNeedRedis = &backend.Error{Reason: backend.ReasonOutage, NotSent: true, Cause: fmt.Errorf("memcached: algorithm %s needs Redis", limit.Concurrency)}
 	errTooManyTries   = &backend.Error{Reason: backend.ReasonOverload, Cause: fmt.Errorf("memcached: other replicas have changed the counter %d times", maxTries)}
 	errChanged        = errors.New("counter changed by another replica")

@@ -21,7 +21,7 @@ const maxPartHits = 4096
 var (
 	errQueueFull   = newUnsentError(backend.ReasonOverload, "too many hits are waiting")
 	errTooManyHits = newUnsentError(backend.ReasonOverload, fmt.Sprintf("more than %d hits at once", maxPartHits))
-	errExpired     = newUnsentError(backend.ReasonOverload, "time was up before the hits were sent")
+	errExpired     = newUnsentError(backend.ReasonOverload, "the time of the call ended before the hits were sent")
 	errStalled     = newUnsentError(backend.ReasonLate, "earlier hits have no answer yet")
 	errClosed      = newOutageError(errors.New("redis: closed"))
 )

@@ -122,7 +122,7 @@ func (d *document) checkEntryKeys(c *condition.Condition, pos *place, o *object,
 			return pattern == key || strings.Contains(pattern, "*") && p.Match(key)
 		})
 		if !isKnown {
-			d.errorf(field.node, pos, "cel: got the entry %s, which this descriptor and those above it don't have; want %s", fields.Printable(key), fields.OneOf(key, keys))
+			d.errorf(field.node, pos, "cel: got the entry %s, which neither this descriptor nor its parents have; want %s", fields.Printable(key), fields.OneOf(key, keys))
 			return false
 		}
 	}

@@ -48,7 +48,7 @@ func TestConditionProblemsHavePlaceAndRemedy(t *testing.T) {
 		{"bad pattern", "cel: value.matches('a(')", "cel: matches: missing closing ): a("},
 		{"pattern of a request", "cel: value.matches(entries.k)", `matches: got a pattern that is not a text in quotes`},
 		{"loops in loops", "cel: entries.all(a, entries.all(b, entries.all(c, entries.all(e, a + b + c + e != value))))", "cel: the cost can reach"},
-		{"unknown entry", "cel: entries.tenant == value", "cel: got the entry tenant, which this descriptor and those above it don't have; want k"},
+		{"unknown entry", "cel: entries.tenant == value", "cel: got the entry tenant, which neither this descriptor nor its parents have; want k"},
 		{"cel beside a value", "cel: value == 'a'\nvalue: b", "value and cel are both given; want one of them"},
 		{"cel in not", "not: {cel: 'value'}", "cel: the result has the type string, want bool"},
 		{"missing file", "in: {file: none.txt}", "f:4:16: d > k: in: open lists/none.txt: file does not exist"},

@@ -157,7 +157,7 @@ func TestXDSProblems(t *testing.T) {
 		},
 		{
 			`{"domain":"d","descriptors":[{"key":"k",` + good + `,"metadata":{"rls":{"cel":"entries.l == value"}}}]}`,
-			`r: d > k=cel(entries.l == value): cel: got the entry l, which this descriptor and those above it don't have; want k`,
+			`r: d > k=cel(entries.l == value): cel: got the entry l, which neither this descriptor nor its parents have; want k`,
 		},
 		{
 			`{"domain":"d","descriptors":[{"key":"k",` + good + `,"metadata":{"rls":"x"}}]}`,

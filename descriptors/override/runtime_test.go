@@ -95,7 +95,7 @@ func TestInvalidRulesAreRejected(t *testing.T) {
 		"another condition":      {"shop|user=a", `{"prefix": "b", "rate_limit": {"unit": "day", "requests_per_unit": 1}}`, "want the condition as the value"},
 		"a list in a file":       {"shop|user", `{"in": {"file": "/etc/passwd"}, "rate_limit": {"unit": "day", "requests_per_unit": 1}}`, "only if the limits are in a file"},
 		"a wrong expression":     {"shop|user=cel(valeu)", `{"cel": "valeu", "rate_limit": {"unit": "day", "requests_per_unit": 1}}`, "cel: at character 1: unknown name valeu"},
-		"an unknown entry":       {"shop|user=cel(entries.tenant%20%3D%3D%20'a')", `{"cel": "entries.tenant == 'a'", "rate_limit": {"unit": "day", "requests_per_unit": 1}}`, "cel: got the entry tenant, which this descriptor and those above it don't have; want user"},
+		"an unknown entry":       {"shop|user=cel(entries.tenant%20%3D%3D%20'a')", `{"cel": "entries.tenant == 'a'", "rate_limit": {"unit": "day", "requests_per_unit": 1}}`, "cel: got the entry tenant, which neither this descriptor nor its parents have; want user"},
 		"a misspelt domain":      {"shpo|user", aDay, "unknown domain shpo; want shop; did you mean shop?"},
 		"a lost child":           {"shop|plan=pro", aDay, "plan matches plan=pro now, and its children would no longer apply; set an override of shop|plan=pro"},
 		"a lost limit of a path": {"shop|tenant=acme|user", aDay, "tenant matches tenant=acme now, and would no longer apply; create a rule for shop|tenant=acme first"},
