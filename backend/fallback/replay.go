@@ -216,21 +216,21 @@ const (
 )
 
 // add adds c to the entry of key. It does not use c.key.
-func (g *replayLog) add(key []byte, c loggedCharge) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	e := g.charges[counterName{string(key), c.limit.Tag()}]
+func (l *replayLog) add(key []byte, c loggedCharge) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.charges[counterName{string(key), c.limit.Tag()}]
 	if e == nil {
 		size := int64(len(key) + entryOverhead)
-		if g.bytes.Add(size) > maxLogBytes {
-			g.bytes.Add(-size)
+		if l.bytes.Add(size) > maxLogBytes {
+			l.bytes.Add(-size)
 			return
 		}
-		if g.charges == nil {
-			g.charges = map[counterName]*loggedCharge{}
+		if l.charges == nil {
+			l.charges = map[counterName]*loggedCharge{}
 		}
 		e = &loggedCharge{key: string(key)}
-		g.charges[counterName{e.key, c.limit.Tag()}] = e
+		l.charges[counterName{e.key, c.limit.Tag()}] = e
 	}
 	e.limit, e.n = c.limit, min(e.n+min(c.n, limit.MaxHits), limit.MaxHits)
 	if e.counts != c.counts && c.counts != nil {
@@ -242,19 +242,19 @@ func (g *replayLog) add(key []byte, c loggedCharge) {
 	e.excess += c.excess
 }
 
-func (g *replayLog) isEmpty() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.charges) == 0
+func (l *replayLog) isEmpty() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.charges) == 0
 }
 
-func (g *replayLog) takeAll() []*loggedCharge {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for name := range g.charges {
-		g.bytes.Add(-int64(len(name.key) + entryOverhead))
+func (l *replayLog) takeAll() []*loggedCharge {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name := range l.charges {
+		l.bytes.Add(-int64(len(name.key) + entryOverhead))
 	}
-	entries := slices.Collect(maps.Values(g.charges))
-	g.charges = nil
+	entries := slices.Collect(maps.Values(l.charges))
+	l.charges = nil
 	return entries
 }

@@ -118,45 +118,45 @@ const (
 )
 
 // addUnanswered adds the command for a key after a charge that Redis did not answer.
-func (k *ttlCommandStore) addUnanswered(command goredis.Cmder) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.lastUnansweredTime = time.Now()
-	k.add(command)
+func (s *ttlCommandStore) addUnanswered(command goredis.Cmder) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lastUnansweredTime = time.Now()
+	s.add(command)
 }
 
-// add adds a command, unless there are too many. The caller holds k.mu.
-func (k *ttlCommandStore) add(command goredis.Cmder) {
-	if len(k.commands) < maxKeysWithoutTTL {
-		k.commands = append(k.commands, command)
+// add adds a command, unless there are too many. The caller holds s.mu.
+func (s *ttlCommandStore) add(command goredis.Cmder) {
+	if len(s.commands) < maxKeysWithoutTTL {
+		s.commands = append(s.commands, command)
 	}
 }
 
 // takeCommands removes and returns the commands. It returns nil before earliestSendTime.
-func (k *ttlCommandStore) takeCommands() (commands []goredis.Cmder) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if len(k.commands) == 0 || time.Now().Before(k.earliestSendTime) {
+func (s *ttlCommandStore) takeCommands() (commands []goredis.Cmder) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.commands) == 0 || time.Now().Before(s.earliestSendTime) {
 		return nil
 	}
-	k.earliestSendTime = time.Now().Add(resendPause)
-	commands, k.commands = k.commands, nil
+	s.earliestSendTime = time.Now().Add(resendPause)
+	commands, s.commands = s.commands, nil
 	return commands
 }
 
 // addForResend adds the sent commands that failed. While Redis may still execute an unanswered charge, it adds all sent
 // commands.
-func (k *ttlCommandStore) addForResend(commands []goredis.Cmder) {
+func (s *ttlCommandStore) addForResend(commands []goredis.Cmder) {
 	if len(commands) == 0 {
 		return
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	mayChargeLate := time.Since(k.lastUnansweredTime) < lateChargeTime
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mayChargeLate := time.Since(s.lastUnansweredTime) < lateChargeTime
 	for _, cmd := range commands {
 		if mayChargeLate || cmd.Err() != nil {
 			cmd.SetErr(nil)
-			k.add(cmd)
+			s.add(cmd)
 		}
 	}
 }
