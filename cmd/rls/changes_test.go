@@ -17,8 +17,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-// deployments are the kinds of Redis of these tests.
-var deployments = []struct {
+// redisKinds are the kinds of Redis with which these tests run.
+var redisKinds = []struct {
 	name  string
 	start func(t *testing.T) (env []string)
 }{
@@ -28,8 +28,8 @@ var deployments = []struct {
 	}},
 }
 
-// startReplicasOn starts n services with overrides and the admin API. env names their Redis.
-func startReplicasOn(t *testing.T, n int, env []string, limits string) []*testService {
+// startReplicasWithEnv starts n services with overrides and the admin API. env names their Redis.
+func startReplicasWithEnv(t *testing.T, n int, env []string, limits string) []*testService {
 	t.Helper()
 	path := file(t, "limits.yaml", limits)
 	env = append([]string{"REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=tester:" + adminToken}, env...)
@@ -48,12 +48,12 @@ func TestChangesReachAllReplicas(t *testing.T) {
 		changes = 200
 	}
 	const target = "shop|tenant=acme"
-	for _, d := range deployments {
+	for _, d := range redisKinds {
 		t.Run(d.name, func(t *testing.T) {
-			replicas := startReplicasOn(t, 3, d.start(t), perYear(5))
+			replicas := startReplicasWithEnv(t, 3, d.start(t), perYear(5))
 			var readers []func() uint32
 			for _, r := range replicas {
-				readers = append(readers, r.limitReader())
+				readers = append(readers, r.newLimitReader())
 			}
 			durations := map[string][]time.Duration{}
 			change := func(i int, name, method, path, body string, want uint32) {
@@ -84,7 +84,7 @@ func TestChangesReachAllReplicas(t *testing.T) {
 
 func TestRollbackAndStatusWorkOnACluster(t *testing.T) {
 	t.Parallel()
-	replicas := startReplicasOn(t, 3, deployments[1].start(t), perYear(5))
+	replicas := startReplicasWithEnv(t, 3, redisKinds[1].start(t), perYear(5))
 	code, answer := replicas[0].admin(http.MethodPut, "rules", "shop|tenant=acme", `{"rate_limit": {"unit": "year", "requests_per_unit": 9}}`)
 	require.Equal(t, http.StatusOK, code, answer)
 	replicas[1].override("shop|tenant=acme", `{"factor": 10}`)
@@ -116,7 +116,7 @@ func TestRollbackAndStatusWorkOnACluster(t *testing.T) {
 
 func TestWindowsByCalendarAreSharedOnACluster(t *testing.T) {
 	t.Parallel()
-	replicas := startReplicasOn(t, 3, deployments[1].start(t), `
+	replicas := startReplicasWithEnv(t, 3, redisKinds[1].start(t), `
 domain: shop
 descriptors:
 - {key: tenant, rate_limit: {unit: year, requests_per_unit: 7, timezone: Europe/Berlin}}
@@ -135,10 +135,10 @@ descriptors:
 
 func TestResetByPrefixFreesCountersOnAllReplicas(t *testing.T) {
 	t.Parallel()
-	for _, d := range deployments {
+	for _, d := range redisKinds {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
-			replicas := startReplicasOn(t, 2, append(d.start(t), "LOCAL_CACHE_SIZE_IN_BYTES=1000000"), `
+			replicas := startReplicasWithEnv(t, 2, append(d.start(t), "LOCAL_CACHE_SIZE_IN_BYTES=1000000"), `
 domain: shop
 descriptors:
 - {key: tenant, rate_limit: {unit: year, requests_per_unit: 2}, descriptors: [{key: path, rate_limit: {unit: year, requests_per_unit: 1}}]}
@@ -171,7 +171,7 @@ descriptors:
 	}
 }
 
-func TestHitNamesTheSwitch(t *testing.T) {
+func TestHitShowsWhichSwitchTurnsTheLimitOff(t *testing.T) {
 	t.Parallel()
 	r := startReplicas(t, 1, redistest.Start(t), perYear(5))[0]
 	code, answer := r.admin(http.MethodPut, "switches", "shop|tenant", `{"reason": "incident", "expires_at": "2100-01-01T00:00:00Z"}`)

@@ -28,7 +28,7 @@ descriptors:
     rate_limit: {unit: second, requests_per_unit: 100}
 `
 
-func TestAcquireHasExitCodesOfTimeout(t *testing.T) {
+func TestAcquireExitsWithTheCodesOfTheTimeoutCommand(t *testing.T) {
 	t.Parallel()
 	service := start(t, nil, "--limits", file(t, "limits.yaml", acquireLimits))
 	require.Equal(t, 0, acquireIn(t, service, "queue=full", "-n", "2", "--", "true").code)
@@ -52,7 +52,7 @@ func TestAcquireHasExitCodesOfTimeout(t *testing.T) {
 		"unknown flag":                {[]string{"api=x", "--maybe", "--", "true"}, 125, "", "unknown flag"},
 		"no rule":                     {[]string{"api2=x", "--", "echo", "-n", "ran"}, 0, "ran", "no rule of domain jobs limits api2=x"},
 		"no domain":                   {[]string{"-d", "", "api=x", "--", "true"}, 125, "", "domain: got none"},
-		"service away":                {[]string{"-a", "127.0.0.1:1", "api=x", "--timeout", "2s", "--", "true"}, 124, "", "no permit came within 2s; 127.0.0.1:1: connection refused; set --addr"},
+		"no service listens":          {[]string{"-a", "127.0.0.1:1", "api=x", "--timeout", "2s", "--", "true"}, 124, "", "no permit came within 2s; 127.0.0.1:1: connection refused; set --addr"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -109,7 +109,7 @@ func TestAcquirePassesSignalsToCommand(t *testing.T) {
 	}
 }
 
-func TestSignalAfterGrantStartsNoCommand(t *testing.T) {
+func TestSignalAfterPermitStartsNoCommand(t *testing.T) {
 	t.Cleanup(func() { signal.Reset(passedSignals()...) })
 	endSignals := make(chan os.Signal, 1)
 	endSignals <- syscall.SIGTERM
@@ -152,31 +152,31 @@ descriptors:
   - key: job
     rate_limit: {algorithm: concurrency, requests_per_unit: 1, hold: 6s}
 `))
-	slotOf := func(name string, args ...string) int {
+	acquireSlot := func(name string, args ...string) int {
 		return acquireIn(t, service, append([]string{"job=" + name}, args...)...).code
 	}
 	t.Run("the slot comes back when the command ends or is killed", func(t *testing.T) {
 		t.Parallel()
 		for _, script := range []string{"exit 0", "exit 5", "kill -9 $$"} {
-			slotOf("ended", "--", "sh", "-c", script)
-			assert.Zero(t, slotOf("ended", "--timeout", "2s", "--", "true"), script)
+			acquireSlot("ended", "--", "sh", "-c", script)
+			assert.Zero(t, acquireSlot("ended", "--timeout", "2s", "--", "true"), script)
 		}
 	})
 	t.Run("the hold is renewed while the command runs", func(t *testing.T) {
 		t.Parallel()
 		cmd := startHolder(t, service, "job=long")
-		assert.Equal(t, exitTimedOut, slotOf("long", "--timeout", "8s", "--", "true"), "longer than a hold")
+		assert.Equal(t, exitTimedOut, acquireSlot("long", "--timeout", "8s", "--", "true"), "longer than a hold")
 		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 		_ = cmd.Wait()
-		assert.Zero(t, slotOf("long", "--timeout", "2s", "--", "true"))
+		assert.Zero(t, acquireSlot("long", "--timeout", "2s", "--", "true"))
 	})
 	t.Run("the slot of a killed holder is free after its hold", func(t *testing.T) {
 		t.Parallel()
 		cmd := startHolder(t, service, "job=killed")
 		require.NoError(t, cmd.Process.Kill())
 		_ = cmd.Wait()
-		assert.Equal(t, exitTimedOut, slotOf("killed", "--timeout", "100ms", "--", "true"))
-		assert.Zero(t, slotOf("killed", "--timeout", "30s", "--", "true"))
+		assert.Equal(t, exitTimedOut, acquireSlot("killed", "--timeout", "100ms", "--", "true"))
+		assert.Zero(t, acquireSlot("killed", "--timeout", "30s", "--", "true"))
 	})
 }
 

@@ -62,10 +62,10 @@ descriptors:
 // run runs rls with ADMIN_TOKEN. Its outputs must not contain the token.
 func (r *testAPI) run(args ...string) (stdout, stderr string, code int) {
 	r.Helper()
-	return r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, append(args, "--admin", r.url)...)
+	return r.runWithEnv([]string{"ADMIN_TOKEN=" + opsToken}, append(args, "--admin", r.url)...)
 }
 
-func (r *testAPI) runWith(env []string, args ...string) (stdout, stderr string, code int) {
+func (r *testAPI) runWithEnv(env []string, args ...string) (stdout, stderr string, code int) {
 	r.Helper()
 	cmd := command(r.T, env, args...)
 	var out, errOut bytes.Buffer
@@ -106,7 +106,7 @@ func TestTokenIsTakenFromFlagOrEnvironment(t *testing.T) {
 		"no token":                 {"ADMIN_TOKEN=", nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, errOut, code := r.runWith([]string{c.env}, append([]string{"limits", "show", "--changes", "--admin", r.url}, c.args...)...)
+			_, errOut, code := r.runWithEnv([]string{c.env}, append([]string{"limits", "show", "--changes", "--admin", r.url}, c.args...)...)
 			assert.Equal(t, c.code, code, errOut)
 			if code != 0 {
 				assert.Contains(t, errOut, "unauthorized: set --token or ADMIN_TOKEN")
@@ -118,9 +118,9 @@ func TestTokenIsTakenFromFlagOrEnvironment(t *testing.T) {
 func TestClientReportsWhyCallFailed(t *testing.T) {
 	t.Parallel()
 	r := newTestAPI(t, httptest.NewServer)
-	other := func(code int, kind, body string) string {
+	serve := func(code int, contentType, body string) string {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			w.Header().Set("Content-Type", kind)
+			w.Header().Set("Content-Type", contentType)
 			w.Header().Set("Location", r.url)
 			w.WriteHeader(code)
 			_, _ = w.Write([]byte(body))
@@ -144,14 +144,14 @@ func TestClientReportsWhyCallFailed(t *testing.T) {
 		"http with a CA":      {[]string{"--admin", r.url, "--ca", "ca.pem"}, "--ca, --cert and --key need https"},
 		"missing CA file":     {[]string{"--ca", "/no/such/file"}, "/no/such/file"},
 		"no answer":           {[]string{"--admin", silentServer.URL, "--timeout", "50ms"}, "no answer within --timeout"},
-		"text answer":         {[]string{"--admin", other(200, "text/plain", "/rlconfig")}, "got 200 OK, want an answer of the admin API"},
-		"bad JSON":            {[]string{"--admin", other(200, "application/json", "no")}, "invalid answer"},
-		"no problems":         {[]string{"--admin", other(500, "application/json", "{}")}, "500 Internal Server Error"},
-		"redirect":            {[]string{"--admin", other(307, "text/plain", "")}, "got 307 Temporary Redirect, want an answer of the admin API"},
-		"control characters":  {[]string{"--admin", other(400, "application/json", `{"problems": ["\u001b[2J", "two"]}`)}, "\"\\x1b[2J\"\ntwo\n"},
+		"text answer":         {[]string{"--admin", serve(200, "text/plain", "/rlconfig")}, "got 200 OK, want an answer of the admin API"},
+		"bad JSON":            {[]string{"--admin", serve(200, "application/json", "no")}, "invalid answer"},
+		"no problems":         {[]string{"--admin", serve(500, "application/json", "{}")}, "500 Internal Server Error"},
+		"redirect":            {[]string{"--admin", serve(307, "text/plain", "")}, "got 307 Temporary Redirect, want an answer of the admin API"},
+		"control characters":  {[]string{"--admin", serve(400, "application/json", `{"problems": ["\u001b[2J", "two"]}`)}, "\"\\x1b[2J\"\ntwo\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, errOut, code := r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, append([]string{"limits", "show", "--changes"}, c.args...)...)
+			out, errOut, code := r.runWithEnv([]string{"ADMIN_TOKEN=" + opsToken}, append([]string{"limits", "show", "--changes"}, c.args...)...)
 			assert.Equal(t, 1, code)
 			assert.Empty(t, out)
 			assert.Contains(t, errOut, c.want)
@@ -172,7 +172,7 @@ func TestClientUsesTLS(t *testing.T) {
 	assert.Equal(t, "no overrides, rules or switches\n", out)
 
 	t.Run("--ca implies https", func(t *testing.T) {
-		_, _, code := r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, "limits", "show", "--changes", "--ca", file(t, "ca.pem", string(cert)), "--admin", strings.TrimPrefix(r.url, "https://"))
+		_, _, code := r.runWithEnv([]string{"ADMIN_TOKEN=" + opsToken}, "limits", "show", "--changes", "--ca", file(t, "ca.pem", string(cert)), "--admin", strings.TrimPrefix(r.url, "https://"))
 		assert.Zero(t, code)
 	})
 	t.Run("unknown authority", func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestClientUsesTLS(t *testing.T) {
 
 func TestClientCertificateAuthorizes(t *testing.T) {
 	t.Parallel()
-	ca, other := certtest.New(t), certtest.New(t)
+	ca, otherCA := certtest.New(t), certtest.New(t)
 	var cert []byte
 	r := newTestAPI(t, func(h http.Handler) *httptest.Server {
 		srv := httptest.NewUnstartedServer(h)
@@ -194,27 +194,27 @@ func TestClientCertificateAuthorizes(t *testing.T) {
 		cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
 		return srv
 	})
-	trust := file(t, "ca.pem", string(cert))
+	caFile := file(t, "ca.pem", string(cert))
 	for name, c := range map[string]struct {
 		pair certtest.Pair
 		want string // in the error; empty if authorized
 	}{
 		"right authority":         {ca.Issue("ops.example"), ""},
-		"other authority":         {other.Issue("ops.example"), "the server does not trust the authority of the certificate; give another --cert"},
-		"certificate without key": {certtest.Pair{CertFile: trust}, "got only one, want both or none"},
+		"other authority":         {otherCA.Issue("ops.example"), "the server does not caFile the authority of the certificate; give another --cert"},
+		"certificate without key": {certtest.Pair{CertFile: caFile}, "got only one, want both or none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, errOut, code := r.runWith(nil, "limits", "show", "--changes", "--admin", r.url, "--ca", trust, "--cert", c.pair.CertFile, "--key", c.pair.KeyFile)
+			_, errOut, code := r.runWithEnv(nil, "limits", "show", "--changes", "--admin", r.url, "--ca", caFile, "--cert", c.pair.CertFile, "--key", c.pair.KeyFile)
 			assert.Equal(t, c.want != "", code != 0)
 			assert.Contains(t, errOut, c.want)
 		})
 	}
-	_, errOut, code := r.runWith(nil, "limits", "show", "--changes", "--admin", r.url, "--ca", trust)
+	_, errOut, code := r.runWithEnv(nil, "limits", "show", "--changes", "--admin", r.url, "--ca", caFile)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errOut, "or --cert and --key")
 }
 
-func TestRelativeTime(t *testing.T) {
+func TestRelativeTimeIsRoundedToItsLargestUnits(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{
 		0:                                     "in 0s",

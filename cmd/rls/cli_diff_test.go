@@ -15,7 +15,7 @@ import (
 
 func TestDiffHasAnExitCodeForEachKind(t *testing.T) {
 	t.Parallel()
-	old := file(t, "old.yaml", threePerYear)
+	oldFile := file(t, "oldFile.yaml", threePerYear)
 	for _, c := range []struct {
 		name, from, to string
 		code           int
@@ -30,8 +30,8 @@ func TestDiffHasAnExitCodeForEachKind(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			current := file(t, "new.yaml", strings.Replace(threePerYear, c.from, c.to, 1))
-			out, errOut, code := rls(t, "diff", old, current)
+			newFile := file(t, "new.yaml", strings.Replace(threePerYear, c.from, c.to, 1))
+			out, errOut, code := rls(t, "diff", oldFile, newFile)
 			assert.Equal(t, c.code, code)
 			assert.Contains(t, out+errOut, c.want)
 		})
@@ -52,13 +52,13 @@ func TestDiffReadsStandardInput(t *testing.T) {
 
 func TestDiffSpeaksJSON(t *testing.T) {
 	t.Parallel()
-	old, current := file(t, "old.yaml", threePerYear), file(t, "new.yaml", strings.Replace(threePerYear, "3,", "2,", 1))
-	out, _, code := rls(t, "diff", old, current, "--json")
+	oldFile, newFile := file(t, "oldFile.yaml", threePerYear), file(t, "new.yaml", strings.Replace(threePerYear, "3,", "2,", 1))
+	out, _, code := rls(t, "diff", oldFile, newFile, "--json")
 	assert.Equal(t, 4, code)
 	var r limitsdiff.Report
 	require.NoError(t, json.Unmarshal([]byte(out), &r))
 	require.Len(t, r.Changes, 1)
-	assert.Equal(t, limitsdiff.Rule{Path: "shop > tenant", Place: current + ":4", Limits: "2 per year (named yearly)"}, *r.Changes[0].New)
+	assert.Equal(t, limitsdiff.Rule{Path: "shop > tenant", Place: newFile + ":4", Limits: "2 per year (named yearly)"}, *r.Changes[0].New)
 	assert.Equal(t, limitsdiff.Tighter, r.Kind)
 }
 

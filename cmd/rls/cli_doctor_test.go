@@ -32,7 +32,7 @@ func runDoctor(t *testing.T, env []string, args ...string) (out string, code int
 	return stdout.String(), cmd.ProcessState.ExitCode()
 }
 
-func doctorLimits(t *testing.T) (path string) {
+func writeDoctorLimits(t *testing.T) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "limits.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("domain: shop\ndescriptors:\n  - key: ip\n    rate_limit: {unit: minute, requests_per_unit: 5}\n"), 0o600))
@@ -41,7 +41,7 @@ func doctorLimits(t *testing.T) (path string) {
 
 func TestDoctorFindsNothingWrongWithGoodService(t *testing.T) {
 	t.Parallel()
-	s, limits := redistest.Start(t, "--appendonly", "yes"), doctorLimits(t)
+	s, limits := redistest.Start(t, "--appendonly", "yes"), writeDoctorLimits(t)
 	environment := []string{"REDIS_URL=" + s.Addr, "REDIS_TIMEOUT=1s"}
 	out, code := runDoctor(t, environment, "--strict", "--limits", limits)
 	assert.NotContains(t, out, "problem ")
@@ -62,7 +62,7 @@ func TestDoctorFindsNothingWrongWithGoodService(t *testing.T) {
 
 func TestDoctorNamesEachProblem(t *testing.T) {
 	t.Parallel()
-	s, limits := redistest.Start(t), doctorLimits(t)
+	s, limits := redistest.Start(t), writeDoctorLimits(t)
 	require.NoError(t, s.Client(t).Do(t.Context(), "ACL", "SETUSER", "default", "-evalsha").Err())
 	require.NoError(t, os.WriteFile(limits, []byte("domain: shop\ndescriptors:\n  - kex: ip\n"), 0o600))
 	otherListener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -106,7 +106,7 @@ func TestDoctorNamesEachProblem(t *testing.T) {
 
 func TestDoctorExaminesSocket(t *testing.T) {
 	t.Parallel()
-	directory, limits := t.TempDir(), doctorLimits(t)
+	directory, limits := t.TempDir(), writeDoctorLimits(t)
 	socket, file := filepath.Join(directory, "rls.sock"), filepath.Join(directory, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	diagnose := func(path string) string {

@@ -14,7 +14,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/admin"
 )
 
-func TestLimitsSetListAndUnset(t *testing.T) {
+func TestLimitsAreSetListedAndUnset(t *testing.T) {
 	t.Parallel()
 	r := newTestAPI(t, httptest.NewServer)
 	out, _, code := r.run("limits", "show", "--changes")
@@ -50,7 +50,7 @@ func TestLimitsSetListAndUnset(t *testing.T) {
 	assert.Regexp(t, `^override +shop\|trial +\{"factor":2\} +rejected +never +- +[0-9a-f]{16}$`, lines[3])
 	assert.Regexp(t, `^  override shop\|trial: shop > trial: factor: the descriptor has no number to multiply$`, lines[4])
 	for _, line := range lines[1:4] {
-		assert.Equal(t, strings.Index(lines[0], "VALUE"), strings.Index(line, "{"), "in columns")
+		assert.Equal(t, strings.Index(lines[0], "VALUE"), strings.Index(line, "{"), "the values are in one column")
 	}
 
 	out, _, code = r.run("limits", "show", "--changes", "--json")
@@ -75,11 +75,11 @@ func TestSetReportsOverridesItMakesInvalid(t *testing.T) {
 		_, errOut, code := r.run(append([]string{"limits", "set", "-d", "shop"}, args...)...)
 		require.Zero(t, code, errOut)
 	}
-	const others = "no longer valid: override shop|tenant=acme: shop > tenant=acme: burst is only for algorithm token_bucket, not sliding_log\n"
+	const otherOverride = "no longer valid: override shop|tenant=acme: shop > tenant=acme: burst is only for algorithm token_bucket, not sliding_log\n"
 	for _, flag := range []string{"--dry-run", "--dry-run=false"} {
 		out, _, code := r.run("limits", "set", "-d", "shop", "tenant", "algorithm=sliding_log", flag)
 		assert.Zero(t, code)
-		assert.Contains(t, out, others)
+		assert.Contains(t, out, otherOverride)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestLimitsRejectsBadArguments(t *testing.T) {
 	assert.Empty(t, r.overrides.States())
 }
 
-func TestOverrideJSONOfFields(t *testing.T) {
+func TestOverrideJSONKeepsTheTypesOfValues(t *testing.T) {
 	t.Parallel()
 	got, err := overrideJSON([]string{"n=1", "f=0.5", "t=true", "l=[{}, 1]", "s=a=b", `q="1"`, "e=", "u=ü\n", "x=<é>", "01=01"})
 	require.NoError(t, err)
@@ -174,9 +174,9 @@ func TestJSONFlagPrintsAnswers(t *testing.T) {
 	r := newTestAPI(t, httptest.NewServer)
 	r.spend("shop|ip=10.0.0.1", 5)
 	for _, test := range []struct {
-		args []string
-		into any
-		want string // a part
+		args   []string
+		target any
+		want   string // a part of the output
 	}{
 		{[]string{"limits", "set", "-d", "shop", "tenant=acme", "factor=2"}, &admin.Override{}, `"base_limits": "100 per minute"`},
 		{[]string{"limits", "show", "--changes"}, &admin.List{}, `"target": "shop|tenant=acme"`},
@@ -188,7 +188,7 @@ func TestJSONFlagPrintsAnswers(t *testing.T) {
 		assert.Contains(t, out, test.want)
 		d := json.NewDecoder(strings.NewReader(out))
 		d.DisallowUnknownFields()
-		assert.NoError(t, d.Decode(test.into), "%v", test.args)
+		assert.NoError(t, d.Decode(test.target), "%v", test.args)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestLimitsShowListsRulesInForce(t *testing.T) {
 	assert.Contains(t, errOut, "leave out TEXT")
 }
 
-func TestFormerNameListPrintsChangesAndItsNewName(t *testing.T) {
+func TestFormerLimitsListPrintsChangesAndTheNewName(t *testing.T) {
 	t.Parallel()
 	r := newTestAPI(t, httptest.NewServer)
 	out, errOut, code := r.run("limits", "list")

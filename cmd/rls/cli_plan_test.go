@@ -21,10 +21,10 @@ func TestPlanHasAnExitCodeForEachResult(t *testing.T) {
 	t.Parallel()
 	limits, log := file(t, "new.yaml", threePerYear), file(t, "decisions.log", fiveCalls)
 	mapping := file(t, "mapping.yaml", "start: t\n")
-	access := file(t, "access.log", `{"start":1795168800,"user":"acme"}`)
+	accessLog := file(t, "access.log", `{"start":1795168800,"user":"acme"}`)
 	wrongField := file(t, "mapping.yaml", "time: start\ndomain: shop\ndescriptors: [[{key: tenant, field: usr}]]\n")
 	otherKey := file(t, "mapping.yaml", "time: start\ndomain: shop\ndescriptors: [[{key: other, field: user}]]\n")
-	shadow := file(t, "new.yaml", strings.Replace(threePerYear, "key: tenant\n", "key: tenant\n    shadow_mode: true\n", 1))
+	shadowLimits := file(t, "new.yaml", strings.Replace(threePerYear, "key: tenant\n", "key: tenant\n    shadow_mode: true\n", 1))
 	for _, c := range []struct {
 		name string
 		args []string
@@ -43,12 +43,12 @@ func TestPlanHasAnExitCodeForEachResult(t *testing.T) {
 		{"mistake in the mapping", []string{limits, "--from", log, "--access-log", mapping}, 2, "mapping.yaml:1:1: unknown key start"},
 		{"mistake in the condition", []string{limits, "--from", log, "--fail-if", "x"}, 2, "want FIGURE > NUMBER"},
 		{"no key in the report", []string{limits, "--from", log, "--keys", "0"}, 2, "--keys: got 0, want at least 1"},
-		{"access log as a decision log", []string{limits, "--from", access}, 2, "for an access log, give --access-log"},
+		{"access log as a decision log", []string{limits, "--from", accessLog}, 2, "for an access log, give --access-log"},
 		{"decision log as an access log", []string{limits, "--from", log, "--access-log", wrongField}, 2, "leave --access-log out"},
-		{"mapping with a wrong field", []string{limits, "--from", access, "--access-log", wrongField, "--fail-if", "denied > 1%"}, 2, "no line has a value in the field usr of the mapping; did you mean user?"},
-		{"mapping without a match", []string{limits, "--from", access, "--access-log", otherKey}, 2, "no call meets a rule of the new limits; the first call is other=acme in domain shop"},
+		{"mapping with a wrong field", []string{limits, "--from", accessLog, "--access-log", wrongField, "--fail-if", "denied > 1%"}, 2, "no line has a value in the field usr of the mapping; did you mean user?"},
+		{"mapping without a match", []string{limits, "--from", accessLog, "--access-log", otherKey}, 2, "no call meets a rule of the new limits; the first call is other=acme in domain shop"},
 		{"empty log", []string{limits, "--from", file(t, "empty.log", "")}, 2, "no call to replay"},
-		{"shadow mode", []string{shadow, "--from", log, "--fail-if", "denied > 0", "--fail-if", "newly_denied_keys > 0"}, 0, "would deny 2 without shadow mode"},
+		{"shadow mode", []string{shadowLimits, "--from", log, "--fail-if", "denied > 0", "--fail-if", "newly_denied_keys > 0"}, 0, "would deny 2 without shadow mode"},
 		{"report that cannot be written", []string{limits, "--from", log, "--html", filepath.Join(log, "x")}, 2, "denied by the new limits  2 (40.00 %)"},
 		{"unknown flag", []string{"--form", log}, 2, "unknown flag"},
 	} {

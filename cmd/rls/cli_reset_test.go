@@ -27,7 +27,7 @@ $`, out)
 	assert.Regexp(t, `5 per hour, sliding_log +0 -> 0 +5 +0s\n`, out)
 }
 
-func TestResetOfUnlimitedRule(t *testing.T) {
+func TestResetOfUnlimitedRuleShowsNoNumbers(t *testing.T) {
 	t.Parallel()
 	r := newTestAPI(t, httptest.NewServer)
 	out, _, code := r.run("reset", "-d", "shop", "trial=x")

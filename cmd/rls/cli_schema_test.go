@@ -93,7 +93,7 @@ func TestExamplesMatchTheirSchemas(t *testing.T) {
 	}
 }
 
-// Parse is the judge: the schema must allow what Parse allows without a warning.
+// The schema must allow exactly the files that rls check --strict allows.
 func TestLimitsSchemaAgreesWithCheck(t *testing.T) {
 	schema := compileSchema(t, "limits")
 	for text, isValid := range map[string]bool{

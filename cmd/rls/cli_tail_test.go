@@ -36,14 +36,14 @@ func (b *syncBuffer) String() string {
 	return b.text.String()
 }
 
-// lineServer is a debug listener whose stream has one line and then ends.
+// lineServer is a debug listener. Each of its streams has one line and then ends.
 type lineServer struct {
 	lines []string // one for each connection; later connections are refused
 }
 
 func (s *lineServer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	if len(s.lines) == 0 {
-		http.Error(w, "live decisions: got 17 subscribers, want at most 16", http.StatusServiceUnavailable)
+		http.Error(w, "live decisions: got 17 subscribers, want timeText most 16", http.StatusServiceUnavailable)
 		return
 	}
 	w.Header().Set("Content-Type", decisionlog.ContentType)
@@ -72,23 +72,23 @@ func runTail(t *testing.T, change func(*tail), lines ...string) (out, notes stri
 
 func TestTailPrintsOneLineForEachDecision(t *testing.T) {
 	t.Parallel()
-	at := formatTime(time.Date(2026, 11, 20, 10, 0, 37, 500_000_000, time.UTC))
+	timeText := formatTime(time.Date(2026, 11, 20, 10, 0, 37, 500_000_000, time.UTC))
 	out, _, _ := runTail(t, nil, deniedLine+"\n\n"+
 		`{"time":"2026-11-20T10:00:37.5Z","domain":"shop","descriptor":[{"key":"other","value":"x"}],"code":"OK","overall_code":"OK"}`+"\n"+
 		`{"time":"2026-11-20T10:00:37.5Z","domain":"shop","code":"OK","overall_code":"OK","switch":{"descriptor":0,"path":"shop > tenant","by":"ann","reason":"x\u009b","expires_at":"2026-11-20T11:00:37.5Z"}}`+"\n"+
 		`{"time":"2026-11-20T10:00:37.5Z","domain":"","code":"ERROR","overall_code":"ERROR","error":"no domain"}`+"\n"+
 		`{"time":"2026-11-20T10:00:37.5Z","dropped":12,"reason":"reader too slow"}`)
-	assert.Equal(t, at+`  OVER_LIMIT  "tenant=\x1b[2Ja\\,b"  shop > tenant: 2 per minute  "two\u009b"  3 hits  0 left  fallback  (late, local)  from "10.0.0.1 e\u009b"  1.5ms`+"\n"+
-		at+"  OK          other=x  shop: no rule  0s\n"+
-		at+`  OK          -  OFF: shop > tenant, by ann, ends in 1h, reason: "x\u009b"  0s`+"\n"+
-		at+"  ERROR       -  -: no rule  no domain  0s\n"+
-		at+"  12 decisions dropped: reader too slow\n", out)
+	assert.Equal(t, timeText+`  OVER_LIMIT  "tenant=\x1b[2Ja\\,b"  shop > tenant: 2 per minute  "two\u009b"  3 hits  0 left  fallback  (late, local)  from "10.0.0.1 e\u009b"  1.5ms`+"\n"+
+		timeText+"  OK          other=x  shop: no rule  0s\n"+
+		timeText+`  OK          -  OFF: shop > tenant, by ann, ends in 1h, reason: "x\u009b"  0s`+"\n"+
+		timeText+"  ERROR       -  -: no rule  no domain  0s\n"+
+		timeText+"  12 decisions dropped: reader too slow\n", out)
 }
 
 func TestTailInColourMarksTheCode(t *testing.T) {
 	t.Parallel()
-	shadowed := strings.Replace(deniedLine, `"shadow":false`, `"shadow":true`, 1)
-	out, _, _ := runTail(t, func(c *tail) { c.hasColours = true }, deniedLine+"\n"+shadowed)
+	shadowLine := strings.Replace(deniedLine, `"shadow":false`, `"shadow":true`, 1)
+	out, _, _ := runTail(t, func(c *tail) { c.hasColours = true }, deniedLine+"\n"+shadowLine)
 	assert.Contains(t, out, "\x1b[31mOVER_LIMIT\x1b[0m")
 	assert.Contains(t, out, "\x1b[33mOVER_LIMIT\x1b[0m")
 	assert.NotContains(t, out, "\x1b[2Ja")
@@ -96,9 +96,9 @@ func TestTailInColourMarksTheCode(t *testing.T) {
 
 func TestTailPrintsJSONWithoutTerminalEscapes(t *testing.T) {
 	t.Parallel()
-	raw := strings.NewReplacer(`\u009b`, "\u009b").Replace(deniedLine)
+	lineWithControlCharacters := strings.NewReplacer(`\u009b`, "\u009b").Replace(deniedLine)
 	dropped := `{"time":"2026-11-20T10:00:37.5Z","dropped":12,"reason":"reader too slow"}`
-	out, _, _ := runTail(t, func(c *tail) { c.asJSON = true }, raw+"\n"+dropped)
+	out, _, _ := runTail(t, func(c *tail) { c.asJSON = true }, lineWithControlCharacters+"\n"+dropped)
 	assert.Equal(t, deniedLine+"\n"+dropped+"\n", out)
 }
 
@@ -108,7 +108,7 @@ func TestTailConnectsAgain(t *testing.T) {
 	assert.Equal(t, 2, strings.Count(out, "OVER_LIMIT"))
 	assert.Equal(t, "rls: HOST: stream ended by the service; connecting again\nrls: connected again\n"+
 		"rls: HOST: stream ended by the service; connecting again\n", notes)
-	require.ErrorContains(t, err, ": live decisions: got 17 subscribers, want at most 16")
+	require.ErrorContains(t, err, ": live decisions: got 17 subscribers, want timeText most 16")
 }
 
 func TestTailKeepsConnectingUntilInterrupted(t *testing.T) {

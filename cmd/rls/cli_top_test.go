@@ -154,7 +154,7 @@ func TestTopScreenSaysWhichKeysItHides(t *testing.T) {
 	assert.Contains(t, strings.Join(screen.lines(s, ""), "\n"), "shop > pth #0123456789abcdef (no rule)")
 }
 
-func TestTopFollowsTheServiceAndItsLoss(t *testing.T) {
+func TestTopShowsThatTheServiceNoLongerAnswers(t *testing.T) {
 	var isBroken atomic.Bool
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if isBroken.Load() {
@@ -200,8 +200,8 @@ func TestTopSaysThatOtherReplicasAreUnknown(t *testing.T) {
 	assert.Contains(t, strings.Join(screen.lines(s, ""), "\n"), "other replicas unknown since 14:02:00")
 }
 
-func TestTopAsksAllReplicasThatItGets(t *testing.T) {
-	addr := func(name, version string) string {
+func TestTopAsksAllItsAddresses(t *testing.T) {
+	startService := func(name, version string) string {
 		snapshot := testSnapshot()
 		snapshot.State.Details = append(snapshot.Fleet.Notes, "a detail")
 		snapshot.Instance, snapshot.Fleet.Replicas[0].Name, snapshot.Fleet.Replicas[0].Version = name, name, version
@@ -216,26 +216,26 @@ func TestTopAsksAllReplicasThatItGets(t *testing.T) {
 		top := &top{adminClient: adminClient{addr: strings.Join(addrs, ","), timeout: maxWait}}
 		return top.fetch(t.Context())
 	}
-	a, b := addr("a", "v1"), addr("b", "v2")
-	s, err := fetch("127.0.0.1:1", a, b)
+	firstAddr, secondAddr := startService("a", "v1"), startService("b", "v2")
+	s, err := fetch("127.0.0.1:1", firstAddr, secondAddr)
 	require.NoError(t, err)
-	assert.Equal(t, "a", s.Instance, "the first that answers")
+	assert.Equal(t, "a", s.Instance, "the first service that answers")
 	assert.Len(t, s.Fleet.Replicas, 2)
 	assert.Equal(t, "b", s.Fleet.Replicas[1].Name)
 	require.Len(t, s.State.Details, 3)
 	assert.Contains(t, s.State.Details[0], "No answer from 127.0.0.1:1: connection refused")
 	assert.Equal(t, []string{"Replicas have different versions of rls: v1 in a; v2 in b", "a detail"}, s.State.Details[1:])
 
-	s, err = fetch(a)
+	s, err = fetch(firstAddr)
 	require.NoError(t, err)
-	assert.Len(t, s.Fleet.Replicas, 2, "one address: the replicas that report themselves")
+	assert.Len(t, s.Fleet.Replicas, 2, "with one address, the replicas report themselves")
 	_, err = fetch("127.0.0.1:1", "127.0.0.1:1")
 	require.ErrorContains(t, err, "connection refused")
 	_, err = fetch(make([]string, maxTopReplicas+1)...)
 	require.EqualError(t, err, "--admin: got 51 addresses, want at most 50")
 }
 
-func TestSparklineLeavesUnknownPointsFree(t *testing.T) {
+func TestSparklineIsBlankWherePointsAreUnknown(t *testing.T) {
 	points := []live.Value{1, 1, 1, live.Unknown, live.Unknown, live.Unknown, 4, live.Unknown, 2, 8, 8, 8}
 	assert.Equal(t, strings.Repeat(" ", 16)+"▂ ▅█", sparkline(points, 20))
 	assert.Equal(t, " ▁", sparkline([]live.Value{0}, 2))

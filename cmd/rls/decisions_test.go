@@ -16,7 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
-// awaitLines waits until a file has that many lines, and returns its text.
+// awaitLines waits until a file has count lines, and returns its text.
 func awaitLines(t *testing.T, path string, count int) string {
 	t.Helper()
 	var text []byte
@@ -145,7 +145,7 @@ func request(t *testing.T, method, url, body, token string) (code int, answer st
 	return resp.StatusCode, string(text)
 }
 
-func TestTailOfARunningService(t *testing.T) {
+func TestTailShowsDecisionsOfRunningService(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
 	tail := command(t, nil, "tail", "--admin", r.debug, "--code", "over_limit", "--entry", "tenant=acme")

@@ -20,5 +20,5 @@ func TestWriteToRedisWithoutTheAPIIsAudited(t *testing.T) {
 	require.NoError(t, client.Publish(t.Context(), "rls:overrides", "shop|tenant=other").Err())
 	r.awaitLog(`level=WARN msg=audit action="direct write" by=unknown outcome=set`)
 	assert.Contains(t, r.logText(), `target="shop|tenant=other"`)
-	assert.Equal(t, 1, r.count("direct write"), "the write of the API is not one")
+	assert.Equal(t, 1, r.count("direct write"), "a write by the API is no direct write")
 }

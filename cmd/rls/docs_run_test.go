@@ -26,9 +26,9 @@ type reader struct {
 	ports  *strings.Replacer // addresses of the page to addresses of the test
 }
 
-// startCommand is the program rls of a reader. `rls serve` returns when the service listens. It
-// ends the service that ran before. Commands that run until they are interrupted end after a
-// second. A denied hit and a found difference are no errors.
+// startCommand is the program rls of a reader. `rls serve` ends the service that ran before, and
+// returns when the new service listens. A command without an end is stopped after a second. A denied
+// hit and a difference between limits are no errors.
 const startCommand = `#!/usr/bin/env bash
 program() { RLS_TEST_PROGRAM=1 GORACE=atexit_sleep_ms=0 "$@"; }
 address=

@@ -14,8 +14,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-// shownCommand matches a command line in a comment.
-var shownCommand = regexp.MustCompile(`(?m)^ *# .*?\brls ((?:hit|acquire|limits|counter|explain) .*)$`)
+// commandInComment matches a comment that shows a command.
+var commandInComment = regexp.MustCompile(`(?m)^ *# .*?\brls ((?:hit|acquire|limits|counter|explain) .*)$`)
 
 func TestDocumentedCommandsWorkWithExampleLimits(t *testing.T) {
 	t.Parallel()
@@ -23,9 +23,9 @@ func TestDocumentedCommandsWorkWithExampleLimits(t *testing.T) {
 	for _, name := range []string{"docker-compose.yml", "examples/limits.yaml"} {
 		text, err := os.ReadFile("../../" + name)
 		require.NoError(t, err)
-		found := shownCommand.FindAllStringSubmatch(string(text), -1)
-		require.NotEmpty(t, found, name)
-		for _, line := range found {
+		matches := commandInComment.FindAllStringSubmatch(string(text), -1)
+		require.NotEmpty(t, matches, name)
+		for _, line := range matches {
 			commands = append(commands, line[1])
 		}
 	}

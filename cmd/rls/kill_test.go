@@ -37,9 +37,9 @@ func limitOfEachAlgorithm() string {
 	return text
 }
 
-// callUntilItEnds starts several callers that call r with new keys until a call fails. waitForCallers returns when all
+// callUntilServiceEnds starts several callers that call r with new keys until a call fails. waitForCallers returns when all
 // callers have ended.
-func (r *testService) callUntilItEnds() (waitForCallers func()) {
+func (r *testService) callUntilServiceEnds() (waitForCallers func()) {
 	const callers = 8
 	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(r.t, err)
@@ -93,8 +93,8 @@ func TestKilledServiceLeavesNoKeyWithoutTimeToLive(t *testing.T) {
 				return names
 			}
 			for round := range 3 {
-				r := startReplicasOn(t, 1, d.env, limitOfEachAlgorithm())[0]
-				waitForCallers := r.callUntilItEnds()
+				r := startReplicasWithEnv(t, 1, d.env, limitOfEachAlgorithm())[0]
+				waitForCallers := r.callUntilServiceEnds()
 				polltest.Until(t, maxWait, func() bool { return r.usedPermits() > 0 && len(keys()) > 500 })
 				time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond) // so that the kill comes at any place of a batch
 				require.NoError(t, r.cmd.Process.Kill())

@@ -112,7 +112,7 @@ func newObservedProcess(t *testing.T) observedProcess {
 	}
 }
 
-func body(h http.Handler, address string) string {
+func getBody(h http.Handler, address string) string {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, address, nil))
 	return w.Body.String()
@@ -129,10 +129,10 @@ func TestPageTopLiveAndMetricsShowTheSameNumbers(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		var s live.Snapshot
-		require.NoError(t, json.Unmarshal([]byte(body(http.HandlerFunc(p.live.Snapshot), live.SnapshotPath)), &s))
+		require.NoError(t, json.Unmarshal([]byte(getBody(http.HandlerFunc(p.live.Snapshot), live.SnapshotPath)), &s))
 		screen := topScreen{width: 160, location: time.UTC}
 		top := strings.Join(screen.lines(&s, ""), "\n")
-		html := body(p.page, "/")
+		html := getBody(p.page, "/")
 		counters := countersOf(t, p.meter)
 
 		require.Len(t, s.Rules.Shown, len(knownHits))
@@ -162,7 +162,7 @@ func TestPageTopLiveAndMetricsShowTheSameNumbers(t *testing.T) {
 				assert.InDelta(t, want.total, float64(list[0].Rate), 1e-4, "hits of the %s key of %s", name, r.Path)
 				assert.InDelta(t, want.denied, float64(list[0].DeniedRate), 1e-4, "denied hits of the %s key of %s", name, r.Path)
 			}
-			details := body(p.page, "/?part=rule&rule="+url.QueryEscape(r.Path))
+			details := getBody(p.page, "/?part=rule&rule="+url.QueryEscape(r.Path))
 			assert.Contains(t, details, `<td class="c-rate number">`+page.FormatRate(live.Value(want.total))+`</td><td class="c-rate number">`+page.FormatRate(live.Value(want.denied))+`</td>`, r.Path)
 		}
 
@@ -189,13 +189,13 @@ func TestPageTopLiveAndMetricsShowTheSameNumbers(t *testing.T) {
 	})
 }
 
-// TestBurstIsShownAtOnce asks for each view right after the first calls for minutes, at each
-// moment of a step.
-func TestBurstIsShownAtOnce(t *testing.T) {
+// TestFirstCallsAreShownAtOnce asks for each view right after calls that follow minutes without calls. The calls come at
+// different moments of a sampling step.
+func TestFirstCallsAreShownAtOnce(t *testing.T) {
 	for name, view := range map[string]func(observedProcess) string{
-		"page": func(p observedProcess) string { return html.UnescapeString(body(p.page, "/")) },
+		"page": func(p observedProcess) string { return html.UnescapeString(getBody(p.page, "/")) },
 		"live": func(p observedProcess) string {
-			return strings.ReplaceAll(body(http.HandlerFunc(p.live.Snapshot), live.SnapshotPath), `\u003e`, ">")
+			return strings.ReplaceAll(getBody(http.HandlerFunc(p.live.Snapshot), live.SnapshotPath), `\u003e`, ">")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -207,9 +207,9 @@ func TestBurstIsShownAtOnce(t *testing.T) {
 					sendKnownLoad(p.service)
 					time.Sleep(time.Millisecond)
 					text := view(p)
-					assert.False(t, strings.Contains(text, "No calls") || strings.Contains(text, "no limit has counted"), "says that nothing came")
-					assert.True(t, strings.Contains(text, "tennant=acme"), "shows the descriptor without a rule")
-					assert.True(t, strings.Contains(text, `"path":"shop > tenant"`) || strings.Contains(text, `data-path="shop > tenant"`), "shows the rule")
+					assert.False(t, strings.Contains(text, "No calls") || strings.Contains(text, "no limit has counted"), "the view says that no calls came")
+					assert.True(t, strings.Contains(text, "tennant=acme"), "the view shows the descriptor without a rule")
+					assert.True(t, strings.Contains(text, `"path":"shop > tenant"`) || strings.Contains(text, `data-path="shop > tenant"`), "the view shows the rule")
 					time.Sleep(6 * time.Minute)
 				}
 			})
@@ -229,7 +229,7 @@ func dataText(html, name string) string {
 // countersOf returns a function that returns the sum of the metrics with a name and a label.
 func countersOf(t *testing.T, meter *metrics.Metrics) func(name, label, value string) float64 {
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(body(meter.Handler(nil), "/metrics")))
+	families, err := parser.TextToMetricFamilies(strings.NewReader(getBody(meter.Handler(nil), "/metrics")))
 	require.NoError(t, err)
 	return func(name, label, value string) (sum float64) {
 		for _, m := range families[name].GetMetric() {

@@ -41,7 +41,7 @@ func limitOfEachAlgorithmWithoutHolds(requests int) (text string, names []string
 	return text, names
 }
 
-func TestReplicasShareOneBudgetInMemcached(t *testing.T) {
+func TestReplicasShareOneLimitInMemcached(t *testing.T) {
 	t.Parallel()
 	const replicas, callers, calls, capacity = 3, 8, 25, 400
 	servers := memcachedtest.Start(t).Addr + "," + memcachedtest.Start(t).Addr

@@ -29,7 +29,7 @@ const adminToken = "a-token-for-tests"
 // startReplicas starts n services with one Redis, overrides and the admin API.
 func startReplicas(t *testing.T, n int, redis *redistest.Server, limits string, env ...string) []*testService {
 	t.Helper()
-	return startReplicasOn(t, n, append([]string{"REDIS_URL=" + redis.Addr}, env...), limits)
+	return startReplicasWithEnv(t, n, append([]string{"REDIS_URL=" + redis.Addr}, env...), limits)
 }
 
 // admin calls the admin API and returns its status code and answer.
@@ -53,8 +53,8 @@ func (r *testService) override(target, value string) {
 	require.Equal(r.t, http.StatusOK, code, answer)
 }
 
-// limitReader returns a function that reads the limit of tenant acme from r.
-func (r *testService) limitReader() func() uint32 {
+// newLimitReader returns a function that reads the limit of tenant acme from r.
+func (r *testService) newLimitReader() func() uint32 {
 	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = conn.Close() })
@@ -78,12 +78,12 @@ func TestOverrideReachesAllReplicasSoon(t *testing.T) {
 	replicas := startReplicas(t, 3, redistest.Start(t), perYear(5))
 	var readers []func() uint32
 	for _, r := range replicas {
-		readers = append(readers, r.limitReader())
+		readers = append(readers, r.newLimitReader())
 	}
-	measure := func(first uint32) (p99 time.Duration) {
+	measure := func(firstLimit uint32) (p99 time.Duration) {
 		var durations []time.Duration
 		for i := range changes {
-			want, start := first+uint32(i), time.Now()
+			want, start := firstLimit+uint32(i), time.Now()
 			writer := replicas[i%len(replicas)]
 			writer.override("shop|tenant=acme", fmt.Sprintf(`{"requests_per_unit": %d}`, want))
 			require.Equal(t, want, readers[i%len(replicas)](), "in force on the replica that answers")
@@ -109,7 +109,7 @@ func TestFirstCallMeetsOverrides(t *testing.T) {
 	redis := redistest.Start(t)
 	require.NoError(t, redis.Client(t).HSet(t.Context(), "rls:overrides", "shop|tenant=acme", `{"requests_per_unit": 2}`).Err())
 	r := startReplicas(t, 1, redis, perYear(5))[0]
-	assert.EqualValues(t, 2, r.limitReader()())
+	assert.EqualValues(t, 2, r.newLimitReader()())
 }
 
 func TestInvalidPutIsRejected(t *testing.T) {
@@ -150,7 +150,7 @@ func TestAdminAPIIsOffWithoutToken(t *testing.T) {
 	assert.NotContains(t, answer, "admin", "the answer is the list of pages, as for any unknown path")
 }
 
-func TestAdminCountersWithoutRedis(t *testing.T) {
+func TestAdminAPIReadsAndResetsCountersWithoutRedis(t *testing.T) {
 	t.Parallel()
 	r := start(t, []string{"ADMIN_TOKEN=" + adminToken}, "--limits", file(t, "limits.yaml", perYear(5)))
 	_, _, _ = rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "3")
@@ -164,7 +164,7 @@ func TestAdminCountersWithoutRedis(t *testing.T) {
 	assert.Contains(t, r.peek(), "remaining 10", "overrides are in memory")
 }
 
-func TestOverridesAndResetsInCluster(t *testing.T) {
+func TestOverridesAndResetsReachAllReplicasOfACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, false)
 	path := file(t, "limits.yaml", perYear(5))
@@ -193,10 +193,10 @@ func TestOverridesAndResetsInCluster(t *testing.T) {
 
 func TestAdminAPIAcceptsClientCertificate(t *testing.T) {
 	t.Parallel()
-	ca, other := certtest.New(t), certtest.New(t)
-	own := ca.Issue("localhost")
+	ca, otherCA := certtest.New(t), certtest.New(t)
+	serverPair := ca.Issue("localhost")
 	r := start(t, []string{
-		"DEBUG_TLS_CERT=" + own.CertFile, "DEBUG_TLS_KEY=" + own.KeyFile, "DEBUG_TLS_CLIENT_CACERT=" + ca.File,
+		"DEBUG_TLS_CERT=" + serverPair.CertFile, "DEBUG_TLS_KEY=" + serverPair.KeyFile, "DEBUG_TLS_CLIENT_CACERT=" + ca.File,
 	}, "--limits", file(t, "limits.yaml", perYear(5)))
 	_, port, err := net.SplitHostPort(r.debug)
 	require.NoError(t, err)
@@ -207,7 +207,7 @@ func TestAdminAPIAcceptsClientCertificate(t *testing.T) {
 	stderr, code := reset(ca.Issue("alice.example"))
 	assert.Zero(t, code, stderr)
 	r.awaitLog("msg=audit action=reset by=alice.example")
-	_, code = reset(other.Issue("mallory.example"))
+	_, code = reset(otherCA.Issue("mallory.example"))
 	assert.Equal(t, 1, code)
 	assert.Equal(t, 1, r.count("msg=audit"))
 

@@ -75,19 +75,19 @@ func randomCalls(t *testing.T, random *rand.Rand, count int, replicas ...*testSe
 			}
 			req.Descriptors = append(req.Descriptors, d)
 		}
-		md := metadata.MD{}
+		callMetadata := metadata.MD{}
 		if random.IntN(3) == 0 {
-			md.Set(limit.AcquireKey, "true")
+			callMetadata.Set(limit.AcquireKey, "true")
 		}
 		if hold := random.IntN(4); hold > 0 {
-			md.Set(limit.HoldKey, "holder"+strconv.Itoa(hold))
+			callMetadata.Set(limit.HoldKey, "holder"+strconv.Itoa(hold))
 		}
-		_, _ = clients[random.IntN(len(clients))].ShouldRateLimit(metadata.NewOutgoingContext(context.Background(), md), req) // refused refunds fail
+		_, _ = clients[random.IntN(len(clients))].ShouldRateLimit(metadata.NewOutgoingContext(context.Background(), callMetadata), req) // refused refunds fail
 	}
 }
 
-// planOf returns the report of rls plan about the limits and logs.
-func planOf(t *testing.T, args ...string) *limitsplan.Report {
+// runPlan runs rls plan with the limits and logs, and returns its report.
+func runPlan(t *testing.T, args ...string) *limitsplan.Report {
 	t.Helper()
 	out, errOut, code := rls(t, append([]string{"plan", "--json"}, args...)...)
 	require.Zero(t, code, errOut)
@@ -155,7 +155,7 @@ func TestReplayOfUnchangedLimitsChangesNothing(t *testing.T) {
 			for _, r := range replicas {
 				require.NoError(t, r.stop())
 			}
-			report := planOf(t, args...)
+			report := runPlan(t, args...)
 			assert.Positive(t, report.Calls.Total)
 			sum := uint64(0)
 			for _, o := range report.OtherCauses {

@@ -35,9 +35,9 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// TestReplicasShareOneBudget charges one counter of each algorithm far beyond its limit,
+// TestReplicasShareOneLimit charges one counter of each algorithm far beyond its limit,
 // from three processes with 32 callers each.
-func TestReplicasShareOneBudget(t *testing.T) {
+func TestReplicasShareOneLimit(t *testing.T) {
 	t.Parallel()
 	const replicas, callers, calls, capacity = 3, 32, 10, 500
 	limits := "domain: shop\ndescriptors:\n"
@@ -183,11 +183,11 @@ func TestBackendSettingsAreChecked(t *testing.T) {
 // TestCancelledPingIsNotLogged stops the backend while Redis has not answered PING. It
 // counts goroutines, so it does not run in parallel.
 func TestCancelledPingIsNotLogged(t *testing.T) {
-	before := goleak.IgnoreCurrent()
+	oldGoroutines := goleak.IgnoreCurrent()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer listener.Close()
-	pinged := make(chan struct{})
+	pingArrived := make(chan struct{})
 	go func() {
 		if conn, err := listener.Accept(); err == nil {
 			defer conn.Close()
@@ -199,7 +199,7 @@ func TestCancelledPingIsNotLogged(t *testing.T) {
 				lines.Scan()
 				lines.Scan()
 				if strings.EqualFold(lines.Text(), "ping") {
-					close(pinged)
+					close(pingArrived)
 					continue
 				}
 				_, _ = io.WriteString(conn, "-ERR not known\r\n")
@@ -207,17 +207,17 @@ func TestCancelledPingIsNotLogged(t *testing.T) {
 		}
 	}()
 
-	var logged bytes.Buffer
+	var logText bytes.Buffer
 	s := &env.Settings{BackendType: env.BackendRedis, RedisURL: listener.Addr().String(), RedisTimeout: env.Timeout(time.Minute)}
-	e := events.New(events.Options{Metrics: metrics.New(), Health: server.NewHealth(), Log: slog.New(slog.NewTextHandler(&logged, nil))})
+	e := events.New(events.Options{Metrics: metrics.New(), Health: server.NewHealth(), Log: slog.New(slog.NewTextHandler(&logText, nil))})
 	p := newProcess(t.Context())
 	_, err = newBackend(p, s, e, live.NewRecorder(nil, true), nil)
 	require.NoError(t, err)
-	<-pinged
+	<-pingArrived
 	p.end()
 	_ = listener.Close()
-	goleak.VerifyNone(t, before)
-	assert.Empty(t, logged.String())
+	goleak.VerifyNone(t, oldGoroutines)
+	assert.Empty(t, logText.String())
 }
 
 func TestSettingsWithoutEffectAreLogged(t *testing.T) {
@@ -228,7 +228,7 @@ func TestSettingsWithoutEffectAreLogged(t *testing.T) {
 	assert.Contains(t, r.logText(), "setting=REDIS_PIPELINE_WINDOW")
 }
 
-func TestCounterGetShowsDenialsFromMemory(t *testing.T) {
+func TestCounterGetShowsDenialsOfDenyCache(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	r := startReplicas(t, 1, redis, threePerYear)[0]
@@ -249,21 +249,21 @@ func TestCounterGetShowsDenialsFromMemory(t *testing.T) {
 		return answer
 	}
 	assert.Nil(t, get().Limits[0].CachedDenial)
-	call := r.tenantCaller()
-	denied := func() bool {
+	call := r.newTenantCaller()
+	isDenied := func() bool {
 		ok, err := call()
 		require.NoError(t, err)
 		return !ok
 	}
-	polltest.Until(t, maxWait, denied)
+	polltest.Until(t, maxWait, isDenied)
 	polltest.Until(t, maxWait, func() bool { // a slow machine can need more than a second
 		d := get().Limits[0].CachedDenial
-		return denied() && d != nil && d.Source == "deny_cache" && d.EndsInSeconds > 0
+		return isDenied() && d != nil && d.Source == "deny_cache" && d.EndsInSeconds > 0
 	})
 
 	c := redis.Client(t)
 	polltest.Until(t, maxWait, func() bool {
-		for denied() { // the memory lasts longer and longer
+		for isDenied() { // the deny cache remembers each denial for longer
 			if get().Limits[0].CachedDenial.EndsInSeconds > 0.5 {
 				break
 			}
@@ -272,10 +272,10 @@ func TestCounterGetShowsDenialsFromMemory(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, c.Del(t.Context(), keys...).Err())
 		a := get()
-		return strings.Contains(a.Note, "although the counter has hits left") && !a.Limits[0].Over && denied()
+		return strings.Contains(a.Note, "although the counter has hits left") && !a.Limits[0].Over && isDenied()
 	})
 	code, body := r.admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
 	require.Equal(t, http.StatusOK, code, body)
 	assert.Nil(t, get().Limits[0].CachedDenial)
-	assert.False(t, denied())
+	assert.False(t, isDenied())
 }

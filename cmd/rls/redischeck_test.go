@@ -27,7 +27,7 @@ descriptors:
 - {key: user, rate_limits: [{unit: day, requests_per_unit: 5}, {unit: hour, requests_per_unit: 4, algorithm: sliding_window}]}
 `
 	for _, r := range startReplicas(t, 2, server, limits, "REDIS_AUTH=rls:pw", "CACHE_KEY_PREFIX=p:") {
-		takeTenant := r.tenantCaller()
+		takeTenant := r.newTenantCaller()
 		for range 200 { // so many that the replica leases permits
 			_, err := takeTenant()
 			require.NoError(t, err)

@@ -117,11 +117,11 @@ func TestNoOutputOfServiceHasASecret(t *testing.T) {
 			require.NoError(t, r.cmd.Process.Signal(syscall.SIGHUP))
 			r.awaitLog("limits rejected")
 			for path, code := range secretPages(name == "working Redis") {
-				got, body := getAs(t, "http://"+r.debug+path, "PLANTED-token")
+				got, body := getWithToken(t, "http://"+r.debug+path, "PLANTED-token")
 				assert.Equal(t, code, got, "%s: %s", path, body)
 				assertNoSecret(t, path, body)
 				for _, token := range []string{"", "PLANTED-wrong"} {
-					_, body := getAs(t, "http://"+r.debug+path, token)
+					_, body := getWithToken(t, "http://"+r.debug+path, token)
 					assertNoSecret(t, path, body)
 				}
 			}
@@ -161,9 +161,9 @@ func secretPages(isRedisUp bool) map[string]int {
 	return pages
 }
 
-// getAs returns the answer to a caller with token. It returns the first event of a stream,
+// getWithToken returns the answer to a caller with the token. It returns the first event of a stream,
 // and leaves out the path that the caller asked for.
-func getAs(t *testing.T, pageURL, token string) (code int, body string) {
+func getWithToken(t *testing.T, pageURL, token string) (code int, body string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

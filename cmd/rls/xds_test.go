@@ -60,11 +60,11 @@ func perDay(domain, n string) string {
 	return domain + ".tenant: unit=DAY requests_per_unit=" + n + ", shadow_mode: false, quota_mode: false\n"
 }
 
-func TestEnvoyGatewayPod(t *testing.T) {
+func TestEnvoyGatewayPodFollowsTheLimitsOfTheGateway(t *testing.T) {
 	t.Parallel()
 	ca := xdstest.NewAuthority(t)
-	secure := ca.MutualTLS(ca.Issue("envoy-gateway"))
-	gateway := xdstest.Serve(t, "127.0.0.1:0", secure)
+	mutualTLS := ca.MutualTLS(ca.Issue("envoy-gateway"))
+	gateway := xdstest.Serve(t, "127.0.0.1:0", mutualTLS)
 
 	r := startAs(t, "/bin/ratelimit", gatewayPod(t, gateway.Addr, ca))
 	hit := func(domain string) (string, int) {
@@ -114,7 +114,7 @@ func TestEnvoyGatewayPod(t *testing.T) {
 	awaitPage(problems, "xDS server "+gateway.Addr+": ")
 	awaitPage(metrics, `rls_source_up{source="xds"} 0`)
 	r.awaitLimits(perDay("shop", "9"))
-	gateway = xdstest.Serve(t, gateway.Addr, secure)
+	gateway = xdstest.Serve(t, gateway.Addr, mutualTLS)
 	gateway.Set("1", xdstest.Config("store", 1))
 	r.awaitLimits(perDay("store", "1"))
 	gateway.Set("2")

@@ -32,10 +32,10 @@ func sign(key []byte, text string) []byte {
 // signature computes the signature of a token by the steps of Signature Version 4.
 func signature(query url.Values, host, service, region string) string {
 	query.Del("X-Amz-Signature")
-	canonical := strings.Join([]string{
+	canonicalRequest := strings.Join([]string{
 		"GET", "/", strings.ReplaceAll(query.Encode(), "+", "%20"), "host:" + host, "", "host", hex.EncodeToString(sha256.New().Sum(nil)),
 	}, "\n")
-	hash := sha256.Sum256([]byte(canonical))
+	hash := sha256.Sum256([]byte(canonicalRequest))
 	day := query.Get("X-Amz-Date")[:8]
 	text := strings.Join([]string{
 		"AWS4-HMAC-SHA256", query.Get("X-Amz-Date"), day + "/" + region + "/" + service + "/aws4_request", hex.EncodeToString(hash[:]),

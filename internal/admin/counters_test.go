@@ -23,7 +23,7 @@ import (
 // setClock sets the clock to 10 s after the start of a day.
 func (r *testAPI) setClock() { r.now = time.Date(2030, 1, 31, 0, 0, 10, 0, time.UTC) }
 
-func TestGetCounterReturnsSpent(t *testing.T) {
+func TestGetCounterReturnsSpentHits(t *testing.T) {
 	perMinute := func(spent, remaining int64, over bool) admin.Limit {
 		return admin.Limit{Limit: "100 per minute", Tag: "fw60", Scope: "global", Capacity: 100, Spent: spent, Remaining: remaining, ResetSeconds: 50, Over: over}
 	}
@@ -137,7 +137,7 @@ func TestUnknownCounterIsRejected(t *testing.T) {
 	})
 }
 
-func TestResetIsForOneValue(t *testing.T) {
+func TestResetNeedsOneValueOfEachKey(t *testing.T) {
 	r := newTestAPI(t)
 	r.setClock()
 	r.spend("shop|tenant", 3)
@@ -178,11 +178,11 @@ func TestResetDropsAllCountersOfTarget(t *testing.T) {
 	assert.Equal(t, "limits per instance were reset on this replica only", got.Note)
 	assert.Equal(t, []string{ip}, published)
 
-	var now admin.Counter
-	require.Equal(t, http.StatusOK, r.call("GET", "counters", ip, "", &now))
-	assert.Equal(t, got.Limits, now.Limits)
-	require.Equal(t, http.StatusOK, r.call("GET", "counters", "shop|ip=10.0.0.2", "", &now))
-	assert.EqualValues(t, 5, now.Limits[0].Spent, "other counters keep their values")
+	var laterCounter admin.Counter
+	require.Equal(t, http.StatusOK, r.call("GET", "counters", ip, "", &laterCounter))
+	assert.Equal(t, got.Limits, laterCounter.Limits)
+	require.Equal(t, http.StatusOK, r.call("GET", "counters", "shop|ip=10.0.0.2", "", &laterCounter))
+	assert.EqualValues(t, 5, laterCounter.Limits[0].Spent, "other counters keep their values")
 
 	lines := r.audits()
 	require.Len(t, lines, 1)
@@ -214,7 +214,7 @@ func TestResetReportsCountersPerReplica(t *testing.T) {
 	assert.Equal(t, "each replica has its own counters; only the counters of this replica were reset", got.Note)
 }
 
-// A reset drops the counter of the algorithm in force. Another algorithm's counter stays.
+// A reset drops only the counter of the algorithm in force. The counter of another algorithm stays.
 func TestResetDropsCounterOfAlgorithmInForce(t *testing.T) {
 	for _, oldAlgorithm := range limit.Algorithms() {
 		for _, newAlgorithm := range limit.Algorithms() {
@@ -253,16 +253,16 @@ func TestResetDropsCounterOfAlgorithmInForce(t *testing.T) {
 
 func TestResetInvalidatesCachedDenial(t *testing.T) {
 	counters := local.New(local.Options{})
-	cached := denycache.New(backend.Counters{Limiter: counters}, denycache.Options{})
-	r := newTestAPI(t, func(o *admin.Options) { o.Counters.Layer = cached })
+	denyCache := denycache.New(backend.Counters{Limiter: counters}, denycache.Options{})
+	r := newTestAPI(t, func(o *admin.Options) { o.Counters.Layer = denyCache })
 	r.setClock()
-	r.counters = cached
+	r.counters = denyCache
 	r.spend(acme, 100)
 	r.spend(acme, 1)
 	isDenied := func() bool {
-		rule := r.overrides.Limits.Load().Domain("shop").Match(target(t, acme).Entries)
+		rule := r.overrides.Limits.Load().Domain("shop").Match(parseTarget(t, acme).Entries)
 		results := make([]backend.Result, 1)
-		cached.Take(t.Context(), r.now, []backend.Hit{{Key: []byte(acme), Limit: rule.Limits[0].Limit, N: 1}}, results)
+		denyCache.Take(t.Context(), r.now, []backend.Hit{{Key: []byte(acme), Limit: rule.Limits[0].Limit, N: 1}}, results)
 		return !results[0].Allowed
 	}
 	require.True(t, isDenied())
@@ -270,7 +270,7 @@ func TestResetInvalidatesCachedDenial(t *testing.T) {
 	assert.False(t, isDenied())
 }
 
-func target(t *testing.T, text string) descriptors.Target {
+func parseTarget(t *testing.T, text string) descriptors.Target {
 	parsed, err := descriptors.ParseTarget(text)
 	require.NoError(t, err)
 	return parsed
@@ -292,10 +292,10 @@ func (l splitLayer) Peek(ctx context.Context, now time.Time, hits []backend.Hit,
 	l.peekLayer.Peek(ctx, now, hits, peeks)
 }
 
-func TestCountersWhileBackendIsDown(t *testing.T) {
-	down := backendtest.NewFlaky(local.New(local.Options{}))
+func TestCountersAreReadButNotResetWhileBackendIsDown(t *testing.T) {
+	primary := backendtest.NewFlaky(local.New(local.Options{}))
 	fallbackLayer := fallback.New(fallback.Options{
-		Primary: down, Secondary: local.New(local.Options{}), Ratio: 0.5, Observer: noEvents{},
+		Primary: primary, Secondary: local.New(local.Options{}), Ratio: 0.5, Observer: noEvents{},
 		Shards: 1, ShardOf: func(*backend.Hit) int { return 0 },
 	})
 	defer fallbackLayer.Close()
@@ -303,12 +303,12 @@ func TestCountersWhileBackendIsDown(t *testing.T) {
 		peekLayer backend.Layer
 		getCode   int
 	}{
-		"without fallback":         {backend.Counters{Limiter: down}, http.StatusServiceUnavailable},
+		"without fallback":         {backend.Counters{Limiter: primary}, http.StatusServiceUnavailable},
 		"with fallback":            {fallbackLayer, http.StatusOK},
 		"down only after the read": {backend.Counters{Limiter: local.New(local.Options{})}, http.StatusOK},
 	} {
 		t.Run(name, func(t *testing.T) {
-			down.SetError(backend.ErrUnavailable)
+			primary.SetError(backend.ErrUnavailable)
 			r := newTestAPI(t, func(o *admin.Options) { o.Counters.Layer = splitLayer{fallbackLayer, c.peekLayer} })
 			var got admin.Counter
 			require.Equal(t, c.getCode, r.call("GET", "counters", acme, "", &got))
@@ -331,7 +331,7 @@ func TestCountersWhileBackendIsDown(t *testing.T) {
 	}
 	t.Run("the reset without fallback", func(t *testing.T) {
 		r := newTestAPI(t, func(o *admin.Options) {
-			o.Counters.Layer = splitLayer{backend.Counters{Limiter: down}, o.Counters.Layer}
+			o.Counters.Layer = splitLayer{backend.Counters{Limiter: primary}, o.Counters.Layer}
 		})
 		code, text := r.problems("DELETE", "counters", acme, "")
 		assert.Equal(t, http.StatusServiceUnavailable, code)

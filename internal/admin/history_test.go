@@ -141,7 +141,7 @@ func TestRollbackSkipsChangesWithoutEffect(t *testing.T) {
 	assert.Len(t, a.Fields, 1)
 }
 
-func TestHistoryAndRollbackNeedTheStore(t *testing.T) {
+func TestHistoryAndRollbackFailIfTheStoreFails(t *testing.T) {
 	r := newTestAPI(t)
 	r.overrides.Fail(errors.New("connection refused"))
 	assert.Equal(t, http.StatusServiceUnavailable, r.callURL("GET", "/admin/history", "", nil))

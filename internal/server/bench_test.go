@@ -94,7 +94,7 @@ func benchServer(variant string) {
 		s = grpc.NewServer()
 		rlsv3.RegisterRateLimitServiceServer(s, alwaysOK)
 	case "ours":
-		o := Options{Services: register(alwaysOK)}
+		o := Options{Services: servicesOf(alwaysOK)}
 		o.setDefaults()
 		s = newGRPCServer(&o, nil, new(callCounter), context.Background())
 	}

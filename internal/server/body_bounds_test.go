@@ -93,7 +93,7 @@ func (*slowCheck) Refuse(w http.ResponseWriter, code int, _ string) { w.WriteHea
 func TestBatchesInFlightAreBounded(t *testing.T) {
 	t.Parallel()
 	check := &slowCheck{release: make(chan struct{})}
-	r := start(t, Options{Services: register(alwaysOK), JSON: alwaysOK, Check: check})
+	r := start(t, Options{Services: servicesOf(alwaysOK), JSON: alwaysOK, Check: check})
 	const batches, maxRunning = 40, 8
 	codes := make(chan int, batches)
 	for range batches {

@@ -35,7 +35,7 @@ func (echo) Refuse(w http.ResponseWriter, code int, reason string) {
 func TestCheckGetsBodiesWithinTheBounds(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{
-		Services: register(alwaysOK), Check: echo{}, GRPC: GRPC{MaxMessageBytes: 1000},
+		Services: servicesOf(alwaysOK), Check: echo{}, GRPC: GRPC{MaxMessageBytes: 1000},
 		HTTPContext: func(r *http.Request) context.Context {
 			return context.WithValue(r.Context(), echoKey{}, r.Header.Get("X-Trace"))
 		},
@@ -77,7 +77,7 @@ func TestCheckIsMissingByDefault(t *testing.T) {
 
 func TestLargeBodyIsRefusedBeforeItArrives(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Services: register(alwaysOK), Check: echo{}, GRPC: GRPC{MaxMessageBytes: 1000}})
+	r := start(t, Options{Services: servicesOf(alwaysOK), Check: echo{}, GRPC: GRPC{MaxMessageBytes: 1000}})
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", r.HTTPAddr().String())
 	require.NoError(t, err)
 	defer conn.Close()

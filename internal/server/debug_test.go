@@ -13,13 +13,13 @@ import (
 
 func TestDebugListenerServesPagesAndProfiles(t *testing.T) {
 	t.Parallel()
-	answer := func(text string) http.Handler {
+	pageWith := func(text string) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) })
 	}
 	r := start(t, Options{DebugPages: []Page{
-		{Path: "/rlconfig", Help: "the limits in force", Handler: answer("shop.path: unit=MINUTE")},
-		{Path: "/{$}", Help: "the live page", Handler: answer("the live page")},
-		{Path: "/assets/", Help: "", Handler: answer("an asset")},
+		{Path: "/rlconfig", Help: "the limits in force", Handler: pageWith("shop.path: unit=MINUTE")},
+		{Path: "/{$}", Help: "the live page", Handler: pageWith("the live page")},
+		{Path: "/assets/", Help: "", Handler: pageWith("an asset")},
 		{Path: "/boom", Help: "panics", Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") })},
 	}})
 
@@ -133,11 +133,11 @@ func TestOtherSitesCanNotReadDebugPages(t *testing.T) {
 
 func TestDebugPortInUseIsOnlyLogged(t *testing.T) {
 	t.Parallel()
-	first := start(t, Options{})
-	second := start(t, Options{Debug: hostPort(t, first.DebugAddr())})
+	firstServer := start(t, Options{})
+	secondServer := start(t, Options{Debug: hostPort(t, firstServer.DebugAddr())})
 
-	assert.Nil(t, second.DebugAddr())
-	assert.Contains(t, second.log.String(), "debug listener failed")
-	_, err := second.client(t).ShouldRateLimit(t.Context(), shopRequest)
+	assert.Nil(t, secondServer.DebugAddr())
+	assert.Contains(t, secondServer.log.String(), "debug listener failed")
+	_, err := secondServer.client(t).ShouldRateLimit(t.Context(), shopRequest)
 	require.NoError(t, err)
 }

@@ -70,7 +70,7 @@ func TestDebugTLSVerifiesClientCertificates(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			files := tlsFiles(t)
 			issueTo(t, files, ca, "server")
-			replace(t, files.ClientCAFile, content(t, clientCA.File))
+			replaceFile(t, files.ClientCAFile, readFile(t, clientCA.File))
 			files.ClientCertOptional, files.ClientSAN = !tt.required, tt.san
 			if tt.noCA {
 				files.ClientCAFile, files.ClientCertOptional = "", false
@@ -99,7 +99,7 @@ func TestDebugTLSFilesAreReloaded(t *testing.T) {
 	ca, oldCA, newCA := certtest.New(t), certtest.New(t), certtest.New(t)
 	files := tlsFiles(t)
 	issueTo(t, files, ca, "first")
-	replace(t, files.ClientCAFile, content(t, oldCA.File))
+	replaceFile(t, files.ClientCAFile, readFile(t, oldCA.File))
 	files.ClientCertOptional = true
 	r := start(t, Options{DebugTLS: &files, DebugPages: []Page{whoPage}})
 
@@ -112,7 +112,7 @@ func TestDebugTLSFilesAreReloaded(t *testing.T) {
 	assert.Equal(t, "first", conn.PeerCertificates[0].Subject.CommonName)
 
 	issueTo(t, files, ca, "second")
-	replace(t, files.ClientCAFile, content(t, newCA.File))
+	replaceFile(t, files.ClientCAFile, readFile(t, newCA.File))
 	newCert, newKey := issue(t, newCA, "new client")
 	polltest.Until(t, maxWait, func() bool {
 		who, conn, err := askWho(t, r, clientTLS(t, ca, newCert, newKey))
@@ -142,15 +142,15 @@ func TestDebugTLSListenerRejectsPlainHTTP(t *testing.T) {
 // The API for operators may rely on verified callers, so a server with bad TLS files must not start.
 func TestBadDebugTLSFilesFailStartEvenIfPortIsInUse(t *testing.T) {
 	t.Parallel()
-	first := start(t, Options{})
+	firstServer := start(t, Options{})
 	files := tlsFiles(t)
-	o := Options{Services: register(alwaysOK), Debug: hostPort(t, first.DebugAddr()), DebugTLS: &files}
+	o := Options{Services: servicesOf(alwaysOK), Debug: hostPort(t, firstServer.DebugAddr()), DebugTLS: &files}
 	_, err := New(o)
 	assert.ErrorContains(t, err, "debug TLS: ")
 
 	issueTo(t, files, certtest.New(t), "server")
 	files.ClientCAFile = ""
-	second := start(t, o)
-	assert.Nil(t, second.DebugAddr())
-	assert.Contains(t, second.log.String(), "debug listener failed")
+	secondServer := start(t, o)
+	assert.Nil(t, secondServer.DebugAddr())
+	assert.Contains(t, secondServer.log.String(), "debug listener failed")
 }

@@ -27,15 +27,15 @@ import (
 
 // slowService is a service. Its calls wait until release is closed or their context is done.
 type slowService struct {
-	entered, release chan struct{}
+	callStarted, release chan struct{}
 }
 
 func newSlowService() *slowService {
-	return &slowService{entered: make(chan struct{}, 16), release: make(chan struct{})}
+	return &slowService{callStarted: make(chan struct{}, 16), release: make(chan struct{})}
 }
 
 func (s *slowService) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
-	s.entered <- struct{}{}
+	s.callStarted <- struct{}{}
 	select {
 	case <-s.release:
 		return alwaysOK(ctx, req)
@@ -71,7 +71,7 @@ func TestShutdownFinishesCallsInFlightAndRefusesNewCalls(t *testing.T) {
 	service := newSlowService()
 	health := NewHealth()
 	r := start(t, Options{
-		Services: register(service), JSON: service, Health: health, Metrics: &MetricsListener{Handler: healthHandler(health)}, DrainTimeout: time.Minute,
+		Services: servicesOf(service), JSON: service, Health: health, Metrics: &MetricsListener{Handler: healthHandler(health)}, DrainTimeout: time.Minute,
 	})
 	client := r.client(t)
 
@@ -83,8 +83,8 @@ func TestShutdownFinishesCallsInFlightAndRefusesNewCalls(t *testing.T) {
 	go func() {
 		results <- postJSON(r.HTTPAddr())
 	}()
-	<-service.entered
-	<-service.entered
+	<-service.callStarted
+	<-service.callStarted
 	r.stop()
 
 	for _, addr := range []net.Addr{r.GRPCAddr(), r.HTTPAddr()} {
@@ -150,7 +150,7 @@ func (r *eventRecorder) add(format string, args ...any) {
 	r.events = append(r.events, fmt.Sprintf(format, args...))
 }
 
-func (r *eventRecorder) recorded() []string {
+func (r *eventRecorder) recordedEvents() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.events)
@@ -166,7 +166,7 @@ func TestDrainTimeoutCutsCalls(t *testing.T) {
 	t.Parallel()
 	service := newSlowService()
 	events := &eventRecorder{}
-	r := start(t, Options{Services: register(service), DrainTimeout: 50 * time.Millisecond, Observer: events})
+	r := start(t, Options{Services: servicesOf(service), DrainTimeout: 50 * time.Millisecond, Observer: events})
 	client := r.client(t)
 
 	results := make(chan error, 1)
@@ -174,23 +174,23 @@ func TestDrainTimeoutCutsCalls(t *testing.T) {
 		_, err := client.ShouldRateLimit(t.Context(), shopRequest)
 		results <- err
 	}()
-	<-service.entered
+	<-service.callStarted
 	r.stop()
 	r.waitUntilStopped(t, maxWait)
 	assert.Equal(t, codes.Unavailable, status.Code(<-results))
 	assert.Contains(t, r.log.String(), "gRPC calls cut at the drain timeout")
 	assert.Regexp(t, `msg="drain finished" took=\S+ calls_cut=1\n`, r.log.String())
-	assert.Equal(t, []string{"drain started: 1", "drain finished: 1"}, events.recorded())
+	assert.Equal(t, []string{"drain started: 1", "drain finished: 1"}, events.recordedEvents())
 }
 
 func TestDrainTimeoutCutsHTTPRequests(t *testing.T) {
 	t.Parallel()
 	service := newSlowService()
-	r := start(t, Options{Services: register(service), JSON: service, DrainTimeout: 50 * time.Millisecond})
+	r := start(t, Options{Services: servicesOf(service), JSON: service, DrainTimeout: 50 * time.Millisecond})
 
 	results := make(chan error, 1)
 	go func() { results <- postJSON(r.HTTPAddr()) }()
-	<-service.entered
+	<-service.callStarted
 	r.stop()
 	r.waitUntilStopped(t, maxWait)
 	assert.Error(t, <-results)
@@ -230,7 +230,7 @@ func TestSilentConnectionDelaysShutdownByHandshakeTimeout(t *testing.T) {
 func TestServeReturnsIfContextIsDone(t *testing.T) {
 	t.Parallel()
 	freePort := Addr{Host: "127.0.0.1"}
-	s, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort})
+	s, err := New(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -242,7 +242,7 @@ func TestCloseReleasesServerThatNeverServed(t *testing.T) {
 	t.Parallel()
 	freePort := Addr{Host: "127.0.0.1"}
 	s, err := New(Options{
-		Services: register(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort,
+		Services: servicesOf(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort,
 		Metrics: &MetricsListener{Addr: freePort, Handler: http.NotFoundHandler()},
 	})
 	require.NoError(t, err)
@@ -260,7 +260,7 @@ func TestServeReturnsErrorOfFailedListener(t *testing.T) {
 		"HTTP listener": func(s *Server) net.Listener { return s.http.listener },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort})
+			s, err := New(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort})
 			require.NoError(t, err)
 			require.NoError(t, listener(s).Close())
 			assert.ErrorContains(t, s.Serve(t.Context()), name)
@@ -274,7 +274,7 @@ func TestServeSurvivesFailedDebugAndMetricsListeners(t *testing.T) {
 	freePort := Addr{Host: "127.0.0.1"}
 	var log logBuffer
 	s, err := New(Options{
-		Services: register(alwaysOK), JSON: alwaysOK, GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort,
+		Services: servicesOf(alwaysOK), JSON: alwaysOK, GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort,
 		Metrics: &MetricsListener{Addr: freePort, Handler: http.NotFoundHandler()},
 		Log:     slog.New(slog.NewTextHandler(&log, nil)),
 	})
@@ -322,16 +322,16 @@ func TestDrainWarnsOfCallsAtTheEndOfTheDelay(t *testing.T) {
 func TestDrainDoesNotCountHealthChecks(t *testing.T) {
 	t.Parallel()
 	r := start(t, Options{})
-	before := r.calls.total.Load()
+	oldTotal := r.calls.total.Load()
 	_, err := healthpb.NewHealthClient(dial(t, r.GRPCAddr().String())).Check(t.Context(), &healthpb.HealthCheckRequest{})
 	require.NoError(t, err)
-	assert.Equal(t, before, r.calls.total.Load())
+	assert.Equal(t, oldTotal, r.calls.total.Load())
 }
 
 func TestInterruptSkipsDelay(t *testing.T) {
 	t.Parallel()
 	freePort := Addr{Host: "127.0.0.1"}
-	s, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort, DrainDelay: time.Hour})
+	s, err := New(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort, DrainDelay: time.Hour})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(ErrInterrupted)

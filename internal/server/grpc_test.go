@@ -65,7 +65,7 @@ func hasIPv6() bool {
 
 func TestServiceErrorsKeepTheirCode(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Services: register(serviceFunc(func(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	r := start(t, Options{Services: servicesOf(serviceFunc(func(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 		return nil, status.Error(codes.InvalidArgument, "no domain")
 	}))})
 	_, err := r.client(t).ShouldRateLimit(t.Context(), shopRequest)
@@ -96,7 +96,7 @@ func TestDefaultAcceptsMessagesUpTo1MiB(t *testing.T) {
 
 func TestPanicInCallReturnsInternal(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Services: register(serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	r := start(t, Options{Services: servicesOf(serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 		if req.GetDomain() == "boom" {
 			panic(errors.New("secret detail"))
 		}
@@ -139,7 +139,7 @@ var echoService = grpc.ServiceDesc{
 func TestStreamOfSecondServiceRecoversFromPanicAndEndsInDrain(t *testing.T) {
 	t.Parallel()
 	registerEcho := func(r grpc.ServiceRegistrar) { r.RegisterService(&echoService, struct{}{}) }
-	r := start(t, Options{Services: append(register(alwaysOK), registerEcho), DrainTimeout: time.Minute})
+	r := start(t, Options{Services: append(servicesOf(alwaysOK), registerEcho), DrainTimeout: time.Minute})
 	conn := dial(t, r.GRPCAddr().String())
 	echo := func(stream grpc.ClientStream, text string) error {
 		require.NoError(t, stream.SendMsg(wrapperspb.String(text)))
@@ -194,7 +194,7 @@ func TestMaxConnectionAgeRenewsConnectionsWithoutLostCalls(t *testing.T) {
 	t.Parallel()
 	var clientAddr atomic.Value // the address of the client in the last call
 	r := start(t, Options{
-		Services: register(serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+		Services: servicesOf(serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 			p, _ := peer.FromContext(ctx)
 			clientAddr.Store(p.Addr.String())
 			return alwaysOK(ctx, req)
@@ -249,17 +249,17 @@ func TestClientsMayPingOftenWithoutCalls(t *testing.T) {
 func TestUnaryCallsAreObservedByMethod(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
-	observed := map[string]int{}
+	callsByMethod := map[string]int{}
 	r := start(t, Options{
 		ObserveMethod: func(name string) func(time.Duration) {
 			return func(duration time.Duration) {
 				assert.Positive(t, duration)
 				mu.Lock()
 				defer mu.Unlock()
-				observed[name]++
+				callsByMethod[name]++
 			}
 		},
-		Services: register(serviceFunc(func(_ context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+		Services: servicesOf(serviceFunc(func(_ context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 			if req.Domain == "panic" {
 				panic("boom")
 			}
@@ -274,6 +274,6 @@ func TestUnaryCallsAreObservedByMethod(t *testing.T) {
 	polltest.Until(t, 10*time.Second, func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return observed["ShouldRateLimit"] == 2 && observed["Check"] == 1
+		return callsByMethod["ShouldRateLimit"] == 2 && callsByMethod["Check"] == 1
 	})
 }

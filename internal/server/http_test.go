@@ -56,7 +56,7 @@ var answerByDomain = serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitR
 
 func TestJSONAnswersWithStatusOfDecision(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Services: register(answerByDomain), JSON: answerByDomain, GRPC: GRPC{MaxMessageBytes: 1000}})
+	r := start(t, Options{Services: servicesOf(answerByDomain), JSON: answerByDomain, GRPC: GRPC{MaxMessageBytes: 1000}})
 
 	ok := &rlsv3.RateLimitResponse{
 		OverallCode: rlsv3.RateLimitResponse_OK,
@@ -155,7 +155,7 @@ func TestJSONRejectsRefundsUnlessTheyAreAllowed(t *testing.T) {
 	t.Parallel()
 	const refund = `{"domain":"shop","descriptors":[{"entries":[{"key":"a"}],"isNegativeHits":true,"hitsAddend":3}]}`
 	for allowed, want := range map[bool]int{false: http.StatusBadRequest, true: http.StatusOK} {
-		r := start(t, Options{Services: register(answerByDomain), JSON: answerByDomain, JSONRefunds: allowed})
+		r := start(t, Options{Services: servicesOf(answerByDomain), JSON: answerByDomain, JSONRefunds: allowed})
 		code, _, body := request(t, http.MethodPost, r.HTTPAddr(), "/json", refund)
 		assert.Equal(t, want, code, body)
 		if !allowed {
@@ -166,7 +166,7 @@ func TestJSONRejectsRefundsUnlessTheyAreAllowed(t *testing.T) {
 
 func TestPostsOfOtherSitesAreRejected(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Services: register(answerByDomain), JSON: answerByDomain, Check: echo{}, DebugNames: []string{"rls.example.com"}})
+	r := start(t, Options{Services: servicesOf(answerByDomain), JSON: answerByDomain, Check: echo{}, DebugNames: []string{"rls.example.com"}})
 	addr := r.HTTPAddr().String()
 	for name, tt := range map[string]struct {
 		host, header, value string
@@ -200,7 +200,7 @@ func TestPostsOfOtherSitesAreRejected(t *testing.T) {
 
 func TestJSONBoundsLargeBodiesThatAreReadAtTheSameTime(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Services: register(answerByDomain), JSON: answerByDomain, GRPC: GRPC{MaxMessageBytes: maxLargeBodyBytes / 2}})
+	r := start(t, Options{Services: servicesOf(answerByDomain), JSON: answerByDomain, GRPC: GRPC{MaxMessageBytes: maxLargeBodyBytes / 2}})
 	largeBody := `{"domain":"` + strings.Repeat("x", 2*maxSmallBody) + `"}`
 	postWithoutLastByte := func() *io.PipeWriter {
 		body, writer := io.Pipe()

@@ -7,11 +7,11 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestInflightCountsCalls(t *testing.T) {
+func TestCallCounterCountsCallsInFlight(t *testing.T) {
 	var f callCounter
-	var calling sync.WaitGroup
+	var callers sync.WaitGroup
 	for range 100 {
-		calling.Go(func() {
+		callers.Go(func() {
 			for range 100 {
 				f.beginCall()
 				f.endCall()
@@ -19,7 +19,7 @@ func TestInflightCountsCalls(t *testing.T) {
 			f.beginCall()
 		})
 	}
-	calling.Wait()
+	callers.Wait()
 	assert.EqualValues(t, 100, f.inFlight.Load())
 	assert.EqualValues(t, 100*101, f.total.Load())
 	for range 100 {

@@ -23,7 +23,7 @@ func hostPort(t *testing.T, a net.Addr) Addr {
 	return Addr{Host: tcp.IP.String(), Port: tcp.Port}
 }
 
-func TestAddrString(t *testing.T) {
+func TestTextOfAddrIsHostAndPort(t *testing.T) {
 	t.Parallel()
 	for want, a := range map[string]Addr{
 		":8081":           {Host: "", Port: 8081},
@@ -36,7 +36,7 @@ func TestAddrString(t *testing.T) {
 	}
 }
 
-func TestParseAddr(t *testing.T) {
+func TestParseAddrAcceptsOnlyHostAndPort(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Addr{
 		":9090":           {Host: "", Port: 9090},
@@ -97,7 +97,7 @@ func TestNewFailsIfPortIsInUse(t *testing.T) {
 		freePort := Addr{Host: "127.0.0.1"}
 		socket := filepath.Join(t.TempDir(), "rls.sock")
 		o := Options{
-			Services: register(alwaysOK), Log: slog.New(slog.DiscardHandler), GRPC: GRPC{UDS: socket}, HTTP: freePort, Debug: freePort,
+			Services: servicesOf(alwaysOK), Log: slog.New(slog.DiscardHandler), GRPC: GRPC{UDS: socket}, HTTP: freePort, Debug: freePort,
 			Metrics: &MetricsListener{Addr: freePort, Handler: http.NotFoundHandler()},
 		}
 		setUsedAddr(&o)
@@ -156,7 +156,7 @@ func TestNewFailsIfSocketPathIsInUse(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "rls.sock")
 			tt.usePath(t, path)
-			_, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{UDS: path}})
+			_, err := New(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{UDS: path}})
 			assert.ErrorContains(t, err, tt.want)
 			_, err = os.Lstat(path)
 			assert.NoError(t, err, "New does not remove the file")
@@ -166,6 +166,6 @@ func TestNewFailsIfSocketPathIsInUse(t *testing.T) {
 
 func TestNewFailsIfSocketDirectoryIsMissing(t *testing.T) {
 	t.Parallel()
-	_, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{UDS: filepath.Join(t.TempDir(), "no", "rls.sock")}})
+	_, err := New(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{UDS: filepath.Join(t.TempDir(), "no", "rls.sock")}})
 	assert.ErrorContains(t, err, "gRPC listener")
 }

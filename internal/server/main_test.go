@@ -53,8 +53,8 @@ var alwaysOK = serviceFunc(func(context.Context, *rlsv3.RateLimitRequest) (*rlsv
 	}, nil
 })
 
-// register returns Options.Services for one rate-limit service.
-func register(s rlsv3.RateLimitServiceServer) []func(grpc.ServiceRegistrar) {
+// servicesOf returns Options.Services for one rate-limit service.
+func servicesOf(s rlsv3.RateLimitServiceServer) []func(grpc.ServiceRegistrar) {
 	return []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, s) }}
 }
 
@@ -81,7 +81,7 @@ func start(t *testing.T, o Options) *testServer {
 	t.Helper()
 	r := &testServer{log: &logBuffer{}, done: make(chan error, 1)}
 	if o.Services == nil {
-		o.Services, o.JSON = register(alwaysOK), alwaysOK
+		o.Services, o.JSON = servicesOf(alwaysOK), alwaysOK
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.NewTextHandler(r.log, nil))

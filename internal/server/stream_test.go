@@ -18,13 +18,13 @@ import (
 
 func TestStreamsEndWhenTheListenerStops(t *testing.T) {
 	t.Parallel()
-	streaming := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	streamHandler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte("first\n"))
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 		_, _ = w.Write([]byte("last\n"))
 	})
-	s := start(t, Options{DebugPages: []Page{{Path: "/stream", Handler: streaming, IsStream: true}}})
+	s := start(t, Options{DebugPages: []Page{{Path: "/stream", Handler: streamHandler, IsStream: true}}})
 	resp, err := http.Get("http://" + s.DebugAddr().String() + "/stream")
 	require.NoError(t, err)
 	defer resp.Body.Close()

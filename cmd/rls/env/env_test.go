@@ -138,8 +138,8 @@ func TestUnusedBooleansThatMatchBehaviorAreNotReported(t *testing.T) {
 	}
 }
 
-// incumbents are all variables in the code or the README of envoyproxy/ratelimit.
-const incumbents = `
+// incumbentVariables are all variables in the code or the README of envoyproxy/ratelimit.
+const incumbentVariables = `
 HOST PORT DEBUG_HOST DEBUG_PORT GRPC_UDS GRPC_HOST GRPC_PORT GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE
 GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN LOG_LEVEL LOG_FORMAT
 CONFIG_TYPE FORCE_START_WITHOUT_INITIAL_CONFIG CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL
@@ -185,7 +185,7 @@ func TestEveryVariableOfTheIncumbentIsCompared(t *testing.T) {
 	for name, times := range compared {
 		assert.Equal(t, 1, times, "%s is listed more than once", name)
 	}
-	for name := range strings.FieldsSeq(incumbents) {
+	for name := range strings.FieldsSeq(incumbentVariables) {
 		comparison, note := Compare(name)
 		assert.NotEqual(t, OnlyInRls, comparison, name)
 		assert.Equal(t, comparison != SameEffect, note != "", name)

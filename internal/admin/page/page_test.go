@@ -23,11 +23,11 @@ func optionsFor(s *live.Snapshot) page.Options {
 	return page.Options{
 		Snapshot: func(*http.Request) *live.Snapshot { return s },
 		Rules: func(filter string) ([]live.Rule, int) {
-			quiet := pagetest.Rule("shop > tenant=it's", "5 per second", "fixed_window", 0, 0, 0)
-			if !strings.Contains(quiet.Path, strings.ToLower(filter)) {
+			quietRule := pagetest.Rule("shop > tenant=it's", "5 per second", "fixed_window", 0, 0, 0)
+			if !strings.Contains(quietRule.Path, strings.ToLower(filter)) {
 				return nil, 0
 			}
-			return []live.Rule{quiet}, 0
+			return []live.Rule{quietRule}, 0
 		},
 		Rule: func(_ *http.Request, path string) (live.Rule, live.TopKeys, bool) {
 			for _, r := range s.Rules.Shown {
@@ -203,17 +203,17 @@ func TestPageShowsAllReplicas(t *testing.T) {
 		assert.Equal(t, part, section, "the script gets the same table")
 		return section
 	}
-	busy := section(pagetest.Busy())
+	sectionOfBusyPage := section(pagetest.Busy())
 	for _, text := range []string{
 		"rls-7d9f-x2k4p/1", "1,240", "39.7", "0.42", "84.3\u202fMB", "v0.9.0", "9f4e11aa<", "<td>now\n",
 		"rls-7d9f-8rq2m/1", "3 s ago", `<bdi class="cut">rls-7d9f-v6c9d/1</bdi><td><td>`, `<td class="failed">lost, 34 s ago`,
 	} {
-		assert.Contains(t, busy, text)
+		assert.Contains(t, sectionOfBusyPage, text)
 	}
-	assert.NotContains(t, busy, "unknown")
-	away := section(pagetest.RedisAway())
-	assert.Contains(t, away, `Other replicas unknown since <time datetime="2026-03-14T14:01:50Z"`)
-	assert.NotContains(t, away, "8rq2m")
+	assert.NotContains(t, sectionOfBusyPage, "unknown")
+	sectionDuringOutage := section(pagetest.RedisAway())
+	assert.Contains(t, sectionDuringOutage, `Other replicas unknown since <time datetime="2026-03-14T14:01:50Z"`)
+	assert.NotContains(t, sectionDuringOutage, "8rq2m")
 
 	s := pagetest.Busy()
 	s.Fleet = live.NewFleet(make([]live.Replica, 101), 2)
@@ -233,7 +233,7 @@ func TestPageShowsLimitsThatEnvoysShare(t *testing.T) {
 	assert.Regexp(t, `shop &gt; tenant</bdi><td>1,200<td>15[01]<td>99`, part)
 }
 
-func TestPageNamesNoSettingAsACaption(t *testing.T) {
+func TestCaptionsOfThePageNameNoSettings(t *testing.T) {
 	for _, mode := range []live.KeyMode{live.KeysOn, live.KeysHashed} {
 		s := pagetest.Busy()
 		s.Keys.Mode, s.Overrides = mode, live.OverrideList{}
@@ -281,9 +281,9 @@ func TestAssetsAreKeptUntilTheyChange(t *testing.T) {
 		return w
 	}
 	for _, name := range []string{"page.css", "page.js", "icon.svg"} {
-		first := ask("/assets/"+name, "")
-		assert.Equal(t, http.StatusOK, first.Code)
-		assert.Equal(t, http.StatusNotModified, ask("/assets/"+name, first.Header().Get("ETag")).Code)
+		firstAnswer := ask("/assets/"+name, "")
+		assert.Equal(t, http.StatusOK, firstAnswer.Code)
+		assert.Equal(t, http.StatusNotModified, ask("/assets/"+name, firstAnswer.Header().Get("ETag")).Code)
 	}
 	assert.Equal(t, http.StatusNotFound, ask("/assets/", "").Code)
 	assert.Equal(t, http.StatusNotFound, ask("/assets/../page.html", "").Code)

@@ -63,8 +63,8 @@ func TestChangedFileComesIntoForceIfItIsValid(t *testing.T) {
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
-		var watching sync.WaitGroup
-		watching.Go(func() { f.Watch(ctx) })
+		var watcherGroup sync.WaitGroup
+		watcherGroup.Go(func() { f.Watch(ctx) })
 		waitForReads := func() { time.Sleep(11 * time.Second); synctest.Wait() }
 		for _, step := range []struct {
 			text string
@@ -90,7 +90,7 @@ func TestChangedFileComesIntoForceIfItIsValid(t *testing.T) {
 		waitForReads()
 		assert.Contains(t, log.String(), "tokens rejected; the last tokens stay in force")
 		cancel()
-		watching.Wait()
+		watcherGroup.Wait()
 	})
 }
 

@@ -149,11 +149,11 @@ func TestRejectedCandidateKeepsTheLastGoodCandidate(t *testing.T) {
 	candidate := New(Options{Limiter: failingLimiter{}})
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
-	rejected := source.Update{Problem: errors.New("limits.yaml:3: mistake")}
-	candidate.Follow(t.Context(), updates{rejected}, log)
+	rejectedUpdate := source.Update{Problem: errors.New("limits.yaml:3: mistake")}
+	candidate.Follow(t.Context(), updates{rejectedUpdate}, log)
 	assert.Contains(t, out.String(), "candidate limits rejected; no candidate is evaluated")
 	assert.NotContains(t, out.String(), "last good")
-	candidate.Follow(t.Context(), updates{{Limits: limitsOf(t, "7")}, rejected}, log)
+	candidate.Follow(t.Context(), updates{{Limits: limitsOf(t, "7")}, rejectedUpdate}, log)
 	assert.Contains(t, out.String(), "candidate limits rejected; the last good candidate is still evaluated")
 	assert.EqualError(t, candidate.Status().Problem, "limits.yaml:3: mistake")
 	assert.Equal(t, 1, candidate.Store().Load().RuleCount())

@@ -37,7 +37,7 @@ func takeRecords(s *Subscription) []Record {
 }
 
 func TestRecordDescribesItsDecision(t *testing.T) {
-	now := clock()
+	now := newClock()
 	h := NewHub(now, nil)
 	s := subscribe(t, h, Filter{}, 10)
 	rateLimiter := newService(t, now, nil, h)
@@ -53,7 +53,7 @@ func TestRecordDescribesItsDecision(t *testing.T) {
 }
 
 func TestRecordOfDescriptorWithoutRuleHasIndexAndHits(t *testing.T) {
-	now := clock()
+	now := newClock()
 	h := NewHub(now, nil)
 	s := subscribe(t, h, Filter{}, 10)
 	req := request("tenant=acme", "other=x")
@@ -246,7 +246,7 @@ func TestHubBoundsItsSubscribers(t *testing.T) {
 	subscribe(t, h, Filter{}, 1)
 }
 
-func TestAnsweredWithoutSubscribersDoesNotAlloc(t *testing.T) {
+func TestCallAnsweredWithoutSubscribersDoesNotAlloc(t *testing.T) {
 	h := NewHub(nil, nil)
 	assert.Zero(t, testing.AllocsPerRun(100, func() { h.CallAnswered(t.Context(), nil) }))
 }

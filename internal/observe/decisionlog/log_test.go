@@ -202,7 +202,7 @@ func TestRateCapDropsRecordsAndReportsThem(t *testing.T) {
 }
 
 func TestBusyKeyLosesItsOwnRecordsOnly(t *testing.T) {
-	refused := func(caller string) func(*service.Options) {
+	refuseCaller := func(caller string) func(*service.Options) {
 		return func(o *service.Options) {
 			o.AdmitCaller = func(context.Context, time.Time) error {
 				return status.Errorf(codes.ResourceExhausted, "caller %s: too many calls", caller)
@@ -210,38 +210,38 @@ func TestBusyKeyLosesItsOwnRecordsOnly(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		hogs      []string // descriptors of which 1,000 records come first
-		changeHog func(*service.Options)
-		others    int // other keys with three records each
+		busyDescriptors   []string // 1,000 records of each come first
+		changeBusyService func(*service.Options)
+		otherKeys         int // with three records each
 	}{
-		"one hog":                         {[]string{"trial=hog"}, nil, 10},
-		"two hogs":                        {[]string{"trial=hog", "trial=hog2"}, nil, 8},
-		"a hog without a rule":            {[]string{"other=hog"}, nil, 10},
-		"a refused caller with many keys": {[]string{"other=1", "other=2", "other=3", "other=4"}, refused("hog"), 10},
-		"no hog":                          {nil, nil, 30},
+		"one busy key":                    {[]string{"trial=hog"}, nil, 10},
+		"two busy keys":                   {[]string{"trial=hog", "trial=hog2"}, nil, 8},
+		"a busy key without a rule":       {[]string{"other=hog"}, nil, 10},
+		"a refused caller with many keys": {[]string{"other=1", "other=2", "other=3", "other=4"}, refuseCaller("hog"), 10},
+		"no busy key":                     {nil, nil, 30},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var out bytes.Buffer
 				f := startLog(t, LogOptions{LogsAll: true, SampledShare: 1, MaxPerSecond: 100, Writer: &out})
-				hogService := newService(t, nil, c.changeHog, f.Log)
-				for i := range 1000 * len(c.hogs) {
-					_, _ = hogService.ShouldRateLimit(t.Context(), request(c.hogs[i%len(c.hogs)]))
+				busyService := newService(t, nil, c.changeBusyService, f.Log)
+				for i := range 1000 * len(c.busyDescriptors) {
+					_, _ = busyService.ShouldRateLimit(t.Context(), request(c.busyDescriptors[i%len(c.busyDescriptors)]))
 				}
 				for range 3 {
-					for i := range c.others {
+					for i := range c.otherKeys {
 						f.call(fmt.Sprintf("trial=%d", i))
 					}
 				}
 				f.stop()
 				others := 0
 				for _, l := range decodeLines(t, out.String()) {
-					if l.Dropped == 0 && !slices.Contains(c.hogs, FormatEntries(l.Descriptor)) {
+					if l.Dropped == 0 && !slices.Contains(c.busyDescriptors, FormatEntries(l.Descriptor)) {
 						others++
 					}
 				}
-				// One of the keys can share its count with a hog.
-				assert.InDelta(t, 3*c.others, others, 3)
+				// One of the keys can share its count with a busy key.
+				assert.InDelta(t, 3*c.otherKeys, others, 3)
 			})
 		})
 	}
@@ -251,13 +251,13 @@ func TestCallsTogetherNeverExceedTheRateCap(t *testing.T) {
 	const callers, calls, maxPerSecond = 4, 1000, 700
 	for name, keys := range map[string]int{"one key": 1, "many keys": 4000} {
 		t.Run(name, func(t *testing.T) {
-			second := newSecondCounts()
+			counts := newSecondCounts()
 			var allowed atomic.Int64
 			var goroutines sync.WaitGroup
 			for caller := range callers {
 				goroutines.Go(func() {
 					for i := range calls {
-						if second.addRecord(uint64((caller*calls+i)%keys), maxPerSecond) {
+						if counts.addRecord(uint64((caller*calls+i)%keys), maxPerSecond) {
 							allowed.Add(1)
 						}
 					}

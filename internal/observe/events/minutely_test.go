@@ -28,7 +28,7 @@ func TestRefusedCallsMakeOneLineAMinute(t *testing.T) {
 		assert.Equal(t, 2, strings.Count(out.String(), "calls refused; a caller sent too many calls"))
 		assert.Contains(t, out.String(), "setting=MAX_CALLER_CALLS_PER_SECOND calls=60 last_caller=10.0.0.60")
 		assert.Equal(t, "calls refused; a caller sent too many calls", e.Events()[0].Text)
-		assert.NotContains(t, fmt.Sprint(e.Events()), "10.0.0.", "viewers see events who may not see callers")
+		assert.NotContains(t, fmt.Sprint(e.Events()), "10.0.0.", "viewers who may not see callers see the events")
 	})
 }
 

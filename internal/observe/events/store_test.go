@@ -37,13 +37,13 @@ func TestBreakerOfEachShardIsLogged(t *testing.T) {
 				var log bytes.Buffer
 				o := newEvents(&log).NewStore(StoreOptions{Name: "Redis", Shards: c.shards})
 				shard := len(c.shards) - 1
-				open := fallback.BreakerChange{Shard: shard, Open: true, Err: errors.New("broken")}
-				closed := fallback.BreakerChange{Shard: shard, OpenFor: 1500 * time.Millisecond}
-				for _, change := range []fallback.BreakerChange{open, closed, open, closed} { // the second opening comes too soon for a line
+				openedBreaker := fallback.BreakerChange{Shard: shard, Open: true, Err: errors.New("broken")}
+				closedBreaker := fallback.BreakerChange{Shard: shard, OpenFor: 1500 * time.Millisecond}
+				for _, change := range []fallback.BreakerChange{openedBreaker, closedBreaker, openedBreaker, closedBreaker} { // the second opening comes too soon for a line
 					o.BreakerChanged(change)
 				}
 				time.Sleep(breakerLogPause)
-				o.BreakerChanged(open)
+				o.BreakerChanged(openedBreaker)
 				var got []string
 				for line := range strings.Lines(log.String()) {
 					_, text, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -55,7 +55,7 @@ func TestBreakerOfEachShardIsLogged(t *testing.T) {
 	}
 }
 
-func TestPriceInTheLogNamesTheDearestLimits(t *testing.T) {
+func TestPriceInTheLogNamesTheLimitsWithTheMostExcess(t *testing.T) {
 	var log bytes.Buffer
 	outage := &fallback.Outage{Start: time.Unix(1, 0), End: time.Unix(3, 0), Calls: 9, AdmittedCalls: 8, AdmittedHits: 7, MaxExcessHits: 6, Limits: []fallback.LimitPrice{
 		{Rule: "shop > a", Limit: "5 per day", MaxExcessHits: 3},
@@ -76,21 +76,21 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 			e.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force"})
 		}
 		o := e.NewStore(StoreOptions{Name: "Redis", Address: "redis:6379", Shards: []metrics.Shard{{}}, Advice: func(error) string { return "the usual" }})
-		down := func() {
+		startOutage := func() {
 			o.StateChanged(fallback.StateChange{Down: true, Outage: fallback.Outage{Start: time.Now(), Err: context.DeadlineExceeded}})
 		}
-		up := func() {
+		endOutage := func() {
 			o.StateChanged(fallback.StateChange{Outage: fallback.Outage{Start: time.Now().Add(-time.Second), End: time.Now(), Err: context.DeadlineExceeded, Calls: 2, MaxExcessHits: 1}})
 		}
-		reset := func() { // the lock, because a timer writes to the log
+		reset := func() { // takes the lock, because a timer writes to the log
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			log.Reset()
 		}
 		for range 200 { // 420 seconds
-			down()
+			startOutage()
 			time.Sleep(700 * time.Millisecond)
-			up()
+			endOutage()
 			o.BlipEnded(fallback.Outage{Start: time.Now(), Calls: 1})
 			time.Sleep(1400 * time.Millisecond)
 		}
@@ -116,7 +116,7 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 		for _, step := range []struct {
 			change func()
 			want   string
-		}{{down, "outage started"}, {up, "outage ended"}, {down, ""}} {
+		}{{startOutage, "outage started"}, {endOutage, "outage ended"}, {startOutage, ""}} {
 			step.change()
 			assert.Contains(t, log.String(), step.want)
 			assert.Equal(t, step.want != "", log.Len() > 0)
@@ -126,8 +126,8 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 		synctest.Wait()
 		assert.Contains(t, log.String(), "outages=1 blips=0 is_down=true", "an outage that goes on")
 		reset()
-		up()
-		assert.Contains(t, log.String(), "outage ended", "the log says the end of each outage that it names")
+		endOutage()
+		assert.Contains(t, log.String(), "outage ended", "the log has the end of each outage whose start it has")
 	})
 }
 

@@ -10,9 +10,9 @@ import (
 // BenchmarkSecond measures what a second of sampling costs with 1,000 rules that all have
 // hits. A second without viewers reads the counts of rules each fifth time.
 func BenchmarkSecond(b *testing.B) {
-	for name, viewed := range map[string]bool{"without viewers": false, "with viewers": true} {
+	for name, hasViewers := range map[string]bool{"without viewers": false, "with viewers": true} {
 		b.Run(name, func(b *testing.B) {
-			r := newRig(b, nil)
+			r := newFixture(b, nil)
 			var limits strings.Builder
 			limits.WriteString("domain: shop\ndescriptors:\n")
 			for i := range 1000 {
@@ -31,11 +31,11 @@ func BenchmarkSecond(b *testing.B) {
 				}
 				now = now.Add(time.Second)
 				r.viewedAt = time.Time{}
-				if viewed {
+				if hasViewers {
 					r.viewedAt = now
 				}
 				r.takeSample(now)
-				if viewed {
+				if hasViewers {
 					r.snapshot = nil
 					encode(r.Snapshot())
 				}

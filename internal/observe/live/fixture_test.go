@@ -37,8 +37,8 @@ descriptors:
   - {key: old, rate_limit: {unit: day, requests_per_unit: 3, enabled: false}}
 `
 
-// rig is a Live and the service that it shows.
-type rig struct {
+// liveFixture is a Live and the service that it shows.
+type liveFixture struct {
 	*Live
 	t        testing.TB
 	service  *service.Service
@@ -60,8 +60,8 @@ func counts(rule, limit string, ok, near, denied, shadow uint64) metrics.RuleCou
 // allHits counts all hits of a denied decision.
 func allHits(d service.Decision) int64 { return d.N }
 
-func newRig(t testing.TB, change func(*Options)) *rig {
-	r := &rig{t: t, store: new(descriptors.Store), events: timeline.New(10), log: new(bytes.Buffer)}
+func newFixture(t testing.TB, change func(*Options)) *liveFixture {
+	r := &liveFixture{t: t, store: new(descriptors.Store), events: timeline.New(10), log: new(bytes.Buffer)}
 	o := Options{
 		Backend:  "redis",
 		Recorder: NewRecorder(allHits, true),
@@ -96,14 +96,14 @@ func newRig(t testing.TB, change func(*Options)) *rig {
 	return r
 }
 
-func (r *rig) load(limits string) {
+func (r *liveFixture) load(limits string) {
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(limits)}}, limitsfile.Options{})
 	require.NoError(r.t, err)
 	r.store.Set(descriptors.Compile(set))
 }
 
 // call sends a request with the descriptors, each written key=value,key=value.
-func (r *rig) call(texts ...string) {
+func (r *liveFixture) call(texts ...string) {
 	_, _ = r.service.ShouldRateLimit(context.Background(), request(texts...))
 }
 
@@ -121,7 +121,7 @@ func request(texts ...string) *rlsv3.RateLimitRequest {
 }
 
 // tick lets n seconds pass, with a sample in each second.
-func (r *rig) tick(n int) {
+func (r *liveFixture) tick(n int) {
 	for range n {
 		time.Sleep(time.Second)
 		r.takeSample(time.Now())

@@ -64,7 +64,7 @@ func TestSetFleetReplacesItsNotesInTheState(t *testing.T) {
 func TestSnapshotShowsTheReportsOfReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reports changes.Reports
-		r := newRig(t, func(o *Options) {
+		r := newFixture(t, func(o *Options) {
 			o.Name, o.Version = "b", "v1"
 			o.Reports = func() changes.Reports { return reports }
 		})
@@ -83,10 +83,10 @@ func TestSnapshotShowsTheReportsOfReplicas(t *testing.T) {
 		s := snapshot()
 		require.Len(t, s.Fleet.Replicas, 1, "before the first read")
 		assert.Zero(t, s.State.Replicas)
-		own := s.Fleet.Replicas[0]
-		assert.True(t, own.Answers)
-		assert.Equal(t, hash, own.Limits)
-		assert.Equal(t, &changes.ReplicaFigures{Calls: 10, Denied: 5, CPU: 0.25, Blips: 3}, own.Figures)
+		ownReplica := s.Fleet.Replicas[0]
+		assert.True(t, ownReplica.Answers)
+		assert.Equal(t, hash, ownReplica.Limits)
+		assert.Equal(t, &changes.ReplicaFigures{Calls: 10, Denied: 5, CPU: 0.25, Blips: 3}, ownReplica.Figures)
 
 		figures := &changes.ReplicaFigures{Calls: 7}
 		reports = changes.Reports{ReadAt: time.Now(), More: 1, Replicas: []changes.Replica{
@@ -119,7 +119,7 @@ func TestSnapshotShowsTheReportsOfReplicas(t *testing.T) {
 
 func TestFleetWithoutReportsIsOneReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) { o.Name, o.Redis = "a", nil })
+		r := newFixture(t, func(o *Options) { o.Name, o.Redis = "a", nil })
 		assert.Nil(t, r.ReplicaFigures(), "in the first second")
 		r.tick(1)
 		s := r.Snapshot()

@@ -19,7 +19,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // serve serves the pages of r. Only callers with the header Private see keys.
-func (r *rig) serve() *httptest.Server {
+func (r *liveFixture) serve() *httptest.Server {
 	h := Handlers{Live: r.Live, SeesKeys: func(req *http.Request) bool { return req.Header.Get("Private") != "" }}
 	mux := http.NewServeMux()
 	mux.HandleFunc(SnapshotPath, h.Snapshot)
@@ -57,7 +57,7 @@ func get(t testing.TB, url string, isPrivate bool, answer any) (code int, header
 
 func TestOnlyPrivateCallersSeeKeys(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, nil)
+	r := newFixture(t, nil)
 	r.call("tenant=secret")
 	r.takeSample(time.Now())
 	s := r.serve()
@@ -84,19 +84,19 @@ func TestOnlyPrivateCallersSeeKeys(t *testing.T) {
 	code, _ := get(t, s.URL+RulePath+"?path=none", true, nil)
 	assert.Equal(t, http.StatusNotFound, code)
 
-	hashedRig := newRig(t, func(o *Options) { o.Keys = KeysHashed })
-	hashedRig.call("tenant=secret")
-	hashedRig.takeSample(time.Now())
-	get(t, hashedRig.serve().URL+SnapshotPath, false, &private)
+	hashedFixture := newFixture(t, func(o *Options) { o.Keys = KeysHashed })
+	hashedFixture.call("tenant=secret")
+	hashedFixture.takeSample(time.Now())
+	get(t, hashedFixture.serve().URL+SnapshotPath, false, &private)
 	assert.False(t, private.Keys.Hidden, "a token shows hashes too")
-	get(t, hashedRig.serve().URL+SnapshotPath, true, &private)
+	get(t, hashedFixture.serve().URL+SnapshotPath, true, &private)
 	assert.Equal(t, KeysHashed, private.Keys.Mode)
 	assert.NotEqual(t, public.Keys.Hottest[0].Key, private.Keys.Hottest[0].Key, "each process has its own hashes")
 }
 
 func TestRulesAreFoundByName(t *testing.T) {
 	t.Parallel()
-	s := newRig(t, nil).serve()
+	s := newFixture(t, nil).serve()
 	var answer RulesAnswer
 	get(t, s.URL+RulesPath+"?filter=PATH", false, &answer)
 	require.Len(t, answer.Rules, 1)
@@ -128,7 +128,7 @@ func newScanner(r io.Reader) *bufio.Scanner {
 
 func TestStreamSendsASnapshotEachSecond(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, nil)
+	r := newFixture(t, nil)
 	s := r.serve()
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -151,7 +151,7 @@ func TestStreamSendsASnapshotEachSecond(t *testing.T) {
 
 func TestViewersBeyondTheMaximumAreRefused(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, nil)
+	r := newFixture(t, nil)
 	s := r.serve()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -20,7 +20,7 @@ import (
 
 func TestFiguresShowTheLastSecondsAndFiveMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		for range 20 {
 			for i := range 30 {
 				r.call(fmt.Sprintf("tenant=%d", i%2)) // 10 of each in a minute pass
@@ -52,7 +52,7 @@ func TestFiguresShowTheLastSecondsAndFiveMinutes(t *testing.T) {
 	})
 }
 
-func labels(rules []Rule) string {
+func joinLabels(rules []Rule) string {
 	var names []string
 	for _, r := range rules {
 		names = append(names, r.Label)
@@ -62,7 +62,7 @@ func labels(rules []Rule) string {
 
 func TestRulesAreSortedByDenialsAndQuietRulesAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		assert.Equal(t, RuleList{Total: 4, Shown: []Rule{}, Quiet: 5}, r.Snapshot().Rules, "a disabled rule is quiet and not in force")
 		r.tick(5)
 		r.counts = []metrics.RuleCounts{
@@ -74,7 +74,7 @@ func TestRulesAreSortedByDenialsAndQuietRulesAreCounted(t *testing.T) {
 		}
 		r.tick(5)
 		list := r.Snapshot().Rules
-		assert.Equal(t, "path trial tenant rule", labels(list.Shown))
+		assert.Equal(t, "path trial tenant rule", joinLabels(list.Shown))
 		assert.Equal(t, 2, list.Quiet)
 		assert.Zero(t, list.More)
 		path, tenant := list.Shown[0], list.Shown[2]
@@ -92,7 +92,7 @@ func TestRulesAreSortedByDenialsAndQuietRulesAreCounted(t *testing.T) {
 		r.counts = r.counts[:4]
 		r.tick(5)
 		list = r.Snapshot().Rules
-		assert.Equal(t, "path trial tenant", labels(list.Shown), "rules that the metrics forget are gone")
+		assert.Equal(t, "path trial tenant", joinLabels(list.Shown), "rules that the metrics forget are gone")
 		assert.Zero(t, float64(list.Shown[0].Denied))
 		r.tick(historySteps * stepSeconds)
 		list = r.Snapshot().Rules
@@ -103,7 +103,7 @@ func TestRulesAreSortedByDenialsAndQuietRulesAreCounted(t *testing.T) {
 
 func TestSnapshotOfThousandsOfRulesIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		var limits strings.Builder
 		limits.WriteString("domain: shop\ndescriptors:\n")
 		for i := range 5000 {
@@ -138,7 +138,7 @@ func TestSnapshotOfThousandsOfRulesIsBounded(t *testing.T) {
 
 func TestRuleHasItsOwnBusiestKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		for range 20 {
 			r.call("tenant=a", "tenant=a,path=/x", "trial=1")
 		}
@@ -172,7 +172,7 @@ func TestSwitchIsOneMark(t *testing.T) {
 
 func TestFiguresHaveTheCPUTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		for range 7 {
 			r.cpuTime += 500 * time.Millisecond
 			r.tick(1)
@@ -186,45 +186,45 @@ func TestFiguresHaveTheCPUTime(t *testing.T) {
 func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 	start := time.Date(2026, 11, 20, 14, 2, 0, 0, time.UTC)
 	now := start.Add(time.Hour)
-	ago := func(d time.Duration) *time.Time { return new(now.Add(-d)) }
-	loaded := Limits{Loaded: true, Since: &start}
-	up := &Redis{Up: true}
-	price := &Outage{Start: *ago(41 * time.Second), Calls: 1204, MaxExcessHits: 310}
+	timeBefore := func(d time.Duration) *time.Time { return new(now.Add(-d)) }
+	loadedLimits := Limits{Loaded: true, Since: &start}
+	redisUp := &Redis{Up: true}
+	price := &Outage{Start: *timeBefore(41 * time.Second), Calls: 1204, MaxExcessHits: 310}
 	for name, c := range map[string]struct {
 		state   State
 		level   Level
 		want    string
 		details []string
 	}{
-		"Redis is up":   {State{Redis: up, Limits: loaded, Replicas: 3}, Well, "Counting in Redis · 3 replicas seen · limits of 14:02 UTC in force", nil},
-		"one replica":   {State{Redis: up, Limits: loaded, Replicas: 1}, Well, "Counting in Redis · 1 replica seen · limits of 14:02 UTC in force", nil},
-		"local backend": {State{Limits: loaded}, Well, "Counting in this process · limits of 14:02 UTC in force", nil},
-		"no limits":     {State{Redis: up}, Trouble, "No limits loaded: calls fail until valid limits arrive", nil},
-		"draining":      {State{Limits: loaded, Draining: true}, Warning, "Stopping · counting in this process · limits of 14:02 UTC in force", nil},
+		"Redis is up":   {State{Redis: redisUp, Limits: loadedLimits, Replicas: 3}, Well, "Counting in Redis · 3 replicas seen · limits of 14:02 UTC in force", nil},
+		"one replica":   {State{Redis: redisUp, Limits: loadedLimits, Replicas: 1}, Well, "Counting in Redis · 1 replica seen · limits of 14:02 UTC in force", nil},
+		"local backend": {State{Limits: loadedLimits}, Well, "Counting in this process · limits of 14:02 UTC in force", nil},
+		"no limits":     {State{Redis: redisUp}, Trouble, "No limits loadedLimits: calls fail until valid limits arrive", nil},
+		"draining":      {State{Limits: loadedLimits, Draining: true}, Warning, "Stopping · counting in this process · limits of 14:02 UTC in force", nil},
 		"shadow mode of the service": {
-			State{Limits: loaded, ShadowMode: true},
+			State{Limits: loadedLimits, ShadowMode: true},
 			Warning,
 			"The whole service is in shadow mode: it denies nothing · counting in this process · limits of 14:02 UTC in force", nil,
 		},
 		"outage": {
-			State{Redis: &Redis{Since: ago(41 * time.Second), Mode: "local", Ratio: 0.5, Outage: price}, Limits: loaded},
+			State{Redis: &Redis{Since: timeBefore(41 * time.Second), Mode: "local", Ratio: 0.5, Outage: price}, Limits: loadedLimits},
 			Trouble,
 			"Redis away for 00:41 · deciding here at half of each limit · 1,204 calls decided without Redis, at most 310 hits too many · limits of 14:02 UTC in force", nil,
 		},
 		"outage of hours in mode deny": {
-			State{Redis: &Redis{Since: ago(2*time.Hour + time.Second), Mode: "deny"}, Limits: loaded},
+			State{Redis: &Redis{Since: timeBefore(2*time.Hour + time.Second), Mode: "deny"}, Limits: loadedLimits},
 			Trouble,
 			"Redis away for 2:00:01 · denying all hits · limits of 14:02 UTC in force", nil,
 		},
-		"outage in mode allow": {State{Redis: &Redis{Mode: "allow"}, Limits: loaded}, Trouble, "Redis away · admitting all hits · limits of 14:02 UTC in force", nil},
+		"outage in mode allow": {State{Redis: &Redis{Mode: "allow"}, Limits: loadedLimits}, Trouble, "Redis away · admitting all hits · limits of 14:02 UTC in force", nil},
 		"past outage": {
-			State{Redis: &Redis{Up: true, Outage: &Outage{End: ago(time.Minute), Seconds: 41.5, Calls: 1}}, Limits: loaded},
+			State{Redis: &Redis{Up: true, Outage: &Outage{End: timeBefore(time.Minute), Seconds: 41.5, Calls: 1}}, Limits: loadedLimits},
 			Well,
 			"Counting in Redis · limits of 14:02 UTC in force",
 			[]string{"Last outage of Redis ended at 15:01 UTC and lasted 41.5s: 1 call decided without Redis, no hit too many"},
 		},
 		"failing breaker": {
-			State{Redis: &Redis{Up: true, Breakers: Breakers{Failing: 1}}, Limits: loaded},
+			State{Redis: &Redis{Up: true, Breakers: Breakers{Failing: 1}}, Limits: loadedLimits},
 			Warning, "Counting in Redis · limits of 14:02 UTC in force",
 			[]string{"Redis fails some calls now; this process decides those calls"},
 		},
@@ -233,7 +233,7 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 				{Level: "problem", Check: "rights", Address: "a:1", Text: "the user rls may not run mget", Advice: "run ACL SETUSER rls +mget"},
 				{Level: "warning", Check: "clock", Address: "a:1", Text: "the clock of Redis is 5s ahead", Advice: "set both clocks with NTP"},
 				{Level: "note", Check: "persistence", Address: "a:1", Text: "Redis has no append-only file"},
-			}}, Limits: loaded},
+			}}, Limits: loadedLimits},
 			Trouble, "Counting in Redis · limits of 14:02 UTC in force",
 			[]string{
 				"Redis a:1: the user rls may not run mget; run ACL SETUSER rls +mget",
@@ -258,7 +258,7 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 
 func TestSnapshotIsJSONWithoutNumbersThatJSONCannotExpress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		r.events.Add(timeline.Event{Kind: timeline.Start, Text: "<script>"})
 		for range 3 {
 			r.call("tenant=</script>\x1b[31m")
@@ -279,7 +279,7 @@ func TestSnapshotIsJSONWithoutNumbersThatJSONCannotExpress(t *testing.T) {
 func TestProblemsAndOverridesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		overrides := make([]Override, 300)
-		r := newRig(t, func(o *Options) {
+		r := newFixture(t, func(o *Options) {
 			o.Limits = func() Limits { return Limits{Problems: make([]string, 70)} }
 			o.Overrides = func() []Override { return overrides }
 		})
@@ -296,7 +296,7 @@ func TestProblemsAndOverridesAreBounded(t *testing.T) {
 // TestFirstViewOfManyRulesIsFresh lets the first viewer come between two readings of the counts of rules.
 func TestFirstViewOfManyRulesIsFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		for i := range 1001 {
 			r.counts = append(r.counts, counts(fmt.Sprintf("shop > k%d", i), "", 1, 0, 0, 0))
 		}

@@ -32,7 +32,7 @@ import (
 
 func TestCallsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		for range 15 {
 			r.call("tenant=acme", "unknown=1")
 		}
@@ -51,7 +51,7 @@ func TestCallsAreCounted(t *testing.T) {
 
 func TestDescriptorWithSeveralLimitsIsOneKeyWithItsTightestLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		for range 7 {
 			r.call("tenant=acme,path=/a")
 		}
@@ -72,7 +72,7 @@ func TestDescriptorWithSeveralLimitsIsOneKeyWithItsTightestLimit(t *testing.T) {
 
 func TestFallbackCountsItsShareOfTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		half, err := limit.New(limit.Spec{Requests: 5, Unit: limit.Minute})
 		require.NoError(t, err)
 		r.result = &backend.Result{Result: limit.Result{Allowed: true, Remaining: 1}, Source: backend.SourceFallback, Mode: limit.FailLocal, Share: half}
@@ -102,7 +102,7 @@ func TestFallbackCountsItsShareOfTheLimit(t *testing.T) {
 
 func TestPeeksAndRefundsAreNotHot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		req := request("tenant=acme")
 		req.Descriptors[0].IsNegativeHits = true
 		_, err := r.service.ShouldRateLimit(t.Context(), req)
@@ -115,7 +115,7 @@ func TestPeeksAndRefundsAreNotHot(t *testing.T) {
 
 func TestKeysAreForgottenIfOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) { o.Keys, o.Recorder = KeysOff, NewRecorder(allHits, false) })
+		r := newFixture(t, func(o *Options) { o.Keys, o.Recorder = KeysOff, NewRecorder(allHits, false) })
 		r.call("tenant=secret")
 		assert.Empty(t, r.options.Recorder.hottestKeys.heap)
 		assert.Empty(t, r.options.Recorder.deniedKeys.heap)
@@ -202,21 +202,21 @@ func TestRecorderMemoryIsBoundedUnderFloodOfKeys(t *testing.T) {
 }
 
 // withAnsweredCall calls f with a call that the service has answered.
-func (r *rig) withAnsweredCall(f func(*service.Call), texts ...string) {
+func (r *liveFixture) withAnsweredCall(f func(*service.Call), texts ...string) {
 	s := service.New(service.Options{
-		Limits: r.store, Limiter: local.New(local.Options{MaxKeys: 10}), Observers: []service.Observer{answeredFunc(f)},
+		Limits: r.store, Limiter: local.New(local.Options{MaxKeys: 10}), Observers: []service.Observer{observerFunc(f)},
 	})
 	_, err := s.ShouldRateLimit(context.Background(), request(texts...))
 	require.NoError(r.t, err)
 }
 
-// answeredFunc is a service.Observer.
-type answeredFunc func(*service.Call)
+// observerFunc is a service.Observer that is a function.
+type observerFunc func(*service.Call)
 
-func (f answeredFunc) CallAnswered(_ context.Context, c *service.Call) { f(c) }
+func (f observerFunc) CallAnswered(_ context.Context, c *service.Call) { f(c) }
 
-func TestAnsweredAllocatesNothing(t *testing.T) {
-	r := newRig(t, nil)
+func TestCallAnsweredAllocatesNothing(t *testing.T) {
+	r := newFixture(t, nil)
 	r.withAnsweredCall(func(c *service.Call) {
 		ctx := callerContext("10.0.0.1", &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "shop", Path: "/envoy"}}})
 		assert.Zero(t, testing.AllocsPerRun(10_000, func() { r.options.Recorder.CallAnswered(ctx, c) }))
@@ -234,7 +234,7 @@ func callerContext(address string, cert *x509.Certificate) context.Context {
 
 func TestCallersHaveTheirAddressAndTheNameInTheirCertificate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		for name, c := range map[string]struct {
 			calls int
 			ctx   context.Context
@@ -267,7 +267,7 @@ func TestCallersHaveTheirAddressAndTheNameInTheirCertificate(t *testing.T) {
 func BenchmarkAnswered(b *testing.B) {
 	for _, interval := range []uint32{1, 10} {
 		b.Run(fmt.Sprintf("one of %d calls sampled", interval), func(b *testing.B) {
-			r := newRig(b, nil)
+			r := newFixture(b, nil)
 			r.options.Recorder.sampleInterval.Store(interval)
 			r.withAnsweredCall(func(c *service.Call) {
 				b.ReportAllocs()
@@ -282,7 +282,7 @@ func BenchmarkAnswered(b *testing.B) {
 	}
 }
 
-func TestQuantilesAreExactToABucket(t *testing.T) {
+func TestErrorOfAQuantileIsAtMostOneBucket(t *testing.T) {
 	t.Parallel()
 	var h histogram
 	assert.False(t, h.quantile(0.5, new(histogram), 0).IsKnown())
@@ -301,9 +301,9 @@ func TestQuantilesAreExactToABucket(t *testing.T) {
 	}
 }
 
-func TestDescriptorsWithoutARuleAreSeen(t *testing.T) {
+func TestDescriptorsWithoutARuleAreShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		unknown := request("tenant=acme")
 		unknown.Domain = "shp\u202e"
 		for range 5 {
@@ -338,7 +338,7 @@ func TestDescriptorsWithoutARuleAreSeen(t *testing.T) {
 
 func TestExamplesAreHiddenIfKeysAreOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) { o.Keys, o.Recorder = KeysOff, NewRecorder(allHits, false) })
+		r := newFixture(t, func(o *Options) { o.Keys, o.Recorder = KeysOff, NewRecorder(allHits, false) })
 		r.call("tennant=secret")
 		assert.Empty(t, r.options.Recorder.examples.heap)
 		r.tick(1)
@@ -349,7 +349,7 @@ func TestExamplesAreHiddenIfKeysAreOff(t *testing.T) {
 }
 
 func TestFloodOfDescriptorsWithoutARuleIsBounded(t *testing.T) {
-	r := newRig(t, nil)
+	r := newFixture(t, nil)
 	recorder := r.options.Recorder
 	bytesBefore := heapBytes()
 	for i := range 20_000 {
@@ -372,7 +372,7 @@ func TestFloodOfDescriptorsWithoutARuleIsBounded(t *testing.T) {
 
 func TestKeyHasTheSameNumbersInEachList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		allowed, denied := &backend.Result{Result: limit.Result{Allowed: true, Remaining: 1}}, &backend.Result{}
 		for range 10 {
 			for i := range 12 {
@@ -394,7 +394,7 @@ func TestKeyHasTheSameNumbersInEachList(t *testing.T) {
 
 func TestLimitedKeysSaySinceWhenAndForHowLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		deniedKey := func() Key {
 			keys := r.Snapshot().Keys
 			require.Len(t, keys.Denied, 1)
@@ -429,7 +429,7 @@ func TestLimitedKeysSaySinceWhenAndForHowLong(t *testing.T) {
 
 func TestHitsBeyondTheLimitNeverPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		req := request("tenant=acme")
 		req.HitsAddend = 11
 		_, err := r.service.ShouldRateLimit(t.Context(), req)

@@ -18,7 +18,7 @@ import (
 )
 
 // run sends calls for some seconds. Each tenant sends callsPerSecond.
-func (r *rig) run(seconds, callsPerSecond int, tenants ...string) {
+func (r *liveFixture) run(seconds, callsPerSecond int, tenants ...string) {
 	for range seconds {
 		for range callsPerSecond {
 			for _, tenant := range tenants {
@@ -36,7 +36,7 @@ func limitsOf(n int) string {
 
 func TestMassDenialIsTroubleWithinTwoMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		r.load(limitsOf(100))
 		r.run(120, 5, "a", "b")
 		assert.Equal(t, Well, r.Snapshot().State.Level)
@@ -65,7 +65,7 @@ func TestMassDenialIsTroubleWithinTwoMinutes(t *testing.T) {
 
 func TestLogHasStartAndEndOfAMassDenialWithoutViewers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		r.load(limitsOf(100))
 		r.run(120, 5, "a", "b")
 		change := func(n int) {
@@ -98,7 +98,7 @@ func TestMassDenialSaysHowToUndoTheLastChange(t *testing.T) {
 		timeline.Override: "rls limits rollback undoes it",
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, nil)
+			r := newFixture(t, nil)
 			r.load(limitsOf(100))
 			r.run(120, 5, "a", "b")
 			r.load(limitsOf(0))
@@ -111,7 +111,7 @@ func TestMassDenialSaysHowToUndoTheLastChange(t *testing.T) {
 
 func TestDenialsOfAFloodAreNoMassDenial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		r.load(limitsOf(10))
 		r.run(120, 5, "a", "b")
 		r.events.Add(timeline.Event{Kind: timeline.Override, Text: "override set: shop|tenant=other"})
@@ -128,9 +128,9 @@ func TestDenialsOfAFloodAreNoMassDenial(t *testing.T) {
 	})
 }
 
-func TestFloodOfAYoungProcessIsToldFromAMassDenial(t *testing.T) {
+func TestFloodSoonAfterTheStartIsNoMassDenial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		r.load(limitsOf(10))
 		r.run(45, 5, "a", "b")
 		for range 30 {
@@ -145,7 +145,7 @@ func TestFloodOfAYoungProcessIsToldFromAMassDenial(t *testing.T) {
 
 func TestFloodIsNoMassDenialIfAnotherClientStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		r.load(limitsOf(10))
 		r.run(120, 10, "a", "b", "c")
 		for range 60 { // b and c have stopped
@@ -160,7 +160,7 @@ func TestFloodIsNoMassDenialIfAnotherClientStops(t *testing.T) {
 	})
 }
 
-func TestFewDenialsAndShadowModeAreWell(t *testing.T) {
+func TestFewDenialsAndShadowModeRaiseNoAlarm(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits    string
 		perSecond int
@@ -170,7 +170,7 @@ func TestFewDenialsAndShadowModeAreWell(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, nil)
+				r := newFixture(t, nil)
 				r.load(c.limits)
 				r.run(120, c.perSecond, "a")
 				r.call("tenant=a")
@@ -181,9 +181,9 @@ func TestFewDenialsAndShadowModeAreWell(t *testing.T) {
 	}
 }
 
-func TestMostCallsDeniedFromTheStartIsNotWell(t *testing.T) {
+func TestMassDenialFromTheStartIsAWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		r.load(limitsOf(0))
 		r.run(40, 5, "a")
 		state := r.Snapshot().State
@@ -194,7 +194,7 @@ func TestMostCallsDeniedFromTheStartIsNotWell(t *testing.T) {
 
 func TestCallsThatCallersGaveUpAreTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		for range 40 {
 			r.options.Recorder.CallGivenUp()
 			r.options.Recorder.CallGivenUp()
@@ -209,15 +209,15 @@ func TestCallsThatCallersGaveUpAreTrouble(t *testing.T) {
 
 func TestRefusedCallsAreAWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		refusing := service.New(service.Options{
+		r := newFixture(t, nil)
+		refusingService := service.New(service.Options{
 			Limits: r.store, Observers: []service.Observer{r.options.Recorder},
 			AdmitCaller: func(context.Context, time.Time) error { return status.Error(codes.ResourceExhausted, "too many calls") },
 		})
-		hog := callerContext("10.0.0.1", nil)
+		busyCaller := callerContext("10.0.0.1", nil)
 		for range 40 {
 			for range 3 {
-				_, err := refusing.ShouldRateLimit(hog, request("tenant=acme"))
+				_, err := refusingService.ShouldRateLimit(busyCaller, request("tenant=acme"))
 				require.Error(t, err)
 			}
 			r.tick(1)
@@ -235,7 +235,7 @@ func TestRefusedCallsAreAWarning(t *testing.T) {
 
 func TestStallsOfRedisAreAWarningForAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		for range 60 {
 			for range 10 {
 				r.options.Recorder.RedisAnswered(300 * time.Microsecond)
@@ -267,7 +267,7 @@ func TestStallsOfRedisAreAWarningForAMinute(t *testing.T) {
 
 func TestLostCountersAreAWarningForTenMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newFixture(t, nil)
 		r.tick(1)
 		assert.Equal(t, Well, r.Snapshot().State.Level)
 		r.options.Recorder.RedisLostCounters()

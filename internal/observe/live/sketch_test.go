@@ -142,14 +142,14 @@ func TestFloodOfKeysLeavesSketchBounded(t *testing.T) {
 	s := newSketch(maxSketchKeys)
 	key := make([]byte, 2*maxKeyBytes)
 	rule, limit := &descriptors.Rule{}, &descriptors.RateLimit{}
-	heavy := 0
+	frequentHits := 0
 	bytesBefore := heapBytes()
 	for i := range 1_000_000 {
 		binary.LittleEndian.PutUint64(key, uint64(i))
 		s.add(&event{hash: uint64(i) + 1<<32, rule: rule, limit: limit, hits: 1}, key[:maxKeyBytes], 1)
 		if i%50 == 0 {
-			heavy++
-			s.add(&event{hash: uint64(heavy % 20), rule: rule, limit: limit, hits: 1}, key[:10], 1)
+			frequentHits++
+			s.add(&event{hash: uint64(frequentHits % 20), rule: rule, limit: limit, hits: 1}, key[:10], 1)
 		}
 		if i%20_000 == 0 {
 			s.advance(1)

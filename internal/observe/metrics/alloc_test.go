@@ -23,14 +23,14 @@ func TestCountingHitsDoesNotAllocate(t *testing.T) {
 	for _, key := range []string{"plain", "user", "both"} {
 		for _, value := range []string{"a", "c"} {
 			f.hit(1, key, value)
-			perCall := func(observers ...service.Observer) float64 {
+			allocsPerCall := func(observers ...service.Observer) float64 {
 				store := new(descriptors.Store)
 				store.Set(f.store.Load())
 				s := service.New(service.Options{Limits: store, Limiter: local.New(local.Options{}), Observers: observers})
 				req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{{Entries: entriesOf(key, value)}}}
 				return testing.AllocsPerRun(1000, func() { _, _ = s.ShouldRateLimit(t.Context(), req) })
 			}
-			assert.Equal(t, perCall(), perCall(f.rules), "%s=%s", key, value)
+			assert.Equal(t, allocsPerCall(), allocsPerCall(f.rules), "%s=%s", key, value)
 		}
 	}
 }

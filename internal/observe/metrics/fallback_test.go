@@ -19,15 +19,15 @@ func TestDecisionsWithoutRedisAreCountedByReason(t *testing.T) {
 	m := New()
 	m.Fallback()
 	s := m.Service()
-	degraded := func(reason backend.Reason, mode limit.FailureMode, allowed bool) backend.Result {
+	degradedResult := func(reason backend.Reason, mode limit.FailureMode, allowed bool) backend.Result {
 		return backend.Result{Source: backend.SourceFallback, Reason: reason, Mode: mode, Result: limit.Result{Allowed: allowed}}
 	}
 	observeCall(t, s, "plain", backend.Result{Source: backend.SourceRedis})
-	observeCall(t, s, "plain", degraded(backend.ReasonLate, limit.FailLocal, true))
-	observeCall(t, s, "plain", degraded(backend.ReasonLate, limit.FailLocal, true))
-	observeCall(t, s, "plain", degraded(backend.ReasonOverload, limit.FailLocal, false))
-	observeCall(t, s, "plain", degraded(backend.ReasonBreakerOpen, limit.FailDeny, false))
-	observeCall(t, s, "shadow", degraded(backend.ReasonOutage, limit.FailDeny, false))
+	observeCall(t, s, "plain", degradedResult(backend.ReasonLate, limit.FailLocal, true))
+	observeCall(t, s, "plain", degradedResult(backend.ReasonLate, limit.FailLocal, true))
+	observeCall(t, s, "plain", degradedResult(backend.ReasonOverload, limit.FailLocal, false))
+	observeCall(t, s, "plain", degradedResult(backend.ReasonBreakerOpen, limit.FailDeny, false))
+	observeCall(t, s, "shadow", degradedResult(backend.ReasonOutage, limit.FailDeny, false))
 	families, err := m.registry.Gather()
 	require.NoError(t, err)
 	counts := map[string]float64{}

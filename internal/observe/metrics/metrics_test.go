@@ -380,10 +380,10 @@ rls_calls_total{code="over_limit"} 1
 func TestCallsAreCountedByMethod(t *testing.T) {
 	m := New()
 	observeMethod := m.Server()
-	call, check := observeMethod("ShouldRateLimit"), observeMethod("Check")
-	call(30 * time.Microsecond)
-	call(20 * time.Second)
-	check(time.Millisecond)
+	observeShouldRateLimit, observeCheck := observeMethod("ShouldRateLimit"), observeMethod("Check")
+	observeShouldRateLimit(30 * time.Microsecond)
+	observeShouldRateLimit(20 * time.Second)
+	observeCheck(time.Millisecond)
 	const times = "ratelimit_service_response_time_seconds"
 	assertMetrics(t, m, `
 ratelimit_service_total_requests{grpc_method="Check"} 1

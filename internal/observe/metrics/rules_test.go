@@ -41,11 +41,11 @@ func newRuleFixture(t testing.TB, limits string, l backend.Limiter, o RuleOption
 	m := New()
 	o.Log, o.MaxSeries = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or(o.MaxSeries, 1000)
 	f := &ruleFixture{Metrics: m, t: t, ctx: context.Background(), store: &descriptors.Store{Prepare: m.PrepareRules}}
-	so := service.Options{Limits: f.store, Limiter: l, Observers: []service.Observer{m.RuleObserver(o)}}
+	serviceOptions := service.Options{Limits: f.store, Limiter: l, Observers: []service.Observer{m.RuleObserver(o)}}
 	for _, f := range change {
-		f(&so)
+		f(&serviceOptions)
 	}
-	f.service = service.New(so)
+	f.service = service.New(serviceOptions)
 	f.load(limits)
 	return f
 }
@@ -130,8 +130,8 @@ func TestHitsInShadowNeverExceedHitsOverTheLimit(t *testing.T) {
 	const hits = 2_000_000
 	var c hitCounts
 	var h hitClassifier
-	var work sync.WaitGroup
-	work.Go(func() {
+	var goroutine sync.WaitGroup
+	goroutine.Go(func() {
 		for range hits {
 			h.count(&c, &service.Decision{Limit: &descriptors.RateLimit{Limit: &limit.Limit{}}, Hit: &backend.Hit{N: 1, Shadow: true}})
 		}
@@ -142,7 +142,7 @@ func TestHitsInShadowNeverExceedHitsOverTheLimit(t *testing.T) {
 			break
 		}
 	}
-	work.Wait()
+	goroutine.Wait()
 }
 
 func TestHitsDeniedWithoutTheBackendAreCounted(t *testing.T) {
@@ -226,7 +226,7 @@ func TestLimitsOfOneRuleAreCountedApart(t *testing.T) {
 
 func TestCountsSurviveReloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const other = "domain: d\ndescriptors: [{key: other, rate_limit: {unit: year, requests_per_unit: 10}}]\n"
+		const otherLimits = "domain: d\ndescriptors: [{key: other, rate_limit: {unit: year, requests_per_unit: 10}}]\n"
 		f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
 		f.hit(1, "a", "x")
 		f.load(tenPerYear)
@@ -238,12 +238,12 @@ func TestCountsSurviveReloads(t *testing.T) {
 			}
 		}
 		assertTotal(2)
-		f.load(other)
+		f.load(otherLimits)
 		time.Sleep(removedRuleTTL - time.Second)
 		f.load(tenPerYear)
 		f.hit(1, "a", "x")
 		assertTotal(3)
-		f.load(other)
+		f.load(otherLimits)
 		time.Sleep(removedRuleTTL - time.Second)
 		assertTotal(3)
 		time.Sleep(time.Second)

@@ -95,8 +95,8 @@ func TestChangedFlagsStartNewSeries(t *testing.T) {
 }
 
 func TestValuesBeyondTheMaximumCountAsOther(t *testing.T) {
-	var logged bytes.Buffer
-	f := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{MaxSeries: 3, Log: slog.New(slog.NewTextHandler(&logged, nil))})
+	var logText bytes.Buffer
+	f := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{MaxSeries: 3, Log: slog.New(slog.NewTextHandler(&logText, nil))})
 	for range 2 {
 		for i := range 100 {
 			f.hit(1, "user", fmt.Sprint("u", i))
@@ -107,8 +107,8 @@ func TestValuesBeyondTheMaximumCountAsOther(t *testing.T) {
 `+totalHits+`{domain="d",key1="user_u2",key2="",rule="d > user=u2"} 2
 `+totalHits+`{domain="d",key1="user_other",key2="",rule="d > user=other"} 194
 `, totalHits)
-	assert.Equal(t, 1, strings.Count(logged.String(), "\n"), logged.String())
-	assert.Contains(t, logged.String(), `msg="metrics limited" rule="d > user" setting=METRICS_MAX_SERIES max_series=3`)
+	assert.Equal(t, 1, strings.Count(logText.String(), "\n"), logText.String())
+	assert.Contains(t, logText.String(), `msg="metrics limited" rule="d > user" setting=METRICS_MAX_SERIES max_series=3`)
 }
 
 func TestLongValuesCountAsOther(t *testing.T) {
@@ -122,12 +122,12 @@ func TestLongValuesCountAsOther(t *testing.T) {
 
 func TestUnknownDomainsAreCountedUpToAMaximum(t *testing.T) {
 	f := newPerValueFixture(t, 2)
-	two := []*ratelimitv3.RateLimitDescriptor{{}, {}}
+	twoDescriptors := []*ratelimitv3.RateLimitDescriptor{{}, {}}
 	for _, domain := range []string{"a.b", "b", "c", "a.b", strings.Repeat("x", 300)} {
-		f.sendTo(domain, two...)
+		f.sendTo(domain, twoDescriptors...)
 	}
-	f.sendTo("d", two...)
-	f.sendTo("", two...)
+	f.sendTo("d", twoDescriptors...)
+	f.sendTo("", twoDescriptors...)
 	const name = "ratelimit_service_rate_limit_domain_not_found"
 	assertMetrics(t, f.Metrics, name+`{domain="a.b"} 4
 `+name+`{domain="b"} 2
@@ -189,9 +189,9 @@ func TestFloodOfRandomValuesLeavesSeriesBounded(t *testing.T) {
 	f.hit(1, "user", "first")
 	limit := rule.Limits[0].Metrics.Load().(*limitSeries)
 	bytesBefore := heapBytes()
-	var running sync.WaitGroup
+	var callerGroup sync.WaitGroup
 	for caller := range callers {
-		running.Go(func() {
+		callerGroup.Go(func() {
 			entries := entriesOf("user", "")
 			for i := range values / callers {
 				entries[0].Value = fmt.Sprintf("00000000-0000-0000-0000-%d-%010d", caller, i)
@@ -199,7 +199,7 @@ func TestFloodOfRandomValuesLeavesSeriesBounded(t *testing.T) {
 			}
 		})
 	}
-	running.Wait()
+	callerGroup.Wait()
 	growth := heapBytes() - bytesBefore
 	t.Logf("%d bytes for %d values", growth, values)
 	assert.Less(t, growth, int64(maxBytes))

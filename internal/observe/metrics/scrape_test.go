@@ -36,10 +36,10 @@ func scrapeOf(t *testing.T, m *Metrics) prometheus.Gatherer {
 	m.Handler(nil).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	require.Equal(t, http.StatusOK, page.Code)
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	byName, err := parser.TextToMetricFamilies(page.Body)
+	families, err := parser.TextToMetricFamilies(page.Body)
 	require.NoError(t, err)
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-		return slices.SortedFunc(maps.Values(byName), func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) }), nil
+		return slices.SortedFunc(maps.Values(families), func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) }), nil
 	})
 }
 
@@ -111,10 +111,10 @@ func TestScrapeHasTheBytesOfTheLibrary(t *testing.T) {
 	f.hit(2, "plain", "x", "b", "y", "c", "z")
 	otherMetrics, allMetrics := newLibraryRegistry(f)
 	f.registry = otherMetrics
-	ours := httptest.NewServer(nil)
-	library := httptest.NewServer(nil)
-	defer ours.Close()
-	defer library.Close()
+	ourServer := httptest.NewServer(nil)
+	libraryServer := httptest.NewServer(nil)
+	defer ourServer.Close()
+	defer libraryServer.Close()
 	get := func(server *httptest.Server, query, accept, encoding string) (http.Header, []byte) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/metrics"+query, nil)
 		require.NoError(t, err)
@@ -137,8 +137,8 @@ func TestScrapeHasTheBytesOfTheLibrary(t *testing.T) {
 	}
 	const prometheusAccept = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
 	for _, tags := range []map[string]string{nil, {"dc": "eu\n1", "rule": "not this", "zone": "z"}} {
-		ours.Config.Handler = f.Handler(tags)
-		library.Config.Handler = promhttp.HandlerFor(taggedGatherer{allMetrics, extraLabelsOf(tags)}, promhttp.HandlerOpts{})
+		ourServer.Config.Handler = f.Handler(tags)
+		libraryServer.Config.Handler = promhttp.HandlerFor(taggedGatherer{allMetrics, extraLabelsOf(tags)}, promhttp.HandlerOpts{})
 		requests := []struct{ query, accept, encoding string }{
 			{"", prometheusAccept, "gzip"},
 			{"", "", ""},
@@ -159,13 +159,13 @@ func TestScrapeHasTheBytesOfTheLibrary(t *testing.T) {
 			requests = requests[:1]
 		}
 		for _, r := range requests {
-			wantHeader, want := get(library, r.query, r.accept, r.encoding)
-			header, got := get(ours, r.query, r.accept, r.encoding)
+			wantHeader, want := get(libraryServer, r.query, r.accept, r.encoding)
+			header, got := get(ourServer, r.query, r.accept, r.encoding)
 			assert.Equal(t, wantHeader, header, "%+v", r)
 			assert.True(t, bytes.Equal(want, got), "%v %+v", tags, r)
 		}
 	}
-	_, text := get(ours, "", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited", "")
+	_, text := get(ourServer, "", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited", "")
 	assert.Contains(t, string(text), "# TYPE", "the text format is for all clients")
 }
 
@@ -180,11 +180,11 @@ func TestFailedGatheringIsAnError(t *testing.T) {
 	assert.Contains(t, page.Body.String(), "no value")
 }
 
-func TestScrapesFollowEachOther(t *testing.T) {
+func TestScrapeWaitsForTheEndOfAnotherScrape(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New()
 		require.True(t, m.beginScrape(t.Context()))
-		code := func(ctx context.Context) int {
+		scrapeStatus := func(ctx context.Context) int {
 			page := httptest.NewRecorder()
 			m.Handler(nil).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil).WithContext(ctx))
 			if page.Code != http.StatusOK {
@@ -193,18 +193,18 @@ func TestScrapesFollowEachOther(t *testing.T) {
 			return page.Code
 		}
 		var secondScrape sync.WaitGroup
-		secondScrape.Go(func() { assert.Equal(t, http.StatusOK, code(t.Context())) })
+		secondScrape.Go(func() { assert.Equal(t, http.StatusOK, scrapeStatus(t.Context())) })
 		time.Sleep(maxScrapeWait / 2)
 		m.endScrape()
 		secondScrape.Wait()
 
 		require.True(t, m.beginScrape(t.Context()))
 		start := time.Now()
-		assert.Equal(t, http.StatusServiceUnavailable, code(t.Context()))
+		assert.Equal(t, http.StatusServiceUnavailable, scrapeStatus(t.Context()))
 		assert.Equal(t, maxScrapeWait, time.Since(start))
-		leftCtx, cancel := context.WithCancel(t.Context())
+		doneCtx, cancel := context.WithCancel(t.Context())
 		cancel()
-		assert.Equal(t, http.StatusServiceUnavailable, code(leftCtx), "a client that has left does not wait")
+		assert.Equal(t, http.StatusServiceUnavailable, scrapeStatus(doneCtx), "a client that has left does not wait")
 	})
 }
 
@@ -256,7 +256,7 @@ func TestScrapeOfManyRulesAllocatesAFractionOfTheLibrary(t *testing.T) {
 	for i := range series {
 		f.hit(1, "user", fmt.Sprintf("u%d", i))
 	}
-	allocatedBy := func(h http.Handler) uint64 {
+	countAllocatedBytes := func(h http.Handler) uint64 {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		h.ServeHTTP(discardPage{}, httptest.NewRequest(http.MethodGet, "/metrics", nil))
@@ -264,9 +264,9 @@ func TestScrapeOfManyRulesAllocatesAFractionOfTheLibrary(t *testing.T) {
 		return after.TotalAlloc - before.TotalAlloc
 	}
 	_, allMetrics := newLibraryRegistry(f)
-	ours, library := allocatedBy(f.Handler(nil)), allocatedBy(promhttp.HandlerFor(allMetrics, promhttp.HandlerOpts{}))
-	t.Logf("%d bytes for each set of labels; the library needs %d", ours/series, library/series)
-	assert.Less(t, 5*ours, library)
+	ourBytes, libraryBytes := countAllocatedBytes(f.Handler(nil)), countAllocatedBytes(promhttp.HandlerFor(allMetrics, promhttp.HandlerOpts{}))
+	t.Logf("%d bytes for each set of labels; the library needs %d", ourBytes/series, libraryBytes/series)
+	assert.Less(t, 5*ourBytes, libraryBytes)
 }
 
 // discardPage is a http.ResponseWriter that keeps nothing.

@@ -21,9 +21,9 @@ func mappedText(t *testing.T, p *process, mapping string) string {
 	require.NoError(t, os.WriteFile(file, []byte(mapping), 0o600))
 	m, err := LoadMapping(file)
 	require.NoError(t, err)
-	gathered, err := p.registry.Gather()
+	ownFamilies, err := p.registry.Gather()
 	require.NoError(t, err)
-	families, err := FamilyMapper(m, p.allRules)(gathered)
+	families, err := FamilyMapper(m, p.allRules)(ownFamilies)
 	require.NoError(t, err)
 	var b, lines strings.Builder
 	for _, f := range families {

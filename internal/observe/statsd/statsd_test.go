@@ -48,11 +48,11 @@ func TestRulesHaveTheNamesOfTheIncumbent(t *testing.T) {
 
 func TestFlushSendsGrowthSinceTheLastFlush(t *testing.T) {
 	server, p := listenUDP(t), newProcess()
-	loads, gauge := p.counter("ratelimit_service_config_load_success"), prometheus.NewGauge(prometheus.GaugeOpts{Name: "rls_redis_up"})
+	loadCounter, gauge := p.counter("ratelimit_service_config_load_success"), prometheus.NewGauge(prometheus.GaugeOpts{Name: "rls_redis_up"})
 	p.registry.MustRegister(gauge)
 	e := p.exporter(&server.Server, nil)
 
-	loads.Add(2)
+	loadCounter.Add(2)
 	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 5, WithinLimit: 5}}}
 	e.flush(t.Context())
 	assert.Equal(t, []string{
@@ -183,18 +183,18 @@ func (f *fakeSink) flush(context.Context, func() (iter.Seq[point], error)) error
 
 func TestFailingServerIsLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, failing := newProcess(), &fakeSink{err: errors.New("connection refused")}
+		p, failingSink := newProcess(), &fakeSink{err: errors.New("connection refused")}
 		e := p.exporter(nil, nil)
-		e.sink = failing
+		e.sink = failingSink
 		for range 13 { // the first flush, and twelve flushes in two minutes
 			e.flush(t.Context())
 			time.Sleep(10 * time.Second)
 		}
 		assert.Equal(t, 3, strings.Count(p.logText.String(), "metrics not sent"))
 		for range 12 { // the server works for each second flush
-			failing.err = nil
+			failingSink.err = nil
 			e.flush(t.Context())
-			failing.err = errors.New("connection refused")
+			failingSink.err = errors.New("connection refused")
 			e.flush(t.Context())
 			time.Sleep(10 * time.Second)
 		}

@@ -184,13 +184,13 @@ func TestSpanHasTheParentThatTheHeadersName(t *testing.T) {
 func TestSpanOfABatchLinksToItsCalls(t *testing.T) {
 	tracer, spans := newTestTracer(t, 1)
 	start := time.Now()
-	first, firstSpan := tracer.tracer.Start(t.Context(), "first")
-	second, secondSpan := tracer.tracer.Start(t.Context(), "second")
-	unsampled := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
+	firstCtx, firstSpan := tracer.tracer.Start(t.Context(), "first")
+	secondCtx, secondSpan := tracer.tracer.Start(t.Context(), "second")
+	unsampledCtx := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
 		TraceID: firstSpan.SpanContext().TraceID(), SpanID: trace.SpanID{1},
 	}))
 	tracer.BatchAnswered(redis.Batch{Role: redis.RolePerSecond, Hits: 5, QueuedHits: 7, Wait: time.Millisecond, Duration: 3 * time.Millisecond, Err: errors.New("no connection")},
-		start, []context.Context{unsampled, first, first, second, t.Context()})
+		start, []context.Context{unsampledCtx, firstCtx, firstCtx, secondCtx, t.Context()})
 	firstSpan.End()
 	secondSpan.End()
 

@@ -44,15 +44,15 @@ func TestScannerFindsFramesInAnyPieces(t *testing.T) {
 			data = appendFrame(data, f)
 		}
 		s := frameScanner{skipBytes: len(clientPreface)}
-		var scanned []frame
+		var scannedFrames []frame
 		for len(data) > 0 {
 			n := rapid.IntRange(1, len(data)).Draw(t, "piece")
-			s.scan(data[:n], func(f frame) { scanned = append(scanned, f) }, func([]byte) {})
+			s.scan(data[:n], func(f frame) { scannedFrames = append(scannedFrames, f) }, func([]byte) {})
 			data = data[n:]
 		}
-		assert.Equal(t, len(frames), len(scanned))
-		for i := range scanned {
-			assert.Equal(t, frames[i], scanned[i])
+		assert.Equal(t, len(frames), len(scannedFrames))
+		for i := range scannedFrames {
+			assert.Equal(t, frames[i], scannedFrames[i])
 		}
 	})
 }
@@ -154,7 +154,7 @@ func (c *client) answer(stream uint32) {
 
 func TestConnectionsAreBounded(t *testing.T) {
 	f := newGateFixture(t, Options{MaxConnections: 5, MaxPeerConnections: 2})
-	first := f.connect("10.0.0.1")
+	firstClient := f.connect("10.0.0.1")
 	require.NotNil(t, f.connect("10.0.0.1"))
 	assert.Nil(t, f.connect("10.0.0.1"), "the third connection of its address")
 	require.NotNil(t, f.connect("10.0.0.2"))
@@ -164,8 +164,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 	assert.Equal(t, []Reason{ReasonPeerConnections, ReasonConnections}, f.reasons)
 	assert.Equal(t, 5, f.gate.Connections())
 
-	require.NoError(t, first.server.Close())
-	assert.Error(t, first.server.Close())
+	require.NoError(t, firstClient.server.Close())
+	assert.Error(t, firstClient.server.Close())
 	assert.NotNil(t, f.connect("10.0.0.1"), "a closed connection makes room")
 }
 
@@ -187,12 +187,12 @@ func TestConnectionWithMostPendingBytesIsCut(t *testing.T) {
 func TestConnectionsSendWhileAnotherIsCut(t *testing.T) {
 	const maxPending = 50_000
 	f := newGateFixture(t, Options{MaxPendingBytes: maxPending})
-	third := f.connect("10.0.0.3")
+	thirdClient := f.connect("10.0.0.3")
 	thirdErr := make(chan error)
 	var attacker *client
 	attacker = f.connectBeforeClose("10.0.0.1", func() {
 		attacker.server.(*streamConn).countRequest(frame{length: 1, kind: frameData, stream: 3})
-		go func() { thirdErr <- third.send(frame{length: 60_000, kind: frameData, stream: 1}) }()
+		go func() { thirdErr <- thirdClient.send(frame{length: 60_000, kind: frameData, stream: 1}) }()
 		polltest.Until(t, 10*time.Second, func() bool { return f.gate.PendingBytes() > maxPending })
 	})
 	require.NoError(t, attacker.send(frame{length: 40_000, kind: frameData, stream: 1}))

@@ -28,13 +28,13 @@ func message(size int) []byte {
 // sendPartOfAnswer sends a part of the answer of stream 1.
 func (c *client) sendPartOfAnswer() {
 	data := appendData(nil, message(1), 0)
-	read := make(chan struct{})
+	readDone := make(chan struct{})
 	go func() {
 		_, _ = c.Read(make([]byte, len(data)))
-		close(read)
+		close(readDone)
 	}()
 	_, _ = c.server.Write(data)
-	<-read
+	<-readDone
 }
 
 func TestStreamWithAnsweredMessagesIsNotCut(t *testing.T) {
@@ -94,15 +94,15 @@ func TestEndsOfMessagesAreFoundInAnyPieces(t *testing.T) {
 		partialBytes := len(content) - lastEnd
 		s := &pendingStream{}
 		frames := 0 // with a byte of the last message
-		for left := content; len(left) > 0; {
-			n := rapid.IntRange(1, len(left)).Draw(t, "frame")
+		for contentLeft := content; len(contentLeft) > 0; {
+			n := rapid.IntRange(1, len(contentLeft)).Draw(t, "frame")
 			s.beginFrame(frame{length: n})
-			for inFrame := left[:n]; len(inFrame) > 0; {
-				piece := rapid.IntRange(1, len(inFrame)).Draw(t, "piece")
-				s.scan(inFrame[:piece])
-				inFrame = inFrame[piece:]
+			for frameLeft := contentLeft[:n]; len(frameLeft) > 0; {
+				piece := rapid.IntRange(1, len(frameLeft)).Draw(t, "piece")
+				s.scan(frameLeft[:piece])
+				frameLeft = frameLeft[piece:]
 			}
-			if left = left[n:]; len(left) < partialBytes {
+			if contentLeft = contentLeft[n:]; len(contentLeft) < partialBytes {
 				frames++
 			}
 		}

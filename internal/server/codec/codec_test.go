@@ -102,14 +102,14 @@ func TestRequestInPiecesIsDecoded(t *testing.T) {
 }
 
 func TestTooManyDescriptorsOrEntriesAreOnlyCounted(t *testing.T) {
-	bounded := codec.New(100, 6400)
+	boundedCodec := codec.New(100, 6400)
 	decode := func(descriptors int) *rlsv3.RateLimitRequest {
 		want := newRequest("shop", slices.Repeat([][]string{{"service", "checkout"}}, descriptors)...)
 		want.HitsAddend = 3
 		data, err := proto.Marshal(want)
 		require.NoError(t, err)
 		got := new(rlsv3.RateLimitRequest)
-		require.NoError(t, bounded.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data[:9]), mem.SliceBuffer(data[9:])}, got))
+		require.NoError(t, boundedCodec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data[:9]), mem.SliceBuffer(data[9:])}, got))
 		if descriptors <= 100 {
 			assert.True(t, proto.Equal(want, got))
 		}
@@ -127,13 +127,13 @@ func TestTooManyDescriptorsOrEntriesAreOnlyCounted(t *testing.T) {
 	data, err := proto.Marshal(&rlsv3.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor, descriptor}})
 	require.NoError(t, err)
 	got = new(rlsv3.RateLimitRequest)
-	require.NoError(t, bounded.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got))
+	require.NoError(t, boundedCodec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got))
 	assert.Equal(t, "shop", got.Domain)
 	assert.Len(t, got.Descriptors[0].Entries, 6402, "the entries of both descriptors")
 	assert.Empty(t, got.Descriptors[0].Entries[0].Key)
 
-	tooShort := append(bytes.Repeat([]byte("\x12\x00"), 2000), "\x12\x05"...)
-	assert.Error(t, bounded.Unmarshal(mem.BufferSlice{mem.SliceBuffer(tooShort)}, got))
+	truncated := append(bytes.Repeat([]byte("\x12\x00"), 2000), "\x12\x05"...)
+	assert.Error(t, boundedCodec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(truncated)}, got))
 }
 
 // drawResponse draws a response with common and rare fields.

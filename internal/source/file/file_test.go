@@ -97,10 +97,10 @@ func (f *runningSource) contents(n *snapshot) map[string]string {
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	before, err := os.Stat(path)
+	oldInfo, err := os.Stat(path)
 	for {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
-		if err != nil || !modTime(t, path).Equal(before.ModTime()) {
+		if err != nil || !modTime(t, path).Equal(oldInfo.ModTime()) {
 			return
 		}
 	}
@@ -361,15 +361,15 @@ func TestFilesThatKeepChangingCauseAnError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		root := newTree(t, map[string]string{"a.yaml": "0"})
-		writing, stop := context.WithCancel(context.Background())
-		written := make(chan string)
+		writerCtx, stopWriter := context.WithCancel(context.Background())
+		finalText := make(chan string)
 		go func() {
 			text := ""
-			for ; writing.Err() == nil; time.Sleep(stablePause / 2) {
+			for ; writerCtx.Err() == nil; time.Sleep(stablePause / 2) {
 				text += "x"
 				assert.NoError(t, os.WriteFile(root+"/a.yaml", []byte(text), 0o644))
 			}
-			written <- text
+			finalText <- text
 		}()
 		f := startSource(t, root, Place{})
 		time.Sleep(maxStartChecks * stablePause)
@@ -377,8 +377,8 @@ func TestFilesThatKeepChangingCauseAnError(t *testing.T) {
 		time.Sleep(maxChangedChecks * interval)
 		assert.ErrorContains(t, f.nextSnapshot().err, root+": the files keep changing")
 		f.requireNoSnapshot()
-		stop()
-		assert.Equal(t, map[string]string{"a.yaml": <-written}, f.contents(f.nextSnapshot()))
+		stopWriter()
+		assert.Equal(t, map[string]string{"a.yaml": <-finalText}, f.contents(f.nextSnapshot()))
 		f.requireNoSnapshot()
 	})
 }
@@ -416,9 +416,9 @@ func TestFullReadFindsChangeThatMetadataHides(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "old"}), Place{})
-		before := modTime(t, f.root+"/a.yaml")
+		oldTime := modTime(t, f.root+"/a.yaml")
 		require.NoError(t, os.WriteFile(f.root+"/a.yaml", []byte("new"), 0o644))
-		require.NoError(t, os.Chtimes(f.root+"/a.yaml", before, before))
+		require.NoError(t, os.Chtimes(f.root+"/a.yaml", oldTime, oldTime))
 		time.Sleep(checksPerFullRead * interval)
 		assert.Equal(t, map[string]string{"a.yaml": "new"}, f.contents(f.nextSnapshot()))
 		time.Sleep(checksPerFullRead * interval)
@@ -487,27 +487,27 @@ func TestRunParsesFiles(t *testing.T) {
 			Log: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		ctx, cancel := context.WithCancel(context.Background())
-		applied, done := make(chan source.Update), make(chan error)
+		updates, done := make(chan source.Update), make(chan error)
 		go func() {
-			done <- s.Run(ctx, func(u source.Update) error { applied <- u; return u.Problem })
+			done <- s.Run(ctx, func(u source.Update) error { updates <- u; return u.Problem })
 		}()
-		u := <-applied
+		u := <-updates
 		require.NotNil(t, u.Limits)
 		assert.Len(t, u.Limits.Domains[0].Descriptors, 1)
 		assert.Equal(t, []slog.Attr{slog.Int("files", 1)}, u.Attrs)
 
 		writeFile(t, root+"/b.yaml", "nonsense")
-		u = <-applied
+		u = <-updates
 		assert.ErrorContains(t, u.Problem, root+"/b.yaml:1:1: ")
 		assert.Nil(t, u.Limits)
 
 		writeFile(t, root+"/b.yaml", rule("b"))
-		u = <-applied
+		u = <-updates
 		assert.Len(t, u.Limits.Domains[0].Descriptors, 2)
 		assert.Equal(t, []slog.Attr{slog.Int("files", 2)}, u.Attrs)
 
 		require.NoError(t, os.RemoveAll(root))
-		assert.ErrorIs(t, (<-applied).Problem, fs.ErrNotExist)
+		assert.ErrorIs(t, (<-updates).Problem, fs.ErrNotExist)
 		assert.Equal(t, 1, strings.Count(log.String(), "file skipped"), log.String())
 		cancel()
 		assert.ErrorIs(t, <-done, context.Canceled)
@@ -528,8 +528,8 @@ func TestUnchangedFilesAreReportedAsRead(t *testing.T) {
 				require.NoError(t, os.WriteFile(path, []byte(c.text), 0o600))
 				ctx, cancel := context.WithCancel(t.Context())
 				unchangedReads := 0
-				var running sync.WaitGroup
-				running.Go(func() {
+				var goroutine sync.WaitGroup
+				goroutine.Go(func() {
 					_ = New(Options{Place: Place{Root: path}}).Run(ctx, func(u source.Update) error {
 						if u.Limits == nil && u.Problem == nil {
 							unchangedReads++
@@ -539,7 +539,7 @@ func TestUnchangedFilesAreReportedAsRead(t *testing.T) {
 				})
 				time.Sleep(2*checksPerFullRead*time.Second + time.Minute)
 				cancel()
-				running.Wait()
+				goroutine.Wait()
 				assert.Equal(t, c.want, unchangedReads >= 2, "%d reads", unchangedReads)
 			})
 		})

@@ -142,38 +142,38 @@ func TestOverridesThatVanishWithTheDataOfRedisAreLost(t *testing.T) {
 	s := redistest.Start(t)
 	c := s.Client(t)
 	o := overrides.Options{Client: connect(t, redis.Server{URL: s.Addr}), Resync: 300 * time.Millisecond}
-	r, other := startReplica(t, o), startReplica(t, o)
+	r, otherReplica := startReplica(t, o), startReplica(t, o)
 	put := func(target string) {
 		t.Helper()
 		_, _, err := r.Put(t.Context(), target, "1")
 		require.NoError(t, err)
 	}
-	lost := func(r *replica) (n int) { r.withLock(func() { n = r.lost }); return n }
+	lossCount := func(r *replica) (n int) { r.withLock(func() { n = r.lost }); return n }
 	put("a")
 	put("b")
 	_, _, err := r.Delete(t.Context(), "a")
 	require.NoError(t, err)
-	_, _, err = other.Delete(t.Context(), "b")
+	_, _, err = otherReplica.Delete(t.Context(), "b")
 	require.NoError(t, err)
 	r.awaitOverrides(values{})
 	put("a")
-	other.awaitOverrides(values{"a": "1"})
-	assert.Zero(t, lost(r)+lost(other), "the last override was deleted")
+	otherReplica.awaitOverrides(values{"a": "1"})
+	assert.Zero(t, lossCount(r)+lossCount(otherReplica), "the last override was deleted")
 
 	require.NoError(t, c.FlushAll(t.Context()).Err())
 	r.awaitOverrides(values{})
-	other.awaitOverrides(values{})
-	assert.Equal(t, []int{1, 1}, []int{lost(r), lost(other)})
+	otherReplica.awaitOverrides(values{})
+	assert.Equal(t, []int{1, 1}, []int{lossCount(r), lossCount(otherReplica)})
 	assert.Contains(t, r.logText(), `level=ERROR msg="overrides lost; Redis lost its data" overrides_before=1 overrides=0`)
 
 	put("a")
 	put("c")
-	other.awaitOverrides(values{"a": "1", "c": "1"})
+	otherReplica.awaitOverrides(values{"a": "1", "c": "1"})
 	require.NoError(t, c.FlushAll(t.Context()).Err())
 	put("b") // before the next read
-	other.awaitOverrides(values{"b": "1"})
+	otherReplica.awaitOverrides(values{"b": "1"})
 	r.awaitOverrides(values{"b": "1"})
-	polltest.Until(t, timeout, func() bool { return lost(r) == 2 && lost(other) == 2 })
+	polltest.Until(t, timeout, func() bool { return lossCount(r) == 2 && lossCount(otherReplica) == 2 })
 }
 
 func TestKeyOfAnotherTypeKeepsLastOverrides(t *testing.T) {

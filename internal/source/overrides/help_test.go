@@ -114,9 +114,9 @@ func startReplica(tb testing.TB, o overrides.Options) *replica {
 // start runs r until the test ends or stop is called.
 func (r *replica) start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = r.Run(ctx, r.apply) })
-	stop = func() { cancel(); running.Wait() }
+	var goroutine sync.WaitGroup
+	goroutine.Go(func() { _ = r.Run(ctx, r.apply) })
+	stop = func() { cancel(); goroutine.Wait() }
 	r.tb.Cleanup(stop)
 	return stop
 }

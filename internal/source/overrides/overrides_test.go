@@ -178,9 +178,9 @@ func TestConcurrentWritesAreAtomic(t *testing.T) {
 	awaitSettled(t, db.Client(t), db.Prefix, replicas...)
 	var mu sync.Mutex
 	writtenValues, replacedValues := values{}, values{}
-	var writing sync.WaitGroup
+	var writers sync.WaitGroup
 	for i, r := range replicas {
-		writing.Go(func() {
+		writers.Go(func() {
 			for n := range writes {
 				value := fmt.Sprint(i, n)
 				oldValue, hadValue, err := "", false, error(nil)
@@ -203,7 +203,7 @@ func TestConcurrentWritesAreAtomic(t *testing.T) {
 			}
 		})
 	}
-	writing.Wait()
+	writers.Wait()
 	want := storedValues(db.Client(t), db.Prefix)
 	if lastValue, ok := want["a"]; ok {
 		replacedValues[lastValue] = ""
@@ -276,12 +276,12 @@ func TestOptionsHaveDefaults(t *testing.T) {
 	db := redistest.Open(t)
 	s := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
 	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = s.Run(ctx, func(source.Update) error { return nil }) })
+	var goroutine sync.WaitGroup
+	goroutine.Go(func() { _ = s.Run(ctx, func(source.Update) error { return nil }) })
 	awaitSubscriptions(t, db.Prefix+"rls:resets", 1, db.Client(t))
 	_, _, err := s.Put(ctx, "a", "1")
 	require.NoError(t, err)
 	require.NoError(t, s.PublishReset(ctx, "a"))
 	cancel()
-	running.Wait()
+	goroutine.Wait()
 }

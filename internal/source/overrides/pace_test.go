@@ -24,14 +24,14 @@ func TestReadsAfterMessagesHavePauses(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	var applied atomic.Int64
-	notified := make(chan struct{}, 1000)
+	applyStarted := make(chan struct{}, 1000)
 	s := overrides.New(overrides.Options{
 		Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: time.Hour,
 		IsExpired: neverExpired, OnReset: func(string) {}, OnMissedResets: func() {}, Log: slog.New(slog.DiscardHandler),
 	})
 	apply := func(source.Update) error {
 		applied.Add(1)
-		notified <- struct{}{}
+		applyStarted <- struct{}{}
 		time.Sleep(100 * time.Millisecond)
 		return nil
 	}
@@ -45,7 +45,7 @@ func TestReadsAfterMessagesHavePauses(t *testing.T) {
 		cancel()
 		<-done
 	}()
-	<-notified
+	<-applyStarted
 	c := db.Client(t)
 	awaitSubscriptions(t, db.Prefix+"rls:overrides", 1, c)
 	change := func(i int) {
@@ -60,7 +60,7 @@ func TestReadsAfterMessagesHavePauses(t *testing.T) {
 		start := time.Now()
 		i++
 		change(i)
-		<-notified
+		<-applyStarted
 		return time.Since(start) < 250*time.Millisecond
 	}, "a read after a time without messages has no pause")
 

@@ -17,8 +17,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-// reporting returns options of a replica that reports itself with this name.
-func reporting(t *testing.T, s *redistest.Server, name string) overrides.Options {
+// reportingOptions returns options of a replica that reports itself with this name.
+func reportingOptions(t *testing.T, s *redistest.Server, name string) overrides.Options {
 	figures := &changes.ReplicaFigures{Calls: 1.5, Denied: 0.5, CPU: 0.25, MemoryBytes: 1000, Blips: 2}
 	return overrides.Options{
 		Client: connectWithin(t, redis.Server{URL: s.Addr}, time.Second), Prefix: "p:",
@@ -36,8 +36,8 @@ func replicaNames(replicas []changes.Replica) (names []string) {
 func TestReplicasReadTheReportsOfEachOther(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	a := newReplica(t, reporting(t, s, "a"))
-	b := newReplica(t, reporting(t, s, "b"))
+	a := newReplica(t, reportingOptions(t, s, "a"))
+	b := newReplica(t, reportingOptions(t, s, "b"))
 	assert.Equal(t, changes.Reports{}, a.LastReports(), "before the first read")
 	stopA := a.start()
 	polltest.Until(t, timeout, func() bool { return len(a.LastReports().Replicas) == 1 })
@@ -58,15 +58,15 @@ func TestReplicasReadTheReportsOfEachOther(t *testing.T) {
 func TestReportCostsOneCommandInEachInterval(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	o := reporting(t, s, "a")
+	o := reportingOptions(t, s, "a")
 	o.Resync = noResync
 	r := newReplica(t, o)
 	r.start()
 	polltest.Until(t, timeout, func() bool { return len(r.LastReports().Replicas) == 1 })
-	first := r.LastReports().ReadAt
+	firstReadAt := r.LastReports().ReadAt
 	c := s.Client(t)
 	require.NoError(t, c.ConfigResetStat(t.Context()).Err())
-	polltest.Until(t, timeout, func() bool { return r.LastReports().ReadAt.After(first) })
+	polltest.Until(t, timeout, func() bool { return r.LastReports().ReadAt.After(firstReadAt) })
 	stats, err := c.Info(t.Context(), "commandstats").Result()
 	require.NoError(t, err)
 	assert.Contains(t, stats, "cmdstat_evalsha:calls=1,")
@@ -86,7 +86,7 @@ func TestReportsOfReplicasThatEndedAreDeleted(t *testing.T) {
 		"lost", report("lost", 50*time.Second), "ended", report("ended", 70*time.Second), "foreign", "text", "empty", "",
 		"no JSON", fmt.Sprintf("%d text", now.Unix()), "long", report(strings.Repeat("x", 2000), 0),
 	).Err())
-	r := newReplica(t, reporting(t, s, "a"))
+	r := newReplica(t, reportingOptions(t, s, "a"))
 	replicas, err := r.Replicas(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"lost"}, replicaNames(replicas))
@@ -106,7 +106,7 @@ func TestReportsHaveABound(t *testing.T) {
 		name := fmt.Sprintf("replica-%d", i)
 		require.NoError(t, c.HSet(t.Context(), "p:rls:replicas", name, fmt.Sprintf(`%d {"name":%q}`, now.Unix(), name)).Err())
 	}
-	r := newReplica(t, reporting(t, s, "a"))
+	r := newReplica(t, reportingOptions(t, s, "a"))
 	r.start()
 	polltest.Until(t, timeout, func() bool { return !r.LastReports().ReadAt.IsZero() })
 	assert.Len(t, r.LastReports().Replicas, 500)
@@ -116,7 +116,7 @@ func TestReportsHaveABound(t *testing.T) {
 func TestFailedReportSaysSinceWhen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	r := newReplica(t, reporting(t, s, "a"))
+	r := newReplica(t, reportingOptions(t, s, "a"))
 	r.start()
 	polltest.Until(t, timeout, func() bool { return len(r.LastReports().Replicas) == 1 })
 	stopTime := time.Now()

@@ -33,7 +33,7 @@ func forEachBackend(t *testing.T, f func(t *testing.T, counters backend.Limiter)
 }
 
 // take charges n hits to the counter of tenant acme.
-func (r *rig) take(counters backend.Limiter, n int64) limit.Result {
+func (r *fixture) take(counters backend.Limiter, n int64) limit.Result {
 	r.t.Helper()
 	entries := []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "tenant", Value: "acme"}}
 	rule := r.store.Load().Domain("shop").Match(entries)
@@ -45,7 +45,7 @@ func (r *rig) take(counters backend.Limiter, n int64) limit.Result {
 }
 
 // takeUntilDenied charges single hits until a hit is denied. It returns the number of admitted hits.
-func (r *rig) takeUntilDenied(counters backend.Limiter) (count int) {
+func (r *fixture) takeUntilDenied(counters backend.Limiter) (count int) {
 	for r.take(counters, 1).Allowed {
 		count++
 	}
@@ -61,13 +61,13 @@ func limitsWith(fields string) string {
 func TestChangedNumberKeepsCounter(t *testing.T) {
 	t.Parallel()
 	forEachBackend(t, func(t *testing.T, counters backend.Limiter) {
-		r := newRig(t)
+		r := newFixture(t)
 		r.load(limitsWith("unit: year, requests_per_unit: 100"))
 		r.take(counters, 60)
 		for _, step := range []struct {
 			fields    string
 			remaining int64
-			logged    string
+			logText   string
 		}{
 			{"unit: year, requests_per_unit: 200", 140, "counters=kept"},
 			{"unit: year, requests_per_unit: 100, algorithm: sliding_log", 100, "counters=new"},
@@ -78,7 +78,7 @@ func TestChangedNumberKeepsCounter(t *testing.T) {
 		} {
 			r.load(limitsWith(step.fields))
 			assert.Equal(t, step.remaining, r.take(counters, 0).Remaining, step.fields)
-			assert.Contains(t, r.lastLine(), step.logged, step.fields)
+			assert.Contains(t, r.lastLine(), step.logText, step.fields)
 		}
 	})
 }
@@ -88,7 +88,7 @@ func TestChangedNumberKeepsCounter(t *testing.T) {
 func TestChangeAdmitsAtMostOldAndNewLimitTogether(t *testing.T) {
 	t.Parallel()
 	forEachBackend(t, func(t *testing.T, counters backend.Limiter) {
-		r := newRig(t)
+		r := newFixture(t)
 		r.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
 		assert.Equal(t, 10, r.takeUntilDenied(counters))
 		r.override("shop|tenant=acme", `{"algorithm": "sliding_log", "requests_per_unit": 20}`)

@@ -77,7 +77,7 @@ func (g changeGenerator) check(t *testing.T) {
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		var store descriptors.Store
-		r := reload.New(reload.Options{Store: &store, Observer: &rig{}})
+		r := reload.New(reload.Options{Store: &store, Observer: &fixture{}})
 		counters := local.New(local.Options{MaxKeys: 1000})
 		overrides := map[string]string{}
 		applyOverrides := func(t *rapid.T) {

@@ -21,53 +21,55 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/reload"
 )
 
-// rig is a Reloader and what it has reported.
-type rig struct {
+// fixture is a Reloader and its Observer, which keeps the reports.
+type fixture struct {
 	*reload.Reloader
 	t     *testing.T
 	store descriptors.Store
 	log   bytes.Buffer
 
-	loaded, rejected, problems int
-	overrides                  string // two numbers such as "2 1": the overrides in force, and the overrides rejected or waiting
-	states, reads              []string
-	limitsChanges              []reload.LimitsChange
-	overrideChanges            []string // action and target
-	rejectedErr                error
+	loadCount, rejectionCount, problemCount int
+	overrides                               string // two numbers such as "2 1": the overrides in force, and the overrides rejected or waiting
+	states, reads                           []string
+	limitsChanges                           []reload.LimitsChange
+	overrideChanges                         []string // action and target
+	rejectedErr                             error
 }
 
-func newRig(t *testing.T) *rig {
-	r := &rig{t: t}
+func newFixture(t *testing.T) *fixture {
+	r := &fixture{t: t}
 	r.Reloader = reload.New(reload.Options{Store: &r.store, Observer: r, Log: slog.New(slog.NewTextHandler(&r.log, nil))})
 	return r
 }
 
-func (r *rig) LimitsLoaded(int)         { r.loaded++ }
-func (r *rig) LimitsRejected(err error) { r.rejected, r.rejectedErr = r.rejected+1, err }
-func (r *rig) ConfigProblems(count int) { r.problems = count }
+func (r *fixture) LimitsLoaded(int) { r.loadCount++ }
+func (r *fixture) LimitsRejected(err error) {
+	r.rejectionCount, r.rejectedErr = r.rejectionCount+1, err
+}
+func (r *fixture) ConfigProblems(count int) { r.problemCount = count }
 
-func (r *rig) Overrides(c reload.OverrideCounts) {
+func (r *fixture) Overrides(c reload.OverrideCounts) {
 	r.overrides = fmt.Sprint(c.InForce, " ", c.Rejected+c.Waiting)
 }
 
-func (r *rig) LimitsChanged(c reload.LimitsChange) {
+func (r *fixture) LimitsChanged(c reload.LimitsChange) {
 	c.Time = time.Time{}
 	r.limitsChanges = append(r.limitsChanges, c)
 }
 
-func (r *rig) OverridesChanged(changes []reload.OverrideChange) {
+func (r *fixture) OverridesChanged(changes []reload.OverrideChange) {
 	for _, c := range changes {
 		r.overrideChanges = append(r.overrideChanges, string(c.Action)+" "+c.State.Target)
 	}
 }
-func (r *rig) SourceRead(name string) { r.reads = append(r.reads, name) }
+func (r *fixture) SourceRead(name string) { r.reads = append(r.reads, name) }
 
-func (r *rig) SourceState(name string, err error) {
+func (r *fixture) SourceState(name string, err error) {
 	r.states = append(r.states, fmt.Sprintf("%s: %v", name, err))
 }
 
 // load applies a limits file, which must be valid.
-func (r *rig) load(text string) {
+func (r *fixture) load(text string) {
 	r.t.Helper()
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "f.yaml", Data: []byte(text)}}, limitsfile.Options{})
 	require.NoError(r.t, err)
@@ -75,7 +77,7 @@ func (r *rig) load(text string) {
 }
 
 // override applies overrides. pairs are targets and values in turn.
-func (r *rig) override(pairs ...string) {
+func (r *fixture) override(pairs ...string) {
 	r.t.Helper()
 	overrides := map[string]string{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -85,7 +87,7 @@ func (r *rig) override(pairs ...string) {
 }
 
 // limitsInForce returns a line for each domain and each limit in force.
-func (r *rig) limitsInForce() string {
+func (r *fixture) limitsInForce() string {
 	var b strings.Builder
 	if cfg := r.store.Load(); cfg != nil {
 		require.NoError(r.t, cfg.WriteTree(&b))
@@ -93,14 +95,14 @@ func (r *rig) limitsInForce() string {
 	return b.String()
 }
 
-func (r *rig) problemsPage() string {
+func (r *fixture) problemsPage() string {
 	var b strings.Builder
 	r.WriteProblems(&b)
 	return b.String()
 }
 
 // lastLine returns the last line of the log, without time and level.
-func (r *rig) lastLine() string {
+func (r *fixture) lastLine() string {
 	lines := strings.Split(strings.TrimSpace(r.log.String()), "\n")
 	_, text, _ := strings.Cut(lines[len(lines)-1], "msg=")
 	return text
@@ -113,7 +115,7 @@ func perYear(n int) string {
 
 func TestLimitsComeIntoForceAndChangesAreLogged(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newFixture(t)
 	r.load(perYear(5))
 	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.limitsInForce())
 	assert.Equal(t, `"limits in force" files=1 domains=1 rules=1`, r.lastLine())
@@ -122,35 +124,35 @@ func TestLimitsComeIntoForceAndChangesAreLogged(t *testing.T) {
 	assert.Contains(t, r.lastLine(), `"limits in force" files=1 domains=1 rules=1 changed="shop > tenant: 5 per year → 6 per year" counters=kept`)
 	r.load(strings.ReplaceAll(perYear(6), "tenant", "user"))
 	assert.Contains(t, r.lastLine(), `added="shop > user: 6 per year" removed="shop > tenant: 6 per year"`)
-	assert.Equal(t, 3, r.loaded)
+	assert.Equal(t, 3, r.loadCount)
 	assert.Equal(t, []string{"file: <nil>"}, r.states)
 }
 
 func TestRejectedLimitsKeepLastGoodLimitsInForce(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	bad := errors.New("a.yaml:1:2: wrong\nb.yaml:3:4: wrong, too")
-	assert.Equal(t, bad, r.Apply("file", source.Update{Problem: bad}))
+	r := newFixture(t)
+	problem := errors.New("a.yaml:1:2: wrong\nb.yaml:3:4: wrong, too")
+	assert.Equal(t, problem, r.Apply("file", source.Update{Problem: problem}))
 	assert.Contains(t, r.log.String(), `msg="limits rejected; no limits are in force" problem="a.yaml:1:2: wrong"`)
 	assert.Nil(t, r.store.Load())
 
 	r.load(perYear(5))
-	assert.Zero(t, r.problems)
-	assert.Equal(t, bad, r.Apply("file", source.Update{Problem: bad}))
+	assert.Zero(t, r.problemCount)
+	assert.Equal(t, problem, r.Apply("file", source.Update{Problem: problem}))
 	assert.Equal(t, `"limits rejected; the last good limits stay in force" problem="b.yaml:3:4: wrong, too"`, r.lastLine())
 	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.limitsInForce())
-	assert.Equal(t, bad.Error()+"\n", r.problemsPage())
-	assert.Equal(t, 2, r.problems)
-	assert.Equal(t, 2, r.rejected)
+	assert.Equal(t, problem.Error()+"\n", r.problemsPage())
+	assert.Equal(t, 2, r.problemCount)
+	assert.Equal(t, 2, r.rejectionCount)
 
 	r.load(perYear(5))
 	assert.Empty(t, r.problemsPage())
-	assert.Zero(t, r.problems)
+	assert.Zero(t, r.problemCount)
 }
 
 func TestChangesAreReportedWithTheirCause(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newFixture(t)
 	assert.Zero(t, r.Status().InForceSince)
 	r.load(perYear(5))
 	r.override()
@@ -171,29 +173,29 @@ func TestChangesAreReportedWithTheirCause(t *testing.T) {
 		},
 	}, r.limitsChanges)
 
-	bad := errors.New("a.yaml:1:2: wrong")
-	assert.Error(t, r.Apply("file", source.Update{Problem: bad}))
-	assert.Equal(t, bad, r.rejectedErr)
-	assert.Equal(t, []string{bad.Error()}, r.Status().Problems)
+	problem := errors.New("a.yaml:1:2: wrong")
+	assert.Error(t, r.Apply("file", source.Update{Problem: problem}))
+	assert.Equal(t, problem, r.rejectedErr)
+	assert.Equal(t, []string{problem.Error()}, r.Status().Problems)
 	assert.NotZero(t, r.Status().InForceSince)
-	require.NoError(t, r.Apply("overrides", source.Update{Outage: bad}))
-	assert.Equal(t, map[string]error{"overrides": bad}, r.Status().Outages)
+	require.NoError(t, r.Apply("overrides", source.Update{Outage: problem}))
+	assert.Equal(t, map[string]error{"overrides": problem}, r.Status().Outages)
 }
 
 func TestChangesOfOverridesAreReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		r := newFixture(t)
 		r.load(perYear(5))
 		r.override("shop|tenant=old", `{"factor": 2}`)
 		assert.Empty(t, r.overrideChanges, "the override was there before the start")
 
 		end := time.Now().Add(time.Hour).Format(time.RFC3339)
-		ending := []string{"shop|tenant=ending", `{"factor": 2, "expires_at": "` + end + `"}`}
+		endingOverride := []string{"shop|tenant=ending", `{"factor": 2, "expires_at": "` + end + `"}`}
 		for _, pairs := range [][]string{
 			{"shop|tenant=old", `{"factor": 3}`, "shop|tenant=new", `{"factor": 2}`},
 			{"shop|tenant=new", `{"factor": 2}`},
 			{"shop|tenant=new", `{"factor": "two"}`},
-			{"shop|tenant=new", `{"factor": 2}`, ending[0], ending[1]},
+			{"shop|tenant=new", `{"factor": 2}`, endingOverride[0], endingOverride[1]},
 		} {
 			r.override(pairs...)
 			r.override(pairs...)
@@ -209,7 +211,7 @@ func TestChangesOfOverridesAreReportedOnce(t *testing.T) {
 
 func TestOverridesThatRedisLostAreNotReportedAsDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		r := newFixture(t)
 		r.load(perYear(5))
 		r.override()
 		r.override("shop|tenant=a", `{"factor": 2}`, "shop|tenant=b", `{"factor": 2}`)
@@ -223,7 +225,7 @@ func TestOverridesThatRedisLostAreNotReportedAsDeleted(t *testing.T) {
 
 func TestManyProblemsAreLoggedInPart(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newFixture(t)
 	r.load(perYear(5))
 	var lines []string
 	for i := range 100 {
@@ -233,25 +235,25 @@ func TestManyProblemsAreLoggedInPart(t *testing.T) {
 	assert.Equal(t, 20, strings.Count(r.log.String(), ":1: wrong"))
 	assert.Contains(t, r.lastLine(), "and_more_problems=80 see=/rlconfig/problems")
 	assert.Equal(t, 100, strings.Count(r.problemsPage(), "wrong"))
-	assert.Equal(t, 100, r.problems)
+	assert.Equal(t, 100, r.problemCount)
 }
 
 func TestWarningsAreLoggedOnceWhileTheyLast(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	suspicious := "domain: shop\ndescriptors: [{key: tenant, rate_limit: {unit: year}}]\n"
+	r := newFixture(t)
+	suspiciousLimits := "domain: shop\ndescriptors: [{key: tenant, rate_limit: {unit: year}}]\n"
 	for range 2 {
-		r.load(suspicious)
+		r.load(suspiciousLimits)
 	}
 	assert.Equal(t, 1, strings.Count(r.log.String(), "limits suspicious"), r.log.String())
 	r.load(perYear(1))
-	r.load(suspicious)
+	r.load(suspiciousLimits)
 	assert.Equal(t, 2, strings.Count(r.log.String(), "limits suspicious"))
 }
 
 func TestSourceThatIsDownIsReportedOnce(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newFixture(t)
 	r.load(perYear(5))
 	for _, reason := range []string{"port 1", "port 2"} {
 		require.NoError(t, r.Apply("file", source.Update{Outage: errors.New(reason)}))
@@ -259,7 +261,7 @@ func TestSourceThatIsDownIsReportedOnce(t *testing.T) {
 	assert.Equal(t, []string{"file: <nil>", "file: port 1"}, r.states)
 	assert.Equal(t, "port 2\n", r.problemsPage(), "the newest reason")
 	assert.Equal(t, "shop\n  tenant: 5 per year\n", r.limitsInForce())
-	assert.Zero(t, r.problems, "an outage is no problem of the limits")
+	assert.Zero(t, r.problemCount, "an outage is no problem of the limits")
 	require.NoError(t, r.Apply("file", source.Update{}))
 	assert.Equal(t, []string{"file: <nil>", "file: port 1", "file: <nil>"}, r.states)
 	assert.Empty(t, r.problemsPage())
@@ -267,7 +269,7 @@ func TestSourceThatIsDownIsReportedOnce(t *testing.T) {
 
 func TestOverridesApplyToReloadedLimits(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newFixture(t)
 	r.override("shop|tenant=acme", `{"factor": 10}`)
 	assert.Nil(t, r.store.Load(), "there are no limits to override")
 	r.load(perYear(5))
@@ -279,19 +281,19 @@ func TestOverridesApplyToReloadedLimits(t *testing.T) {
 	assert.Contains(t, r.log.String(), `msg="override waiting" problem="override shop|tenant=acme: shop: unknown descriptor tenant=acme; want user"`)
 	assert.Contains(t, r.problemsPage(), "unknown descriptor tenant=acme")
 	assert.Equal(t, "0 1", r.overrides)
-	assert.Equal(t, 1, r.problems)
+	assert.Equal(t, 1, r.problemCount)
 
 	r.load(perYear(8))
 	assert.Contains(t, r.limitsInForce(), "tenant=acme: 80 per year")
 	assert.Equal(t, "1 0", r.overrides)
-	assert.Zero(t, r.problems)
+	assert.Zero(t, r.problemCount)
 	r.override()
 	assert.Equal(t, "shop\n  tenant: 8 per year\n", r.limitsInForce())
 }
 
 func TestInvalidOverrideIsRejectedAlone(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newFixture(t)
 	r.load(perYear(5))
 	r.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
 	assert.Contains(t, r.lastLine(), `"limits in force" overrides=1 domains=1 rules=2 added="shop > tenant=acme: 7 per year"`)
@@ -309,7 +311,7 @@ func TestInvalidOverrideIsRejectedAlone(t *testing.T) {
 func TestOverrideExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		r := newFixture(t)
 		r.load(perYear(5))
 		end := time.Now().Add(3 * time.Minute)
 		r.override("shop|tenant=acme", fmt.Sprintf(`{"factor": 10, "expires_at": %q}`, end.Format(time.RFC3339Nano)))
@@ -324,28 +326,28 @@ func TestOverrideExpires(t *testing.T) {
 	})
 }
 
-// slowRig is a rig that blocks SourceState until reportEnds.
-type slowRig struct {
-	*rig
+// slowFixture is a fixture that blocks SourceState until reportEnds.
+type slowFixture struct {
+	*fixture
 	reportEnds time.Time
 }
 
-func (r *slowRig) SourceState(string, error) { time.Sleep(time.Until(r.reportEnds)) }
+func (r *slowFixture) SourceState(string, error) { time.Sleep(time.Until(r.reportEnds)) }
 
 func TestOverrideThatEndsEarlierReplacesATimerThatFires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := &slowRig{rig: newRig(t)}
+		r := &slowFixture{fixture: newFixture(t)}
 		r.Reloader = reload.New(reload.Options{Store: &r.store, Observer: r})
 		r.load(perYear(5))
 		begin := time.Now()
-		until := func(end time.Time) string {
+		overrideUntil := func(end time.Time) string {
 			return fmt.Sprintf(`{"factor": 10, "expires_at": %q}`, end.Format(time.RFC3339Nano))
 		}
-		r.override("shop|tenant=acme", until(begin.Add(time.Hour)))
+		r.override("shop|tenant=acme", overrideUntil(begin.Add(time.Hour)))
 		r.reportEnds = begin.Add(time.Minute) // when the timer of the override compares the clock
 		end := begin.Add(time.Minute + time.Second)
-		require.NoError(t, r.Apply("other", source.Update{Overrides: map[string]string{"shop|tenant=acme": until(end)}}))
+		require.NoError(t, r.Apply("other", source.Update{Overrides: map[string]string{"shop|tenant=acme": overrideUntil(end)}}))
 		time.Sleep(time.Until(end))
 		synctest.Wait()
 		assert.Equal(t, "shop\n  tenant: 5 per year\n", r.limitsInForce())
@@ -355,7 +357,7 @@ func TestOverrideThatEndsEarlierReplacesATimerThatFires(t *testing.T) {
 
 func TestDryRunChangesNothing(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newFixture(t)
 	assert.Equal(t, override.ErrNoLimits, r.DryRun("shop|tenant=acme", `{"factor": 2}`).Problem)
 	r.load(perYear(5))
 	state := r.DryRun("shop|tenant=acme", `{"factor": 2}`)
@@ -379,24 +381,24 @@ func (u updates) Run(_ context.Context, apply func(source.Update) error) error {
 
 func TestFollowReportsTheFirstOutcome(t *testing.T) {
 	t.Parallel()
-	bad, down := errors.New("wrong"), errors.New("gone")
+	problem, outage := errors.New("wrong"), errors.New("gone")
 	for _, test := range []struct {
 		updates updates
 		want    error
 	}{
-		{updates{{Problem: bad}}, bad},
-		{updates{{Outage: down}, {Problem: bad}}, down},
-		{updates{{}, {Problem: bad}}, nil},
+		{updates{{Problem: problem}}, problem},
+		{updates{{Outage: outage}, {Problem: problem}}, outage},
+		{updates{{}, {Problem: problem}}, nil},
 	} {
-		r, started := newRig(t), make(chan error, 1)
-		assert.Equal(t, bad, r.Follow(t.Context(), "file", test.updates, started), "the source learns of the rejection")
+		r, started := newFixture(t), make(chan error, 1)
+		assert.Equal(t, problem, r.Follow(t.Context(), "file", test.updates, started), "the source learns of the rejection")
 		assert.Equal(t, test.want, <-started)
-		assert.Equal(t, 1, r.rejected)
+		assert.Equal(t, 1, r.rejectionCount)
 	}
 }
 
 func TestGoodReadsOfSourcesAreReported(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.load("domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 5}}]")
 	require.NoError(t, r.Apply("file", source.Update{}))
 	require.Error(t, r.Apply("file", source.Update{Problem: errors.New("broken")}))
@@ -406,18 +408,18 @@ func TestGoodReadsOfSourcesAreReported(t *testing.T) {
 }
 
 func TestValidPartOfTheNewestLimitsComesIntoForce(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.load(`{domain: a, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]}`)
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "g.yaml", Data: []byte(`domain: b`)}}, limitsfile.Options{})
 	require.NoError(t, err)
-	bad := errors.New("c: unit is missing")
-	assert.Equal(t, bad, r.Apply("xds", source.Update{Limits: set, Problem: bad}))
+	problem := errors.New("c: unit is missing")
+	assert.Equal(t, problem, r.Apply("xds", source.Update{Limits: set, Problem: problem}))
 	assert.NotNil(t, r.store.Load().Domain("b"), "the part without problems is in force")
 	assert.Nil(t, r.store.Load().Domain("a"))
 	assert.Equal(t, []string{"c: unit is missing"}, r.Status().Problems)
-	assert.Equal(t, 1, r.problems)
-	assert.Equal(t, 1, r.rejected)
+	assert.Equal(t, 1, r.problemCount)
+	assert.Equal(t, 1, r.rejectionCount)
 	assert.Contains(t, r.log.String(), `msg="limits rejected in part`)
 	assert.NoError(t, r.Apply("xds", source.Update{Limits: set}))
-	assert.Zero(t, r.problems)
+	assert.Zero(t, r.problemCount)
 }

@@ -35,7 +35,7 @@ func (s handlerServer) StreamAggregatedResources(stream discoveryv3.AggregatedDi
 	return s.streamHandler(stream)
 }
 
-// serveScript serves s until the test ends.
+// serveStreams serves a management server whose streams go to handler, until the test ends.
 func serveStreams(t *testing.T, handler streamHandler) (addr string) {
 	addr, _ = xdstest.Listen(t, "127.0.0.1:0", handlerServer{streamHandler: handler})
 	return addr
@@ -52,8 +52,8 @@ type testClient struct {
 	stop     func()
 }
 
-// run runs a Client of server until the test ends. It sets the missing options of o.
-func run(t *testing.T, server string, o Options) *testClient {
+// runClient runs a Client of server until the test ends. It sets the missing options of o.
+func runClient(t *testing.T, server string, o Options) *testClient {
 	t.Helper()
 	s := &testClient{
 		t:        t,

@@ -29,7 +29,7 @@ func TestMutualTLSNeedsTrustOnBothSides(t *testing.T) {
 		"the client uses plain text":        {nil, "code = Unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := run(t, p.Addr, Options{TLS: test.tls})
+			s := runClient(t, p.Addr, Options{TLS: test.tls})
 			if test.want == "a" {
 				assert.Equal(t, "a", s.nextUpdate())
 				return
@@ -52,10 +52,10 @@ func TestCertificatesAreReloadedForEachConnection(t *testing.T) {
 	ca, otherCA := xdstest.NewAuthority(t), xdstest.NewAuthority(t)
 	p := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
 	p.Set("1", xdstest.Config("a", 1))
-	rejected, accepted := otherCA.Issue("envoy-ratelimit"), ca.Issue("envoy-ratelimit")
-	s := run(t, p.Addr, Options{TLS: &clienttls.Files{Cert: rejected.CertFile, Key: rejected.KeyFile, CA: ca.File, ServerName: "envoy-gateway"}})
+	rejectedPair, acceptedPair := otherCA.Issue("envoy-ratelimit"), ca.Issue("envoy-ratelimit")
+	s := runClient(t, p.Addr, Options{TLS: &clienttls.Files{Cert: rejectedPair.CertFile, Key: rejectedPair.KeyFile, CA: ca.File, ServerName: "envoy-gateway"}})
 	s.awaitLines(1, "retry_in")
-	for newFile, file := range map[string]string{accepted.CertFile: rejected.CertFile, accepted.KeyFile: rejected.KeyFile} {
+	for newFile, file := range map[string]string{acceptedPair.CertFile: rejectedPair.CertFile, acceptedPair.KeyFile: rejectedPair.KeyFile} {
 		require.NoError(t, os.Rename(newFile, file))
 	}
 	assert.Equal(t, "a", s.nextUpdate())

@@ -25,17 +25,17 @@ func TestEachResponseReplacesAllLimits(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1), xdstest.Config("b", 2))
-	s := run(t, p.Addr, Options{NodeMetadata: map[string]string{"zone": "x"}, Headers: map[string]string{"Authorization": "s3cret"}})
+	s := runClient(t, p.Addr, Options{NodeMetadata: map[string]string{"zone": "x"}, Headers: map[string]string{"Authorization": "s3cret"}})
 
 	assert.Equal(t, "a b", s.nextUpdate())
 	assert.Equal(t, []string{"s3cret"}, (<-p.Headers).Get("authorization"))
-	first := p.Request()
-	assert.Equal(t, xdstest.Node, first.GetNode().GetId())
-	assert.Equal(t, "x", first.GetNode().GetMetadata().GetFields()["zone"].GetStringValue())
-	assert.Equal(t, typeURL, first.GetTypeUrl())
-	assert.Empty(t, first.GetVersionInfo())
-	assert.Empty(t, first.GetResponseNonce())
-	assert.Empty(t, first.GetResourceNames())
+	firstRequest := p.Request()
+	assert.Equal(t, xdstest.Node, firstRequest.GetNode().GetId())
+	assert.Equal(t, "x", firstRequest.GetNode().GetMetadata().GetFields()["zone"].GetStringValue())
+	assert.Equal(t, typeURL, firstRequest.GetTypeUrl())
+	assert.Empty(t, firstRequest.GetVersionInfo())
+	assert.Empty(t, firstRequest.GetResponseNonce())
+	assert.Empty(t, firstRequest.GetResourceNames())
 	ack := p.Request()
 	assert.Equal(t, "1", ack.GetVersionInfo())
 	assert.NotEmpty(t, ack.GetResponseNonce())
@@ -60,10 +60,10 @@ func TestInvalidResourcesAreRejectedAndOtherResourcesApplied(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("7", xdstest.Config("a", 1))
-	s := run(t, p.Addr, Options{})
+	s := runClient(t, p.Addr, Options{})
 	assert.Equal(t, "a", s.nextUpdate())
 	p.Request()
-	accepted := p.Request()
+	ack := p.Request()
 
 	p.Set("8", xdstest.Config("a", 2), xdstest.Broken("b"), xdstest.Broken("c"), xdstest.Config("d", 1))
 	const reason = "b: b > tenant: unit is missing; want millisecond, second, minute, hour, day, week, month or year\n" +
@@ -72,7 +72,7 @@ func TestInvalidResourcesAreRejectedAndOtherResourcesApplied(t *testing.T) {
 	nack := p.Request()
 	assert.Equal(t, "7", nack.GetVersionInfo(), "the last accepted version")
 	assert.NotEmpty(t, nack.GetResponseNonce())
-	assert.NotEqual(t, accepted.GetResponseNonce(), nack.GetResponseNonce())
+	assert.NotEqual(t, ack.GetResponseNonce(), nack.GetResponseNonce())
 	assert.Equal(t, reason, nack.GetErrorDetail().GetMessage())
 	assert.EqualValues(t, codes.InvalidArgument, nack.GetErrorDetail().GetCode())
 	assert.Equal(t, "a d", s.nextUpdate())
@@ -114,7 +114,7 @@ func TestRejectedFirstResponseBringsNoLimitsIntoForce(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Broken("a"))
-	s := run(t, p.Addr, Options{})
+	s := runClient(t, p.Addr, Options{})
 	s.nextProblem()
 	p.Request()
 	assert.Empty(t, p.Request().GetVersionInfo())
@@ -124,7 +124,7 @@ func TestRejectedFirstResponseBringsNoLimitsIntoForce(t *testing.T) {
 func TestSilentServerIsReported(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
-	s := run(t, p.Addr, Options{})
+	s := runClient(t, p.Addr, Options{})
 	p.Request()
 	s.awaitOutage(`has sent nothing for node "envoy-ratelimit"`)
 	assert.Contains(t, s.awaitLines(1, "xDS server silent")[0], "no limits loaded yet")
@@ -153,12 +153,12 @@ func TestRepeatedNACKsAreDelayed(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			bad := xdstest.Broken("b")
+			brokenConfig := xdstest.Broken("b")
 			if i == updates/2 {
-				bad = xdstest.Broken("another")
+				brokenConfig = xdstest.Broken("another")
 			}
 			if err := stream.Send(&discoveryv3.DiscoveryResponse{
-				VersionInfo: fmt.Sprint(i), Nonce: fmt.Sprint(i), TypeUrl: typeURL, Resources: wrap(t, bad),
+				VersionInfo: fmt.Sprint(i), Nonce: fmt.Sprint(i), TypeUrl: typeURL, Resources: wrap(t, brokenConfig),
 			}); err != nil {
 				return err
 			}
@@ -167,7 +167,7 @@ func TestRepeatedNACKsAreDelayed(t *testing.T) {
 		nackTime <- time.Since(start)
 		return err
 	})
-	s := run(t, addr, Options{Backoff: wait.Backoff{Initial: time.Hour, Max: time.Hour}})
+	s := runClient(t, addr, Options{Backoff: wait.Backoff{Initial: time.Hour, Max: time.Hour}})
 	for _, want := range []string{"b > tenant", "another > tenant", "b > tenant"} {
 		assert.Contains(t, s.nextProblem(), want)
 	}
@@ -185,7 +185,7 @@ func TestRestartedServerMayRepeatVersions(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1))
-	s := run(t, p.Addr, Options{})
+	s := runClient(t, p.Addr, Options{})
 	assert.Equal(t, "a", s.nextUpdate())
 
 	p.Stop()
@@ -226,7 +226,7 @@ func TestStreamWithValidLimitsResetsBackoff(t *testing.T) {
 	const ms = time.Millisecond
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1))
-	s := run(t, p.Addr, Options{Backoff: wait.Backoff{Initial: 2 * ms, Max: 10 * ms}})
+	s := runClient(t, p.Addr, Options{Backoff: wait.Backoff{Initial: 2 * ms, Max: 10 * ms}})
 	s.nextUpdate()
 	p.Stop()
 	assert.Equal(t, []time.Duration{2 * ms, 4 * ms, 8 * ms, 10 * ms, 10 * ms}, retryPauses(t, s.awaitLines(5, "retry_in")))
@@ -261,7 +261,7 @@ func TestStreamWithoutLimitsDoesNotResetBackoff(t *testing.T) {
 		_, err := stream.Recv()
 		return err
 	})
-	s := run(t, addr, Options{Backoff: wait.Backoff{Initial: 20 * ms, Max: time.Hour}})
+	s := runClient(t, addr, Options{Backoff: wait.Backoff{Initial: 20 * ms, Max: time.Hour}})
 	assert.Equal(t, []time.Duration{20 * ms, 40 * ms, 80 * ms, 160 * ms}, retryPauses(t, s.awaitLines(4, "retry_in")))
 	assert.Contains(t, s.log.String(), "the server closed the stream")
 }
@@ -281,14 +281,14 @@ func TestUndecodableResourceRejectsTheResponse(t *testing.T) {
 	otherResource, err := anypb.New(&confv3.RateLimitPolicy{})
 	require.NoError(t, err)
 	garbage := &anypb.Any{TypeUrl: typeURL, Value: []byte("\x0a\xff")}
-	valid := wrap(t, xdstest.Config("a", 1))
+	validResources := wrap(t, xdstest.Config("a", 1))
 	answers := make(chan *discoveryv3.DiscoveryRequest, 100)
 	addr := serveStreams(t, func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 		for i, r := range []*discoveryv3.DiscoveryResponse{
-			{VersionInfo: "v1", Nonce: "n1", TypeUrl: typeURL, Resources: valid},
-			{VersionInfo: "v2", Nonce: "n2", TypeUrl: typeURL, Resources: []*anypb.Any{valid[0], garbage}},
-			{VersionInfo: "v3", Nonce: "n3", TypeUrl: typeURL, Resources: []*anypb.Any{otherResource, valid[0]}},
-			{VersionInfo: "v4", Nonce: "n4", TypeUrl: typeURL, Resources: []*anypb.Any{valid[0], nil}},
+			{VersionInfo: "v1", Nonce: "n1", TypeUrl: typeURL, Resources: validResources},
+			{VersionInfo: "v2", Nonce: "n2", TypeUrl: typeURL, Resources: []*anypb.Any{validResources[0], garbage}},
+			{VersionInfo: "v3", Nonce: "n3", TypeUrl: typeURL, Resources: []*anypb.Any{otherResource, validResources[0]}},
+			{VersionInfo: "v4", Nonce: "n4", TypeUrl: typeURL, Resources: []*anypb.Any{validResources[0], nil}},
 			{VersionInfo: "", Nonce: "n5", TypeUrl: typeURL, Resources: wrap(t, xdstest.Config("b", 1))},
 		} {
 			if i == 1 {
@@ -296,11 +296,11 @@ func TestUndecodableResourceRejectsTheResponse(t *testing.T) {
 					return err
 				}
 			}
-			for _, do := range []func() error{
+			for _, step := range []func() error{
 				func() error { return stream.Send(r) },
 				func() error { a, err := stream.Recv(); answers <- a; return err },
 			} {
-				if err := do(); err != nil {
+				if err := step(); err != nil {
 					return err
 				}
 			}
@@ -308,7 +308,7 @@ func TestUndecodableResourceRejectsTheResponse(t *testing.T) {
 		_, err := stream.Recv()
 		return err
 	})
-	s := run(t, addr, Options{})
+	s := runClient(t, addr, Options{})
 	assert.Equal(t, "a", s.nextUpdate())
 	assert.Contains(t, s.nextProblem(), "resource 2 can't be decoded: ")
 	assert.Contains(t, s.nextProblem(), "resource 1 can't be decoded: ")
@@ -331,15 +331,15 @@ func TestTooLargeResponseEndsTheStream(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1))
-	s := run(t, p.Addr, Options{MaxMessageBytes: 100_000, Backoff: wait.Backoff{Initial: 10 * time.Millisecond, Max: time.Hour}})
+	s := runClient(t, p.Addr, Options{MaxMessageBytes: 100_000, Backoff: wait.Backoff{Initial: 10 * time.Millisecond, Max: time.Hour}})
 	assert.Equal(t, "a", s.nextUpdate())
 
-	huge := xdstest.Config("huge", 1)
-	huge.Descriptors[0].Key = strings.Repeat("k", 200_000)
-	p.Set("2", huge)
-	lost := s.awaitLines(3, "larger than max")
-	assert.Contains(t, lost[0], "xDS stream lost")
-	assert.Equal(t, []time.Duration{10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}, retryPauses(t, lost))
+	hugeConfig := xdstest.Config("huge", 1)
+	hugeConfig.Descriptors[0].Key = strings.Repeat("k", 200_000)
+	p.Set("2", hugeConfig)
+	lostLines := s.awaitLines(3, "larger than max")
+	assert.Contains(t, lostLines[0], "xDS stream lost")
+	assert.Equal(t, []time.Duration{10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond}, retryPauses(t, lostLines))
 	assert.Equal(t, "a", s.domainsInForce())
 
 	p.Set("3", xdstest.Config("b", 1))
@@ -349,10 +349,10 @@ func TestTooLargeResponseEndsTheStream(t *testing.T) {
 func TestResponseMayExceedTheDefaultOfGRPC(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
-	large := xdstest.Config("large", 1)
-	large.Descriptors[0].Key = strings.Repeat("k", 5<<20)
-	p.Set("1", large)
-	assert.Equal(t, "large", run(t, p.Addr, Options{}).nextUpdate(), "the response is larger than 4 MiB, the default of gRPC")
+	largeConfig := xdstest.Config("large", 1)
+	largeConfig.Descriptors[0].Key = strings.Repeat("k", 5<<20)
+	p.Set("1", largeConfig)
+	assert.Equal(t, "large", runClient(t, p.Addr, Options{}).nextUpdate(), "the response is larger than 4 MiB, the default of gRPC")
 }
 
 // TestRuleWith129NestedDescriptorsMatches has the largest rule of Envoy Gateway, which has a descriptor for each header.
@@ -371,7 +371,7 @@ func TestRuleWith129NestedDescriptorsMatches(t *testing.T) {
 		}
 	}
 	p.Set("1", config)
-	s := run(t, p.Addr, Options{})
+	s := runClient(t, p.Addr, Options{})
 	assert.Equal(t, "gateway", s.nextUpdate())
 	assert.NotNil(t, s.store.Load().Domain("gateway").Match(entries))
 	assert.Nil(t, s.store.Load().Domain("gateway").Match(entries[:128]))
@@ -381,13 +381,13 @@ func TestResponseWithTooManyDescriptorsIsRejected(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
 	p.Set("1", xdstest.Config("a", 1))
-	s := run(t, p.Addr, Options{})
+	s := runClient(t, p.Addr, Options{})
 	assert.Equal(t, "a", s.nextUpdate())
-	many := xdstest.Config("many", 1)
+	largeConfig := xdstest.Config("many", 1)
 	for range 320_000 {
-		many.Descriptors = append(many.Descriptors, &confv3.RateLimitDescriptor{})
+		largeConfig.Descriptors = append(largeConfig.Descriptors, &confv3.RateLimitDescriptor{})
 	}
-	p.Set("2", many)
+	p.Set("2", largeConfig)
 	assert.Equal(t, "resource 1: response has more than 320000 descriptors and limits; send fewer or shorter resources", s.nextProblem())
 	assert.Equal(t, "a", s.domainsInForce())
 }
@@ -395,12 +395,12 @@ func TestResponseWithTooManyDescriptorsIsRejected(t *testing.T) {
 func TestLongReasonIsTruncatedInTheNACK(t *testing.T) {
 	t.Parallel()
 	p := xdstest.Serve(t, "127.0.0.1:0")
-	bad := xdstest.Broken("a")
+	brokenConfig := xdstest.Broken("a")
 	for range 800 {
 		bad.Descriptors = append(bad.Descriptors, xdstest.Broken("a").Descriptors[0])
 	}
-	p.Set("1", bad)
-	s := run(t, p.Addr, Options{})
+	p.Set("1", brokenConfig)
+	s := runClient(t, p.Addr, Options{})
 	assert.Greater(t, len(s.nextProblem()), maxReasonBytes)
 	p.Request()
 	reason := p.Request().GetErrorDetail().GetMessage()
@@ -412,23 +412,23 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) *testClient{
 		"while it waits to connect": func(t *testing.T) *testClient {
-			s := run(t, "127.0.0.1:1", Options{Backoff: wait.Backoff{Initial: time.Hour, Max: time.Hour}})
+			s := runClient(t, "127.0.0.1:1", Options{Backoff: wait.Backoff{Initial: time.Hour, Max: time.Hour}})
 			s.awaitLines(1, "unreachable")
 			return s
 		},
 		"on a stream": func(t *testing.T) *testClient {
 			p := xdstest.Serve(t, "127.0.0.1:0")
-			s := run(t, p.Addr, Options{})
+			s := runClient(t, p.Addr, Options{})
 			p.Request()
 			return s
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t)
-			ended := make(chan struct{})
-			go func() { s.stop(); close(ended) }()
+			done := make(chan struct{})
+			go func() { s.stop(); close(done) }()
 			select {
-			case <-ended:
+			case <-done:
 			case <-time.After(xdstest.Patience):
 				t.Fatal("Run does not return")
 			}
@@ -438,11 +438,11 @@ func TestRunEndsWithItsContext(t *testing.T) {
 
 func TestNewRejectsInvalidOptions(t *testing.T) {
 	t.Parallel()
-	valid := wait.Backoff{Initial: 1, Max: 2}
+	validBackoff := wait.Backoff{Initial: 1, Max: 2}
 	for want, o := range map[string]Options{
-		"xDS: the server is missing": {Backoff: valid},
-		"xDS TLS: client certificate and key: got only one, want both or none": {Server: "s", Backoff: valid, TLS: &clienttls.Files{Cert: "x"}},
-		"xDS TLS: CA file: open /nowhere: no such file or directory":           {Server: "s", Backoff: valid, TLS: &clienttls.Files{CA: "/nowhere"}},
+		"xDS: the server is missing": {Backoff: validBackoff},
+		"xDS TLS: client certificate and key: got only one, want both or none": {Server: "s", Backoff: validBackoff, TLS: &clienttls.Files{Cert: "x"}},
+		"xDS TLS: CA file: open /nowhere: no such file or directory":           {Server: "s", Backoff: validBackoff, TLS: &clienttls.Files{CA: "/nowhere"}},
 	} {
 		_, err := New(o)
 		assert.EqualError(t, err, want)
