@@ -42,7 +42,7 @@ func longValues(key string, bytes, descriptors int) func(context.Context, *servi
 		req.Descriptors = append(req.Descriptors, &ratelimitv3.RateLimitDescriptor{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{entry}})
 	}
 	return func(ctx context.Context, s *service) {
-		var running sync.WaitGroup
+		var goroutines sync.WaitGroup
 		var denied, admitted atomic.Int64
 		for range 4 {
 			conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -52,7 +52,7 @@ func longValues(key string, bytes, descriptors int) func(context.Context, *servi
 			require.NoError(s.t, err)
 			defer func() { _ = conn.Close() }()
 			for range 4 {
-				running.Go(func() {
+				goroutines.Go(func() {
 					for ctx.Err() == nil {
 						resp, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, req)
 						switch {
@@ -66,7 +66,7 @@ func longValues(key string, bytes, descriptors int) func(context.Context, *servi
 				})
 			}
 		}
-		running.Wait()
+		goroutines.Wait()
 		s.t.Logf("%d calls denied, %d admitted", denied.Load(), admitted.Load())
 	}
 }

@@ -153,10 +153,10 @@ func cancelThroughEnvoy(perSecond int) func(context.Context, *service) {
 	const conns, pause = 4, 10 * time.Millisecond
 	return func(ctx context.Context, s *service) {
 		start := time.Now()
-		var running sync.WaitGroup
+		var goroutines sync.WaitGroup
 		for range conns {
-			running.Go(func() {
-				var f *frames
+			goroutines.Go(func() {
+				var f *frameConn
 				var err error
 				for due := start; ctx.Err() == nil; due = due.Add(pause) {
 					if f == nil {
@@ -174,7 +174,7 @@ func cancelThroughEnvoy(perSecond int) func(context.Context, *service) {
 				}
 			})
 		}
-		running.Wait()
+		goroutines.Wait()
 		rate := float64(s.envoy.cancelledCalls()) / time.Since(start).Seconds()
 		s.t.Logf("Envoy cancelled %.0f calls a second", rate)
 		assert.Greater(s.t, rate, float64(perSecond)/4)
@@ -182,7 +182,7 @@ func cancelThroughEnvoy(perSecond int) func(context.Context, *service) {
 }
 
 // cancelRequest sends a request to Envoy and resets it.
-func (f *frames) cancelRequest() error {
+func (f *frameConn) cancelRequest() error {
 	f.headers.Reset()
 	for _, h := range [][2]string{{":method", "GET"}, {":scheme", "http"}, {":path", "/"}, {":authority", "x"}, {"client", "attacker"}} {
 		_ = f.encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})

@@ -47,15 +47,15 @@ func (s *service) callEachRule() {
 	require.NoError(s.t, err)
 	defer func() { _ = conn.Close() }()
 	const perCall = 100
-	firsts := make(chan int)
+	firstRules := make(chan int)
 	var callers sync.WaitGroup
 	for range 4 {
 		callers.Go(func() {
-			for first := range firsts {
+			for firstRule := range firstRules {
 				r := &rlsv3.RateLimitRequest{Domain: "d"}
 				for i := range perCall {
 					r.Descriptors = append(r.Descriptors, &ratelimitv3.RateLimitDescriptor{
-						Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: fmt.Sprint("v", first+i)}},
+						Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: fmt.Sprint("v", firstRule+i)}},
 					})
 				}
 				_, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(s.t.Context(), r)
@@ -63,15 +63,15 @@ func (s *service) callEachRule() {
 			}
 		})
 	}
-	for first := 0; first < scrapedRules; first += perCall {
-		firsts <- first
+	for firstRule := 0; firstRule < scrapedRules; firstRule += perCall {
+		firstRules <- firstRule
 	}
-	close(firsts)
+	close(firstRules)
 	callers.Wait()
 }
 
 // scrape reads /metrics as Prometheus does, with gzip, and returns its lines and the time.
-func (s *service) scrape() (lines int, took time.Duration, err error) {
+func (s *service) scrape() (lines int, duration time.Duration, err error) {
 	start := time.Now()
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+s.debug+"/metrics", nil)
 	if err != nil {
@@ -115,22 +115,22 @@ func TestScrapesOfManyRulesTakeBoundedMemory(t *testing.T) {
 			resetPeak(t)
 			s := startService(t, program, append([]string{"LIMITS_PATH=" + limits}, a.settings...)...)
 			s.callEachRule()
-			before := s.peakMemory()
+			memoryBefore := s.peakMemory()
 			var scrapes sync.WaitGroup
 			var mu sync.Mutex
 			slowest := time.Duration(0)
 			for range a.scrapes {
 				scrapes.Go(func() {
-					lines, took, err := s.scrape()
+					lines, duration, err := s.scrape()
 					assert.NoError(t, err)
 					assert.Greater(t, lines, 6*scrapedRules)
 					mu.Lock()
 					defer mu.Unlock()
-					slowest = max(slowest, took)
+					slowest = max(slowest, duration)
 				})
 			}
 			scrapes.Wait()
-			rows += fmt.Sprintf("| %s | %d | %d | %.1f |\n", a.name, before>>20, s.peakMemory()>>20, slowest.Seconds())
+			rows += fmt.Sprintf("| %s | %d | %d | %.1f |\n", a.name, memoryBefore>>20, s.peakMemory()>>20, slowest.Seconds())
 			assert.LessOrEqual(t, s.peakMemory(), int64(maxScrapeMemory))
 			if checksTimes && a.scrapes == 1 {
 				assert.Less(t, slowest, maxScrapeTime)

@@ -30,10 +30,10 @@ type demander struct {
 
 // measureExactness returns how many hits replicas admit together. Two servers get their demand at
 // the same time. They are not busy, so they don't slow each other.
-func measureExactness(t *testing.T, all rounds) (found []curves.Exactness) {
+func measureExactness(t *testing.T, roundPlan rounds) (found []curves.Exactness) {
 	demanders := startDemanders(t)
 	spans, steadies := make([][]float64, len(demanders)), make([][]float64, len(demanders))
-	for round := range min(all.number, 3) {
+	for round := range min(roundPlan.number, 3) {
 		var running errgroup.Group
 		running.SetLimit(2)
 		for i, d := range demanders {
@@ -58,19 +58,19 @@ func startDemanders(t *testing.T) (found []demander) {
 	for _, start := range redisServers(t) {
 		redis := redistest.Start(t)
 		var replicas []*load.Client
-		var started target
+		var startedTarget target
 		for range exactReplicas {
 			var ok bool
-			if started, ok = start(redis); ok {
-				replicas = append(replicas, started.client)
+			if startedTarget, ok = start(redis); ok {
+				replicas = append(replicas, startedTarget.client)
 			}
 		}
 		if len(replicas) == 0 {
 			continue
 		}
-		found = append(found, demander{server: started.name, replicas: replicas})
-		for _, domain := range started.algorithms {
-			found = append(found, demander{server: started.name, domain: domain, replicas: replicas})
+		found = append(found, demander{server: startedTarget.name, replicas: replicas})
+		for _, domain := range startedTarget.algorithms {
+			found = append(found, demander{server: startedTarget.name, domain: domain, replicas: replicas})
 		}
 	}
 	return found

@@ -62,37 +62,37 @@ func (r *report) addLoad(name string, cells []curves.Cell) {
 }
 
 // compare adds a row with a ratio of medians and its goal. A goal of 0 means that there is none.
-func (r *report) compare(title string, cells []curves.Cell, figure curves.Figure, server string, most float64) {
+func (r *report) compare(title string, cells []curves.Cell, figure curves.Figure, server string, maxRatio float64) {
 	medians := map[string]float64{}
 	for _, c := range cells {
 		medians[c.Server] = c.Figures[figure].Median
 	}
-	r.compareValues(title, medians[curves.Redis], medians[server], most)
+	r.compareValues(title, medians[curves.Redis], medians[server], maxRatio)
 }
 
-func (r *report) compareValues(title string, got, against, most float64) {
-	if against == 0 {
+func (r *report) compareValues(title string, got, reference, maxRatio float64) {
+	if reference == 0 {
 		return
 	}
-	ratio, verdict := got/against, "—"
-	if most > 0 {
+	ratio, verdict := got/reference, "—"
+	if maxRatio > 0 {
 		verdict = "met"
-		if ratio > most {
+		if ratio > maxRatio {
 			verdict = "**missed**"
 		}
 	}
-	fmt.Fprintf(&r.verdicts, "| %s | %.4g | %.4g | %.2f | %.2f | %s |\n", title, got, against, ratio, most, verdict)
+	fmt.Fprintf(&r.verdicts, "| %s | %.4g | %.4g | %.2f | %.2f | %s |\n", title, got, reference, ratio, maxRatio, verdict)
 }
 
 // TestRedisTable measures a server that does nothing, rls with Redis, and the incumbent with the
 // same Redis. It writes the figures as a table. It asserts no figure, because machines are
 // noisy.
 func TestRedisTable(t *testing.T) {
-	selected := regexp.MustCompile(os.Getenv(loadsEnv))
+	loadPattern := regexp.MustCompile(os.Getenv(loadsEnv))
 	server := redistest.Start(t)
 	redis := []*goredis.Client{server.Client(t)}
 	url := "REDIS_URL=" + server.Addr
-	all := newRounds(t, 2)
+	roundPlan := newRounds(t, 2)
 	targets := []target{startNothing(t), startRLS(t, curves.Redis, "", allAlgorithms, redis, url)}
 	if incumbent, ok := startIncumbent(t, redis, url); ok {
 		targets = append(targets, incumbent)
@@ -100,10 +100,10 @@ func TestRedisTable(t *testing.T) {
 
 	var r report
 	for _, g := range goals() {
-		if !selected.MatchString(g.Name()) {
+		if !loadPattern.MatchString(g.Name()) {
 			continue
 		}
-		cells := all.measure(targets, g.Load)
+		cells := roundPlan.measure(targets, g.Load)
 		r.addLoad(g.Name(), cells)
 		r.compare("Redis CPU, µs: "+g.Name(), cells, curves.RedisCPU, curves.Incumbent, g.redisCPU)
 		switch g.Load {
@@ -115,14 +115,14 @@ func TestRedisTable(t *testing.T) {
 			r.compare("p99, µs: "+g.Name(), cells, curves.P99, curves.Incumbent, 0.6)
 		}
 	}
-	if selected.MatchString("memory") {
+	if loadPattern.MatchString("memory") {
 		rls, incumbent := keyMemory(t)
 		r.compareValues("bytes of a key in Redis", rls, incumbent, 1.05)
 	}
-	if selected.MatchString("cluster") {
-		measureCluster(t, all, &r)
+	if loadPattern.MatchString("cluster") {
+		measureCluster(t, roundPlan, &r)
 	}
-	text := fmt.Sprintf("Medians of %d rounds of %v, measured %s on %d cores, %s, %s.\n\n", all.number, all.length, time.Now().Format("2 January 2006"), runtime.NumCPU(), runtime.Version(), version(t, redis[0]))
+	text := fmt.Sprintf("Medians of %d rounds of %v, measured %s on %d cores, %s, %s.\n\n", roundPlan.number, roundPlan.length, time.Now().Format("2 January 2006"), runtime.NumCPU(), runtime.Version(), version(t, redis[0]))
 	section := "bench-redis"
 	if program := os.Getenv(redistest.ProgramEnv); program == "" {
 		text += "| load | server | server CPU, µs | Redis CPU, µs | p50, µs | p99, µs | calls/s |\n|---|---|---|---|---|---|---|\n" + r.table.String() + "\n"
@@ -150,7 +150,7 @@ func version(t *testing.T, client *goredis.Client) string {
 }
 
 // measureCluster measures rls and the incumbent with a Cluster of three masters.
-func measureCluster(t *testing.T, all rounds, r *report) {
+func measureCluster(t *testing.T, roundPlan rounds, r *report) {
 	cluster := redistest.StartCluster(t, 3, false)
 	var redis []*goredis.Client
 	for _, s := range cluster.Masters {
@@ -163,17 +163,17 @@ func measureCluster(t *testing.T, all rounds, r *report) {
 	}
 	for _, descriptors := range []int{1, 4} {
 		l := curves.Load{InFlight: 64, Descriptors: descriptors, Keys: 10_000}
-		most := map[int]float64{1: 0.5}[descriptors]
-		cells, name := all.measure(targets, l), "Cluster of 3, "+l.Name()
+		maxRatio := map[int]float64{1: 0.5}[descriptors]
+		cells, name := roundPlan.measure(targets, l), "Cluster of 3, "+l.Name()
 		r.addLoad(name, cells)
-		r.compare("Redis CPU, µs: "+name, cells, curves.RedisCPU, curves.Incumbent, most)
+		r.compare("Redis CPU, µs: "+name, cells, curves.RedisCPU, curves.Incumbent, maxRatio)
 	}
 }
 
 // keyMemory returns the memory of a key in Redis, in bytes, of rls and the incumbent.
 func keyMemory(t *testing.T) (rls, incumbent float64) {
 	const keys = 1 << 16 // the hash tables of Redis are then full
-	memory := func(start func(redis []*goredis.Client, url string) (target, bool)) float64 {
+	memoryPerKey := func(start func(redis []*goredis.Client, url string) (target, bool)) float64 {
 		server := redistest.Start(t)
 		client := server.Client(t)
 		target, ok := start([]*goredis.Client{client}, "REDIS_URL="+server.Addr)
@@ -185,10 +185,10 @@ func keyMemory(t *testing.T) (rls, incumbent float64) {
 		require.InDelta(t, keys, client.DBSize(t.Context()).Val(), 10) // probes have keys too
 		return (usedMemory(t, client) - before) / keys
 	}
-	rls = memory(func(redis []*goredis.Client, url string) (target, bool) {
+	rls = memoryPerKey(func(redis []*goredis.Client, url string) (target, bool) {
 		return startRLS(t, curves.Redis, "", allAlgorithms, redis, url), true
 	})
-	incumbent = memory(func(redis []*goredis.Client, url string) (target, bool) {
+	incumbent = memoryPerKey(func(redis []*goredis.Client, url string) (target, bool) {
 		return startIncumbent(t, redis, url)
 	})
 	return rls, incumbent

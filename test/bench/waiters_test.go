@@ -46,15 +46,15 @@ func runWaiters() error {
 	time.Sleep(time.Until(time.UnixMicro(begin)))
 
 	times, errs := make([]int64, callers), make([]error, callers)
-	var work sync.WaitGroup
+	var callerGroup sync.WaitGroup
 	for i := range callers {
-		work.Go(func() {
+		callerGroup.Go(func() {
 			errs[i] = c.Acquire(context.Background(), "bench", descriptor)
 			times[i] = time.Now().UnixMicro()
 		})
 		time.Sleep(callPause)
 	}
-	work.Wait()
+	callerGroup.Wait()
 	for _, err := range errs {
 		if err != nil {
 			return err

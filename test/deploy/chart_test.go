@@ -39,9 +39,9 @@ type manifests struct {
 	notes          string
 }
 
-// template renders the chart with values in YAML, as helm template does, and checks every
+// renderManifests renders the chart with values in YAML, as helm template does, and checks every
 // object.
-func template(t *testing.T, values string) manifests {
+func renderManifests(t *testing.T, values string) manifests {
 	t.Helper()
 	r, err := render(t, "shop", values)
 	require.NoError(t, err)
@@ -139,8 +139,8 @@ func (m manifests) checkReferences(t *testing.T) {
 	pod := m.deployment.Spec.Template
 	selector := m.deployment.Spec.Selector.MatchLabels
 	assert.Subset(t, pod.Labels, selector)
-	for _, other := range m.podSelectors() {
-		assert.Equal(t, selector, other)
+	for _, podSelector := range m.podSelectors() {
+		assert.Equal(t, selector, podSelector)
 	}
 	for _, c := range pod.Spec.TopologySpreadConstraints {
 		require.NotNil(t, c.LabelSelector)

@@ -89,8 +89,8 @@ func (all resources) problems(t *testing.T, o object) (problems []string) {
 	require.True(t, found, "no schema of %s %s", o.APIVersion, o.Kind)
 	r := newResource(t, version)
 	fields := jsonFields(t, o)
-	unknown := pruning.PruneWithOptions(fields, r.schema, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
-	for _, place := range unknown {
+	unknownFields := pruning.PruneWithOptions(fields, r.schema, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
+	for _, place := range unknownFields {
 		problems = append(problems, place+": unknown field")
 	}
 	defaulting.Default(fields, r.schema)

@@ -33,31 +33,31 @@ type panel struct {
 func readDashboard(t *testing.T) dashboard {
 	t.Helper()
 	var d dashboard
-	require.NoError(t, json.Unmarshal([]byte(read(t, "deploy/grafana/rls.json")), &d))
+	require.NoError(t, json.Unmarshal([]byte(readFile(t, "deploy/grafana/rls.json")), &d))
 	require.NotEmpty(t, d.Panels)
 	return d
 }
 
-// withoutVariables replaces the variables of Grafana in a query by values.
-var withoutVariables = strings.NewReplacer(
+// variableValues replaces the variables of Grafana in a query by values.
+var variableValues = strings.NewReplacer(
 	"$__rate_interval", "1m", "$__range", "1h", "$job", "rls", "$instance", ".*", "$domain", "shop", "$rule", "shop > tenant",
 )
 
 func TestDashboardQueriesUseExportedMetrics(t *testing.T) {
-	d, exported := readDashboard(t), exportedMetrics(t)
+	d, exportedLabels := readDashboard(t), exportedMetrics(t)
 	for _, p := range d.Panels {
 		for _, target := range p.Targets {
-			assertExported(t, exported, withoutVariables.Replace(target.Expr))
+			assertExported(t, exportedLabels, variableValues.Replace(target.Expr))
 		}
 	}
 	for _, a := range d.Annotations.List {
-		assertExported(t, exported, withoutVariables.Replace(a.Expr))
+		assertExported(t, exportedLabels, variableValues.Replace(a.Expr))
 	}
 	for _, v := range d.Templating.List {
 		if v.Type == "query" {
 			call := labelValues.FindStringSubmatch(v.Definition)
 			require.NotNil(t, call, v.Definition)
-			assertExported(t, exported, "count by ("+call[2]+") ("+withoutVariables.Replace(call[1])+")")
+			assertExported(t, exportedLabels, "count by ("+call[2]+") ("+variableValues.Replace(call[1])+")")
 		}
 	}
 }

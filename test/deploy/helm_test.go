@@ -33,18 +33,18 @@ const shopFile = exampleImage + `limits: {shop.yaml: "domain: shop"}`
 
 const exampleImage = "image: {registry: registry.example}\n"
 
-// withOwnEnv returns settings, with those that every pod has.
-func withOwnEnv(settings map[string]string) map[string]string {
+// addPodEnv returns settings, with those that every pod has.
+func addPodEnv(settings map[string]string) map[string]string {
 	env := map[string]string{"DRAIN_DELAY": "40s", "DRAIN_TIMEOUT": "15s", "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": ":9090"}
 	maps.Copy(env, settings)
 	return env
 }
 
-func TestChartDefaults(t *testing.T) {
-	m := template(t, shopFile)
+func TestDefaultValuesRenderASafeDeployment(t *testing.T) {
+	m := renderManifests(t, shopFile)
 	assert.Equal(t, "shop-rls", m.deployment.Name)
 	assert.EqualValues(t, 2, *m.deployment.Spec.Replicas)
-	assert.Equal(t, withOwnEnv(map[string]string{"LIMITS_PATH": "/limits"}), m.env())
+	assert.Equal(t, addPodEnv(map[string]string{"LIMITS_PATH": "/limits"}), m.env())
 	assert.Equal(t, map[string]string{"shop.yaml": "domain: shop"}, m.limits(), "only the given limits")
 	assert.Equal(t, "None", m.service.Spec.ClusterIP)
 	require.NotNil(t, m.pdb)
@@ -67,8 +67,8 @@ func TestChartDefaults(t *testing.T) {
 	assert.Equal(t, []corev1.Capability{"ALL"}, container.Capabilities.Drop)
 }
 
-func TestChartWithAllValues(t *testing.T) {
-	m := template(t, shopFile+`
+func TestEachValueOfTheChartTakesEffect(t *testing.T) {
+	m := renderManifests(t, shopFile+`
 fullnameOverride: limiter
 commonLabels: {team: edge}
 image: {registry: registry.example, repository: platform/rls, tag: v1}
@@ -99,7 +99,7 @@ podLabels: {tier: edge}
 podAnnotations: {owner: edge}
 service: {annotations: {owner: edge}}
 `)
-	assert.Equal(t, withOwnEnv(map[string]string{
+	assert.Equal(t, addPodEnv(map[string]string{
 		"LIMITS_PATH": "/limits", "REDIS_URL": "redis.example:6379", "REDIS_TYPE": "sentinel", "REDIS_TIMEOUT": "50ms",
 		"REDIS_AUTH": "secret redis-password auth", "REDIS_SENTINEL_AUTH": "secret sentinel-password auth",
 		"REDIS_TLS": "true", "REDIS_TLS_CACERT": "/certs/redis/ca.crt",
@@ -134,7 +134,7 @@ service: {annotations: {owner: edge}}
 	require.Len(t, pod.Spec.Containers, 2)
 	assert.Equal(t, "more-settings", pod.Spec.Containers[0].EnvFrom[0].SecretRef.Name)
 	assert.Equal(t, "shipper", pod.Spec.Containers[1].Name)
-	assert.Nil(t, template(t, shopFile+"\nserviceAccount: {create: false}").serviceAccount)
+	assert.Nil(t, renderManifests(t, shopFile+"\nserviceAccount: {create: false}").serviceAccount)
 }
 
 func TestImageHasRegistryTagAndDigest(t *testing.T) {
@@ -147,14 +147,14 @@ func TestImageHasRegistryTagAndDigest(t *testing.T) {
 		"{registry: r.example, digest: " + digest + "}":        "r.example/rls@" + digest,
 		"{pullPolicy: Never, tag: v2, digest: " + digest + "}": "rls:v2@" + digest,
 	} {
-		m := template(t, strings.TrimPrefix(shopFile, exampleImage)+"\nimage: "+values)
+		m := renderManifests(t, strings.TrimPrefix(shopFile, exampleImage)+"\nimage: "+values)
 		assert.Equal(t, want, m.deployment.Spec.Template.Spec.Containers[0].Image, values)
 		assert.Equal(t, want, m.test.Spec.Containers[0].Image, values)
 	}
 }
 
 func TestGracePeriodOutlastsDrain(t *testing.T) {
-	m := template(t, shopFile+"\ndrain: {delaySeconds: 30, timeoutSeconds: 60}")
+	m := renderManifests(t, shopFile+"\ndrain: {delaySeconds: 30, timeoutSeconds: 60}")
 	assert.Equal(t, "30s", m.env()["DRAIN_DELAY"])
 	assert.Equal(t, "60s", m.env()["DRAIN_TIMEOUT"])
 	assert.EqualValues(t, 100, *m.deployment.Spec.Template.Spec.TerminationGracePeriodSeconds)
@@ -162,7 +162,7 @@ func TestGracePeriodOutlastsDrain(t *testing.T) {
 
 func TestDisruptionBudgetNeverBlocksDrain(t *testing.T) {
 	for _, values := range []string{"replicas: 1", "replicas: 2", "podDisruptionBudget: {maxUnavailable: 1%}", "autoscaling: {enabled: true, minReplicas: 1}"} {
-		pdb := template(t, values+"\n"+shopFile).pdb
+		pdb := renderManifests(t, values+"\n"+shopFile).pdb
 		require.NotNil(t, pdb, values)
 		assert.Nil(t, pdb.Spec.MinAvailable, values)
 		unavailable, err := intstr.GetScaledValueFromIntOrPercent(pdb.Spec.MaxUnavailable, 1, true)
@@ -170,17 +170,17 @@ func TestDisruptionBudgetNeverBlocksDrain(t *testing.T) {
 		assert.Positive(t, unavailable, values)
 		assert.EqualValues(t, "AlwaysAllow", *pdb.Spec.UnhealthyPodEvictionPolicy, values)
 	}
-	assert.Nil(t, template(t, shopFile+"\npodDisruptionBudget: {enabled: false}").pdb)
+	assert.Nil(t, renderManifests(t, shopFile+"\npodDisruptionBudget: {enabled: false}").pdb)
 }
 
 func TestPodsSpreadOverNodesAndZones(t *testing.T) {
-	pod := template(t, shopFile).deployment.Spec.Template.Spec
+	pod := renderManifests(t, shopFile).deployment.Spec.Template.Spec
 	require.Len(t, pod.TopologySpreadConstraints, 2)
 	for _, c := range pod.TopologySpreadConstraints {
 		assert.EqualValues(t, "ScheduleAnyway", c.WhenUnsatisfiable)
 		assert.Equal(t, []string{"pod-template-hash"}, c.MatchLabelKeys, "old pods don't count in a rollout")
 	}
-	pod = template(t, shopFile+`
+	pod = renderManifests(t, shopFile+`
 podLabels: {a: b}
 topologySpreadConstraints: [{maxSkew: 2, topologyKey: rack, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {a: b}}}]`).deployment.Spec.Template.Spec
 	require.Len(t, pod.TopologySpreadConstraints, 1)
@@ -188,7 +188,7 @@ topologySpreadConstraints: [{maxSkew: 2, topologyKey: rack, whenUnsatisfiable: D
 }
 
 func TestNetworkPolicyAdmitsEnvoyPrometheusAndTest(t *testing.T) {
-	m := template(t, shopFile+`
+	m := renderManifests(t, shopFile+`
 networkPolicy:
   enabled: true
   from: [{podSelector: {matchLabels: {app: envoy}}}]
@@ -205,7 +205,7 @@ networkPolicy:
 	assert.Equal(t, "metrics", m.network.Spec.Ingress[1].Ports[0].Port.StrVal)
 	assert.Equal(t, "debug", m.network.Spec.Ingress[2].Ports[0].Port.StrVal)
 
-	m = template(t, shopFile+`
+	m = renderManifests(t, shopFile+`
 networkPolicy:
   enabled: true
   from: [{podSelector: {}}]
@@ -218,8 +218,8 @@ networkPolicy:
 }
 
 func TestServiceNameFollowsReleaseName(t *testing.T) {
-	long := "a-release-whose-name-is-as-long-as-helm-lets-a-name-b"
-	for name, want := range map[string]string{"rls": "rls", "rls-eu": "rls-eu", "shop": "shop-rls", long: long + "-r"} {
+	longName := "a-release-whose-name-is-as-long-as-helm-lets-a-name-b"
+	for name, want := range map[string]string{"rls": "rls", "rls-eu": "rls-eu", "shop": "shop-rls", longName: longName + "-r"} {
 		r, err := render(t, name, shopFile+"\nserviceMonitor: {enabled: true}")
 		require.NoError(t, err)
 		m := readManifests(t, fullManifest(r))
@@ -230,7 +230,7 @@ func TestServiceNameFollowsReleaseName(t *testing.T) {
 
 func TestChartAcceptsValuesOfExamples(t *testing.T) {
 	for gateway, domain := range map[string]string{"istio": "mesh", "contour": "contour", "emissary": "emissary", "gloo": "custom"} {
-		m := template(t, exampleImage+read(t, "examples/"+gateway+"/limits.yaml"))
+		m := renderManifests(t, exampleImage+readFile(t, "examples/"+gateway+"/limits.yaml"))
 		domains := compile(t, m.limits()["limits.yaml"]).Domains()
 		require.Len(t, domains, 1)
 		assert.Equal(t, domain, domains[0].Name)
@@ -243,27 +243,27 @@ func TestPackagedChartRendersTheSame(t *testing.T) {
 	c := loadChart(t)
 	archive, err := chartutil.Save(c, t.TempDir())
 	require.NoError(t, err)
-	packaged, err := loader.Load(archive)
+	packagedChart, err := loader.Load(archive)
 	require.NoError(t, err)
-	for _, f := range packaged.Files {
+	for _, f := range packagedChart.Files {
 		assert.NotEqual(t, "ci", filepath.Dir(f.Name), f.Name)
 	}
-	assert.Equal(t, len(c.Templates), len(packaged.Templates))
+	assert.Equal(t, len(c.Templates), len(packagedChart.Templates))
 	info, err := os.Stat(archive)
 	require.NoError(t, err)
 	assert.Less(t, info.Size(), int64(100_000))
 }
 
 func TestNotesWarnAboutCountersOfEachPod(t *testing.T) {
-	assert.Contains(t, template(t, shopFile).notes, "The 2 pods together admit 2 times each limit.")
-	notes := template(t, shopFile+"\nredis: {url: \"redis:6379\"}\noverrides: true").notes
+	assert.Contains(t, renderManifests(t, shopFile).notes, "The 2 pods together admit 2 times each limit.")
+	notes := renderManifests(t, shopFile+"\nredis: {url: \"redis:6379\"}\noverrides: true").notes
 	assert.NotContains(t, notes, "WARNING")
 	assert.Contains(t, notes, "Set admin.tokenSecret")
 	assert.Contains(t, notes, "shop-rls.limits.svc:8081")
 }
 
 func TestHelmTestCallsTheService(t *testing.T) {
-	m := template(t, exampleImage+`
+	m := renderManifests(t, exampleImage+`
 limits: {a.yaml: "domain: shop"}
 tls: {secret: grpc-tls}
 tests: {serverName: rls.example}
@@ -274,7 +274,7 @@ tests: {serverName: rls.example}
 		"hit", "--addr=shop-rls.limits.svc:8081", "--domain=shop", "--hits=0", "--timeout=10s",
 		"--tls", "--ca=/certs/grpc/ca.crt", "--server-name=rls.example", "helm-test=1",
 	}, m.test.Spec.Containers[1].Args)
-	m = template(t, shopFile+"\ntls: {secret: grpc-tls, clientAuth: true}")
+	m = renderManifests(t, shopFile+"\ntls: {secret: grpc-tls, clientAuth: true}")
 	assert.Len(t, m.test.Spec.Containers, 1, "the test has no certificate of a client")
-	assert.Nil(t, template(t, shopFile+"\ntests: {enabled: false}").test)
+	assert.Nil(t, renderManifests(t, shopFile+"\ntests: {enabled: false}").test)
 }

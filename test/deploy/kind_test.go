@@ -22,7 +22,7 @@ func TestWalkThroughObjectsFitTogether(t *testing.T) {
 	configMaps := map[string]corev1.ConfigMap{}
 	for _, file := range []string{"examples/kind/redis.yaml", "examples/kind/envoy.yaml"} {
 		var pod corev1.PodTemplateSpec
-		for _, o := range objects(t, read(t, file)) {
+		for _, o := range objects(t, readFile(t, file)) {
 			switch o.Kind {
 			case "Deployment":
 				var d appsv1.Deployment
@@ -45,7 +45,7 @@ func TestWalkThroughObjectsFitTogether(t *testing.T) {
 			assert.Contains(t, configMaps, v.ConfigMap.Name)
 		}
 	}
-	r, err := render(t, "rls", read(t, "examples/kind/values.yaml"))
+	r, err := render(t, "rls", readFile(t, "examples/kind/values.yaml"))
 	require.NoError(t, err)
 	m := readManifests(t, r.Manifest)
 	host, _, _ := strings.Cut(m.env()["REDIS_URL"], ":")
@@ -63,7 +63,7 @@ func TestWalkThroughObjectsFitTogether(t *testing.T) {
 
 // TestKubernetesPageNamesExistingFiles checks the paths in the commands of docs/kubernetes.md.
 func TestKubernetesPageNamesExistingFiles(t *testing.T) {
-	paths := regexp.MustCompile(`\b(?:deploy|examples)/[\w./-]*\w`).FindAllString(read(t, "docs/kubernetes.md"), -1)
+	paths := regexp.MustCompile(`\b(?:deploy|examples)/[\w./-]*\w`).FindAllString(readFile(t, "docs/kubernetes.md"), -1)
 	require.NotEmpty(t, paths)
 	for _, p := range paths {
 		_, err := os.Stat(path(p))

@@ -43,7 +43,7 @@ func TestKustomizeExampleAddsLimitsImageAndRedis(t *testing.T) {
 	assert.Equal(t, "rls", m.deployment.Namespace)
 	assert.EqualValues(t, 3, *m.deployment.Spec.Replicas)
 	assert.Equal(t, "registry.example/rls:0.1.0", m.deployment.Spec.Template.Spec.Containers[0].Image)
-	assert.Equal(t, withOwnEnv(map[string]string{"LIMITS_PATH": "/limits", "REDIS_URL": "redis.redis.svc:6379"}), m.env())
+	assert.Equal(t, addPodEnv(map[string]string{"LIMITS_PATH": "/limits", "REDIS_URL": "redis.redis.svc:6379"}), m.env())
 	require.Len(t, m.limits(), 1)
 	assert.Equal(t, "shop", compile(t, m.limits()["limits.yaml"]).Domains()[0].Name)
 

@@ -14,7 +14,7 @@ import (
 )
 
 func TestServiceMonitorFindsMetricsOfAllPods(t *testing.T) {
-	m := template(t, shopFile+"\nserviceMonitor: {enabled: true, interval: 30s, labels: {release: prometheus}}")
+	m := renderManifests(t, shopFile+"\nserviceMonitor: {enabled: true, interval: 30s, labels: {release: prometheus}}")
 	require.NotNil(t, m.metrics)
 	require.NotNil(t, m.serviceMonitor)
 	assert.Equal(t, "metrics", m.metrics.Spec.Ports[0].TargetPort.StrVal)
@@ -30,7 +30,7 @@ func TestServiceMonitorFindsMetricsOfAllPods(t *testing.T) {
 }
 
 func TestPodMonitorFindsAllPods(t *testing.T) {
-	m := template(t, shopFile+"\npodMonitor: {enabled: true, metricRelabelings: [{action: labeldrop, regex: key1}]}")
+	m := renderManifests(t, shopFile+"\npodMonitor: {enabled: true, metricRelabelings: [{action: labeldrop, regex: key1}]}")
 	assert.Nil(t, m.metrics)
 	require.NotNil(t, m.podMonitor)
 	assert.Equal(t, m.deployment.Spec.Selector.MatchLabels, m.podMonitor.Spec.Selector.MatchLabels)
@@ -51,12 +51,12 @@ func assertJob(t *testing.T, relabelings []monitoringv1.RelabelConfig) {
 }
 
 func TestPrometheusRuleHasAlertsOfDeployFolder(t *testing.T) {
-	m := template(t, shopFile+"\nprometheusRule: {enabled: true, labels: {release: prometheus}}")
+	m := renderManifests(t, shopFile+"\nprometheusRule: {enabled: true, labels: {release: prometheus}}")
 	require.NotNil(t, m.alerts)
 	assert.Equal(t, "prometheus", m.alerts.Labels["release"])
 	assert.Equal(t, readAlerts(t), alertsOf(t, m.alerts))
 
-	m = template(t, shopFile+"\nprometheusRule: {enabled: true, without: [RlsRedisDown, RlsRedisSlow]}")
+	m = renderManifests(t, shopFile+"\nprometheusRule: {enabled: true, without: [RlsRedisDown, RlsRedisSlow]}")
 	alerts := alertsOf(t, m.alerts)
 	assert.Len(t, alerts, len(readAlerts(t))-2)
 	assert.NotContains(t, alerts, "RlsRedisDown")
@@ -93,18 +93,18 @@ func alertsOf(t *testing.T, rule *monitoringv1.PrometheusRule) map[string]rulefm
 }
 
 func TestDashboardConfigMapHasDashboardOfDeployFolder(t *testing.T) {
-	m := template(t, shopFile+"\ngrafanaDashboard: {enabled: true, annotations: {grafana_folder: Envoy}}")
+	m := renderManifests(t, shopFile+"\ngrafanaDashboard: {enabled: true, annotations: {grafana_folder: Envoy}}")
 	require.NotNil(t, m.dashboard)
 	assert.Equal(t, "1", m.dashboard.Labels["grafana_dashboard"])
 	assert.Equal(t, "Envoy", m.dashboard.Annotations["grafana_folder"])
-	assert.JSONEq(t, read(t, "deploy/grafana/rls.json"), m.dashboard.Data["rls.json"])
+	assert.JSONEq(t, readFile(t, "deploy/grafana/rls.json"), m.dashboard.Data["rls.json"])
 }
 
 // TestChartHasCopiesOfDeployFolder compares the files of the chart with their sources. `make docs`
 // copies them.
 func TestChartHasCopiesOfDeployFolder(t *testing.T) {
 	for file, source := range map[string]string{"alerts.yaml": "deploy/prometheus/alerts.yaml", "dashboard.json": "deploy/grafana/rls.json", "limits-schema.json": "docs/schema/limits.json"} {
-		assert.True(t, read(t, source) == read(t, chartFolder+"/files/"+file), "run make docs: %s of the chart is no copy of %s", file, source)
+		assert.True(t, readFile(t, source) == readFile(t, chartFolder+"/files/"+file), "run make docs: %s of the chart is no copy of %s", file, source)
 	}
-	assert.Equal(t, settingNames(t), strings.Fields(read(t, chartFolder+"/files/settings.txt")), "run make docs: settings.txt differs from docs/settings.md")
+	assert.Equal(t, settingNames(t), strings.Fields(readFile(t, chartFolder+"/files/settings.txt")), "run make docs: settings.txt differs from docs/settings.md")
 }

@@ -76,15 +76,15 @@ func newPod(t *testing.T, spec corev1.PodSpec, configMaps map[string]map[string]
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
-// on returns the pod with other values of settings: those that name servers of the cluster or
+// withSettings returns the pod with other values of settings: those that name servers of the cluster or
 // ports of the pod, which this machine has elsewhere.
-func (p pod) on(here map[string]string) pod {
+func (p pod) withSettings(localSettings map[string]string) pod {
 	p.t.Helper()
 	env := maps.Clone(p.env)
-	for name := range here {
+	for name := range localSettings {
 		require.Contains(p.t, env, name, "only settings that the pod has can be elsewhere")
 	}
-	maps.Copy(env, here)
+	maps.Copy(env, localSettings)
 	if _, servesMetrics := env["PROMETHEUS_ADDR"]; servesMetrics {
 		env["PROMETHEUS_ADDR"] = "127.0.0.1:0"
 	}
@@ -142,7 +142,7 @@ func (p pod) serve() (addr string) {
 	require.NoError(p.t, cmd.Start())
 	var log bytes.Buffer
 	var mu sync.Mutex
-	up, done := make(chan string, 1), make(chan struct{})
+	addresses, done := make(chan string, 1), make(chan struct{})
 	go func() {
 		defer close(done)
 		lines := bufio.NewScanner(stderr)
@@ -151,12 +151,12 @@ func (p pod) serve() (addr string) {
 			log.WriteString(lines.Text() + "\n")
 			mu.Unlock()
 			if m := listening.FindStringSubmatch(lines.Text()); m != nil {
-				up <- m[1]
+				addresses <- m[1]
 			}
 		}
 		_ = cmd.Wait()
 	}()
-	logged := func() string {
+	logText := func() string {
 		mu.Lock()
 		defer mu.Unlock()
 		return log.String()
@@ -165,15 +165,15 @@ func (p pod) serve() (addr string) {
 		_ = cmd.Process.Kill()
 		<-done
 		if p.t.Failed() {
-			p.t.Log(logged())
+			p.t.Log(logText())
 		}
 	})
 	select {
-	case addr = <-up:
+	case addr = <-addresses:
 	case <-done:
-		require.FailNow(p.t, "rls ended", logged())
+		require.FailNow(p.t, "rls ended", logText())
 	case <-time.After(30 * time.Second):
-		require.FailNow(p.t, "rls does not listen", logged())
+		require.FailNow(p.t, "rls does not listen", logText())
 	}
 	return addr
 }

@@ -18,10 +18,10 @@ import (
 
 // environment is what a set-up needs around its pods.
 type environment struct {
-	secrets secrets
-	here    map[string]string   // settings that name servers of this machine
-	redis   []*redistest.Server // which must have a key after the calls
-	flags   []string            // of rls hit
+	secrets       secrets
+	localSettings map[string]string   // settings that name servers of this machine
+	redis         []*redistest.Server // which must have a key after the calls
+	flags         []string            // of rls hit
 }
 
 // setUps are the set-ups of the chart in its folder ci.
@@ -33,25 +33,25 @@ var setUps = []struct {
 	{"redis", func(t *testing.T) environment {
 		server := redistest.Start(t, "--user", "rls", "on", ">password", "~*", "&*", "+@all")
 		return environment{
-			secrets: secrets{"rls-redis": {"auth": "rls:password"}, "rls-admin": {"token": "alice:token"}},
-			here:    map[string]string{"REDIS_URL": server.Addr},
-			redis:   []*redistest.Server{server},
+			secrets:       secrets{"rls-redis": {"auth": "rls:password"}, "rls-admin": {"token": "alice:token"}},
+			localSettings: map[string]string{"REDIS_URL": server.Addr},
+			redis:         []*redistest.Server{server},
 		}
 	}},
 	{"sentinel", func(t *testing.T) environment {
 		sentinels := redistest.StartSentinels(t)
 		return environment{
-			here:  map[string]string{"REDIS_URL": sentinels.URL()},
-			redis: []*redistest.Server{sentinels.Master},
+			localSettings: map[string]string{"REDIS_URL": sentinels.URL()},
+			redis:         []*redistest.Server{sentinels.Master},
 		}
 	}},
 	{"cluster-tls", func(t *testing.T) environment {
 		certs := redistest.NewCerts(t, "localhost")
 		cluster := redistest.StartClusterTLS(t, 3, certs)
 		return environment{
-			secrets: secrets{"rls-redis-tls": pemFiles(t, certs.CA, certs.ClientCert, certs.ClientKey)},
-			here:    map[string]string{"REDIS_URL": strings.ReplaceAll(cluster.URL(), "127.0.0.1", "localhost")},
-			redis:   cluster.Masters,
+			secrets:       secrets{"rls-redis-tls": pemFiles(t, certs.CA, certs.ClientCert, certs.ClientKey)},
+			localSettings: map[string]string{"REDIS_URL": strings.ReplaceAll(cluster.URL(), "127.0.0.1", "localhost")},
+			redis:         cluster.Masters,
 		}
 	}},
 	{"xds-envoy-gateway", startGateway},
@@ -68,7 +68,7 @@ func startGateway(t *testing.T) environment {
 	pair := ca.Issue("envoy-ratelimit")
 	return environment{
 		secrets: secrets{"envoy-rate-limit": pemFiles(t, ca.File, pair.CertFile, pair.KeyFile)},
-		here: map[string]string{
+		localSettings: map[string]string{
 			"REDIS_URL":                  server.Addr,
 			"CONFIG_GRPC_XDS_SERVER_URL": strings.Replace(gateway.Addr, "127.0.0.1", "localhost", 1),
 		},
@@ -108,7 +108,7 @@ func pemFiles(t *testing.T, ca, cert, key string) map[string]string {
 // setUpValues returns the values of a set-up.
 func setUpValues(t *testing.T, name string) string {
 	t.Helper()
-	return read(t, chartFolder+"/ci/"+name+"-values.yaml")
+	return readFile(t, chartFolder+"/ci/"+name+"-values.yaml")
 }
 
 func TestEachSetUpOfChartIsTested(t *testing.T) {
@@ -121,21 +121,21 @@ func TestEachSetUpOfChartIsTested(t *testing.T) {
 	assert.ElementsMatch(t, names, files)
 }
 
-// TestSetUpsRenderAsBefore compares the manifests of the set-ups with golden files. The alerts are
+// TestManifestsOfSetUpsEqualGoldenFiles compares the manifests of the set-ups with golden files. The alerts are
 // left out, because another test compares them with their source.
-func TestSetUpsRenderAsBefore(t *testing.T) {
+func TestManifestsOfSetUpsEqualGoldenFiles(t *testing.T) {
 	for _, s := range setUps {
 		t.Run(s.name, func(t *testing.T) {
-			template(t, setUpValues(t, s.name))
+			renderManifests(t, setUpValues(t, s.name))
 			r, err := render(t, "shop", setUpValues(t, s.name))
 			require.NoError(t, err)
-			var kept []string
+			var documents []string
 			for _, document := range strings.Split(fullManifest(r), "---\n") {
 				if strings.TrimSpace(document) != "" && !strings.Contains(document, "kind: PrometheusRule") {
-					kept = append(kept, strings.TrimSpace(document)+"\n")
+					documents = append(documents, strings.TrimSpace(document)+"\n")
 				}
 			}
-			assertGolden(t, "setups/"+s.name+".yaml", strings.Join(kept, "---\n"))
+			assertGolden(t, "setups/"+s.name+".yaml", strings.Join(documents, "---\n"))
 		})
 	}
 }
@@ -147,12 +147,12 @@ func TestSetUpsRun(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			e := s.start(t)
-			m := template(t, setUpValues(t, s.name))
+			m := renderManifests(t, setUpValues(t, s.name))
 			rendered := newPod(t, m.deployment.Spec.Template.Spec, m.configMaps, e.secrets)
 			out, code := rendered.run("doctor", "--settings")
 			require.Zero(t, code, "rls rejects the settings as they are rendered:\n%s", out)
 
-			p := rendered.on(e.here)
+			p := rendered.withSettings(e.localSettings)
 			p.assertHealthy()
 			addr := p.serve()
 			hit := append([]string{"hit", "-a", addr, "--timeout", "10s", "-d", "shop"}, e.flags...)
@@ -183,8 +183,8 @@ func hasKey(t *testing.T, servers []*redistest.Server) bool {
 // TestCallersOfMTLSAskOnlyTheirDomains calls the set-up mtls for the domain of another caller.
 func TestCallersOfMTLSAskOnlyTheirDomains(t *testing.T) {
 	e := startMTLS(t)
-	m := template(t, setUpValues(t, "mtls"))
-	p := newPod(t, m.deployment.Spec.Template.Spec, m.configMaps, e.secrets).on(e.here)
+	m := renderManifests(t, setUpValues(t, "mtls"))
+	p := newPod(t, m.deployment.Spec.Template.Spec, m.configMaps, e.secrets).withSettings(e.localSettings)
 	out, code := p.run(append([]string{"hit", "-a", p.serve(), "-d", "partner", "partner=p1"}, e.flags...)...)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, out, "PermissionDenied")

@@ -46,7 +46,7 @@ descriptors:
 		"off":                          {nil, "-", "-"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			config := example(t, "envoy.yaml", startRLS(t, limitsFile(t, limits), c.env...))
+			config := exampleConfig(t, "envoy.yaml", startRLS(t, limitsFile(t, limits), c.env...))
 			path := filepath.Join(t.TempDir(), "access.log")
 			config.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
 				file, err := anypb.New(&filelogv3.FileAccessLog{Path: path, AccessLogFormat: &filelogv3.FileAccessLog_LogFormat{

@@ -56,7 +56,7 @@ descriptors:
     metadata: {slot: reports}
 `)
 	u := startSlowUpstream(t)
-	c := example(t, "envoy.yaml", startRLS(t, limits, "RESPONSE_DYNAMIC_METADATA=true"))
+	c := exampleConfig(t, "envoy.yaml", startRLS(t, limits, "RESPONSE_DYNAMIC_METADATA=true"))
 	c.setEndpoints("echo", u.addr)
 	c.editImportRoute(func(r *ratelimitv3.RateLimitPerRoute) {
 		page, err := os.ReadFile(filepath.Join(root, "docs/envoy.md"))
@@ -72,11 +72,11 @@ descriptors:
 	})
 	e := c.start()
 	var ok, denied atomic.Int64
-	var running sync.WaitGroup
+	var goroutines sync.WaitGroup
 	send := func(n int) {
 		for range n {
-			running.Go(func() {
-				switch a, err := e.do(call{"/import"}); {
+			goroutines.Go(func() {
+				switch a, err := e.trySend(call{"/import"}); {
 				case !assert.NoError(t, err):
 				case a.status == http.StatusOK:
 					ok.Add(1)
@@ -95,7 +95,7 @@ descriptors:
 		for range 4 {
 			u.answer <- struct{}{}
 		}
-		running.Wait()
+		goroutines.Wait()
 		assert.EqualValues(t, 4*(round+1), ok.Load())
 		if round == 0 {
 			polltest.Until(t, maxWait, func() bool {

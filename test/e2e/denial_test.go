@@ -28,7 +28,7 @@ descriptors:
 `
 
 func TestDenialAndPolicyHeadersReachTheClient(t *testing.T) {
-	e := example(t, "envoy.yaml", startRLS(t, limitsFile(t, denialLimits), "LIMIT_POLICY_HEADERS_ENABLED=true")).start()
+	e := exampleConfig(t, "envoy.yaml", startRLS(t, limitsFile(t, denialLimits), "LIMIT_POLICY_HEADERS_ENABLED=true")).start()
 	office, outside, home := call{"/", "x-forwarded-for: 10.0.0.1"}, call{"/", "x-forwarded-for: 203.0.113.1"}, call{"/", "x-forwarded-for: 192.168.0.1"}
 
 	const policy = `"office";q=2;w=3600, "day";q=100;w=86400`

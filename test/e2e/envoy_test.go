@@ -36,17 +36,17 @@ type config struct {
 	*bootstrapv3.Bootstrap
 }
 
-// example returns a bootstrap from examples/ that sends calls to the given replicas.
+// exampleConfig returns a bootstrap from examples/ that sends calls to the given replicas.
 // Its filter waits longer than the 20 ms of the example, because most tests must pass
 // on a busy machine.
-func example(t *testing.T, name string, replicas ...*rls) config {
+func exampleConfig(t *testing.T, name string, replicas ...*rls) config {
 	t.Helper()
 	c := bootstrap(t, name, replicas...)
 	c.editFilter(func(f *ratelimitv3.RateLimit) { f.Timeout = durationpb.New(5 * time.Second) })
 	return c
 }
 
-// bootstrap is example without an edit of the filter.
+// bootstrap does the same as exampleConfig, but leaves the filter as it is.
 func bootstrap(t *testing.T, name string, replicas ...*rls) config {
 	t.Helper()
 	b, err := envoyconf.Bootstrap(filepath.Join(root, "examples", name))

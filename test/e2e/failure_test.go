@@ -27,7 +27,7 @@ func TestEnvoyFollowsFailureModeWithoutRLS(t *testing.T) {
 		for deny, want := range map[bool]int{false: http.StatusOK, true: http.StatusInternalServerError} {
 			t.Run(fmt.Sprintf("%s, failure_mode_deny %v", name, deny), func(t *testing.T) {
 				r := startRLS(t, exampleLimits(t))
-				c := example(t, "envoy.yaml", r)
+				c := exampleConfig(t, "envoy.yaml", r)
 				c.editFilter(func(f *ratelimitv3.RateLimit) {
 					f.FailureModeDeny, f.Timeout = deny, durationpb.New(100*time.Millisecond)
 				})
@@ -50,7 +50,7 @@ func TestEnvoyFollowsFailureModeWithoutRLS(t *testing.T) {
 func TestFallbackRatioAppliesWithoutRedis(t *testing.T) {
 	redis := redistest.Start(t)
 	r := startRLS(t, exampleLimits(t), "REDIS_URL="+redis.Addr, "REDIS_FALLBACK_RATIO=0.4", "REDIS_TIMEOUT=1s")
-	e := example(t, "envoy.yaml", r).start()
+	e := exampleConfig(t, "envoy.yaml", r).start()
 	countPassed := func(key string) (n int) {
 		awaitTimeLeft(time.Minute, 10*time.Second)
 		for range 60 {
@@ -78,7 +78,7 @@ func TestFallbackRatioAppliesWithoutRedis(t *testing.T) {
 func TestRLSAnswersWithinEnvoyTimeoutWhenRedisHangs(t *testing.T) {
 	redis := redistest.Start(t)
 	r := startRLS(t, exampleLimits(t), "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=20s")
-	c := example(t, "envoy.yaml", r)
+	c := exampleConfig(t, "envoy.yaml", r)
 	c.editFilter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny, f.Timeout = true, durationpb.New(2*time.Second) })
 	e := c.start()
 	awaitTimeLeft(time.Minute, 20*time.Second)

@@ -33,7 +33,7 @@ descriptors:
 `
 
 func TestHeaderSetsHitsOfDescriptor(t *testing.T) {
-	c := example(t, "envoy.yaml", startRLS(t, limitsFile(t, itemLimits)))
+	c := exampleConfig(t, "envoy.yaml", startRLS(t, limitsFile(t, itemLimits)))
 	c.editImportRoute(func(r *ratelimitv3.RateLimitPerRoute) {
 		r.RateLimits = r.RateLimits[:1]
 		r.RateLimits[0].HitsAddend = &routev3.RateLimit_HitsAddend{Format: "%REQ(x-items)%"}
@@ -58,7 +58,7 @@ func TestHeaderSetsHitsOfDescriptor(t *testing.T) {
 
 // TestDynamicMetadataSetsHitsOfDescriptor tests a filter that sets the hits of a descriptor, as dynamic metadata.
 func TestDynamicMetadataSetsHitsOfDescriptor(t *testing.T) {
-	c := example(t, "envoy.yaml", startRLS(t, limitsFile(t, itemLimits)))
+	c := exampleConfig(t, "envoy.yaml", startRLS(t, limitsFile(t, itemLimits)))
 	items, err := structpb.NewStruct(map[string]any{"items": 30})
 	require.NoError(t, err)
 	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
@@ -78,7 +78,7 @@ func TestDynamicMetadataSetsHitsOfDescriptor(t *testing.T) {
 
 // TestFilterStateSetsHitsOfAllDescriptors tests a filter that sets the hits of all descriptors, as filter state.
 func TestFilterStateSetsHitsOfAllDescriptors(t *testing.T) {
-	c := example(t, "envoy.yaml", startRLS(t, exampleLimits(t)))
+	c := exampleConfig(t, "envoy.yaml", startRLS(t, exampleLimits(t)))
 	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
 		prependFilter(t, hcm, &setfilterstatev3.Config{OnRequestHeaders: []*filterstatev3.FilterStateValue{{
 			Key: &filterstatev3.FilterStateValue_ObjectKey{ObjectKey: "envoy.ratelimit.hits_addend"},
@@ -112,7 +112,7 @@ descriptors:
   - key: items
     rate_limit: {unit: year, requests_per_unit: 100, algorithm: %s, charge_denied: true}
 `, algorithm))
-			e := example(t, "envoy.yaml", startRLS(t, limits)).start()
+			e := exampleConfig(t, "envoy.yaml", startRLS(t, limits)).start()
 			awaitRemaining := func(want string) {
 				t.Helper()
 				polltest.Until(t, maxWait, func() bool {

@@ -46,8 +46,8 @@ func istioPatches(t *testing.T, text string) (patches []istioPatch) {
 	}
 }
 
-// into reads the value of p into m.
-func (p istioPatch) into(t *testing.T, m proto.Message) {
+// readInto reads the value of p into m.
+func (p istioPatch) readInto(t *testing.T, m proto.Message) {
 	text, err := json.Marshal(p.Patch.Value)
 	require.NoError(t, err)
 	require.NoError(t, protojson.Unmarshal(text, m))
@@ -63,13 +63,13 @@ func validateIstio(t *testing.T, patches []istioPatch) (output string, err error
 		for _, p := range patches {
 			if p.ApplyTo == "VIRTUAL_HOST" {
 				host := new(routev3.VirtualHost)
-				p.into(t, host)
+				p.readInto(t, host)
 				proto.Merge(hcm.GetRouteConfig().VirtualHosts[0], host)
 				continue
 			}
 			require.Equal(t, "HTTP_FILTER", p.ApplyTo)
 			filter := new(hcmv3.HttpFilter)
-			p.into(t, filter)
+			p.readInto(t, filter)
 			hcm.HttpFilters = append([]*hcmv3.HttpFilter{filter}, hcm.HttpFilters...)
 		}
 	})

@@ -20,7 +20,7 @@ import (
 // its action in examples/envoy.yaml.
 func TestEveryExampleActionReachesItsLimit(t *testing.T) {
 	const second, minute, hour, day = time.Second, time.Minute, time.Hour, 24 * time.Hour
-	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	e := exampleConfig(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
 	for _, c := range []struct {
 		name      string
 		call      call
@@ -118,7 +118,7 @@ func (a answer) assertReset(t *testing.T, algorithm limit.Algorithm, window time
 }
 
 func TestHeadersShowLargeLimits(t *testing.T) {
-	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	e := exampleConfig(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
 	awaitTimeLeft(time.Minute, 5*time.Second)
 	for i := range 5 {
 		e.send(t, call{"/tenant", "x-tenant: acme"}).assertHeaders(t, `6000, 6000;w=60`, 5999-i)
@@ -126,7 +126,7 @@ func TestHeadersShowLargeLimits(t *testing.T) {
 }
 
 func TestServiceLimitCoversAllPaths(t *testing.T) {
-	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	e := exampleConfig(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
 	awaitTimeLeft(time.Minute, 20*time.Second)
 	send := func(i int) answer { return e.send(t, call{fmt.Sprintf("/checkout/%d", i%10)}) }
 	for i := range 600 {
@@ -138,7 +138,7 @@ func TestServiceLimitCoversAllPaths(t *testing.T) {
 // TestLimitPerHourCountsHitsDeniedByLimitPerSecond sends calls far above the limit per second.
 // The limit per hour counts them all.
 func TestLimitPerHourCountsHitsDeniedByLimitPerSecond(t *testing.T) {
-	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	e := exampleConfig(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
 	c := call{"/", "x-forwarded-for: 10.0.0.3"}
 	awaitTimeLeft(time.Hour, 30*time.Second)
 	for range 999 {
@@ -154,7 +154,7 @@ func TestLimitPerHourCountsHitsDeniedByLimitPerSecond(t *testing.T) {
 }
 
 func TestShadowModeNeverDenies(t *testing.T) {
-	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	e := exampleConfig(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
 	awaitTimeLeft(time.Minute, 5*time.Second)
 	for i := range 15 {
 		a := e.send(t, call{"/tenant", "x-tenant: trial"})
@@ -164,7 +164,7 @@ func TestShadowModeNeverDenies(t *testing.T) {
 }
 
 func TestTokenBucketAdmitsBurstThenRate(t *testing.T) {
-	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	e := exampleConfig(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
 	for _, c := range []struct {
 		path        string
 		rate, burst int

@@ -49,16 +49,16 @@ func (m *quotaMeter) use() (use, excess float64) {
 	return use, max(-m.lowestLevel, 0)
 }
 
-// demandOf sends requests to an Envoy at a rate that can change.
-type demandOf struct {
+// demand sends requests to an Envoy at a rate that can change.
+type demand struct {
 	rate atomic.Int64 // requests a second
 }
 
-func (d *demandOf) run(t *testing.T, e *envoy, c call) {
+func (d *demand) run(t *testing.T, e *envoy, c call) {
 	done := make(chan struct{})
-	var running sync.WaitGroup
+	var goroutines sync.WaitGroup
 	slots := make(chan struct{}, 16)
-	running.Go(func() {
+	goroutines.Go(func() {
 		waiting, last := 0.0, time.Now()
 		for {
 			select {
@@ -71,8 +71,8 @@ func (d *demandOf) run(t *testing.T, e *envoy, c call) {
 			for ; waiting >= 1; waiting-- {
 				select {
 				case slots <- struct{}{}:
-					running.Go(func() {
-						_, _ = e.do(c) // a killed Envoy does not answer
+					goroutines.Go(func() {
+						_, _ = e.trySend(c) // a killed Envoy does not answer
 						<-slots
 					})
 				default: // the machine is too slow
@@ -82,7 +82,7 @@ func (d *demandOf) run(t *testing.T, e *envoy, c call) {
 	})
 	t.Cleanup(func() {
 		close(done)
-		running.Wait()
+		goroutines.Wait()
 	})
 }
 
@@ -97,7 +97,7 @@ func TestEnvoysShareOneLimitWithoutACallPerRequest(t *testing.T) {
 	upstream := httptest.NewServer(meter)
 	t.Cleanup(upstream.Close)
 	var envoys []*envoy
-	var demands [3]demandOf
+	var demands [3]demand
 	setDemands := func(rates ...int64) {
 		for i, rate := range rates {
 			demands[i].rate.Store(rate)
@@ -133,10 +133,10 @@ func TestEnvoysShareOneLimitWithoutACallPerRequest(t *testing.T) {
 		phase.act()
 		meter.use()
 		time.Sleep(2 * pause)
-		first, _ := meter.use()
+		earlyUse, _ := meter.use()
 		time.Sleep(pause)
 		use, excess := meter.use()
-		fmt.Printf("| %s | %d, %d, %d | %.1f %% | %.1f %% | %.0f |\n", phase.name, demands[0].rate.Load(), demands[1].rate.Load(), demands[2].rate.Load(), 100*first, 100*use, excess)
+		fmt.Printf("| %s | %d, %d, %d | %.1f %% | %.1f %% | %.0f |\n", phase.name, demands[0].rate.Load(), demands[1].rate.Load(), demands[2].rate.Load(), 100*earlyUse, 100*use, excess)
 		if isFull {
 			assert.GreaterOrEqual(t, use, phase.leastUse, phase.name)
 		}

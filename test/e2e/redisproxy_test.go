@@ -43,7 +43,7 @@ static_resources:
 `
 
 // The proxy's INFO is of a Cluster, and its TIME has all microseconds since 1970. Neither is true of Redis.
-func TestWindowsAreTrueBehindEnvoysRedisProxy(t *testing.T) {
+func TestWindowsAreRightBehindEnvoysRedisProxy(t *testing.T) {
 	b := new(bootstrapv3.Bootstrap)
 	require.NoError(t, envoyconf.Unmarshal([]byte(redisProxy), b))
 	c := config{t, b}

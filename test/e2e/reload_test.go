@@ -21,7 +21,7 @@ import (
 // then breaks the file. failure_mode_deny turns each failed call to rls into a 500.
 func TestReloadUnderLoadKeepsCountersAndRejectsBadFile(t *testing.T) {
 	dir := exampleLimits(t)
-	c := example(t, "envoy.yaml", startRLS(t, dir))
+	c := exampleConfig(t, "envoy.yaml", startRLS(t, dir))
 	c.editFilter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny = true })
 	e := c.start()
 
@@ -46,8 +46,8 @@ func TestReloadUnderLoadKeepsCountersAndRejectsBadFile(t *testing.T) {
 	for start := time.Now(); time.Since(start) < time.Second; {
 		require.Equal(t, `45, 45;w=60`, policy(), "the old limits stay in force")
 	}
-	seen := load.stop(t)
-	assert.Equal(t, 45, seen[http.StatusOK])
-	assert.Positive(t, seen[http.StatusTooManyRequests])
-	assert.Len(t, seen, 2, "only 200 and 429")
+	answers := load.stop(t)
+	assert.Equal(t, 45, answers[http.StatusOK])
+	assert.Positive(t, answers[http.StatusTooManyRequests])
+	assert.Len(t, answers, 2, "only 200 and 429")
 }

@@ -18,9 +18,9 @@ import (
 // which count in one Redis.
 func TestTwoEnvoysShareLimitsThroughRedis(t *testing.T) {
 	redis, limits := redistest.Start(t), exampleLimits(t)
-	first := startRLS(t, limits, "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=10s")
-	second := startRLS(t, limits, "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=10s")
-	envoys := []*envoy{example(t, "envoy.yaml", first, second).start(), example(t, "envoy.yaml", first, second).start()}
+	firstReplica := startRLS(t, limits, "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=10s")
+	secondReplica := startRLS(t, limits, "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=10s")
+	envoys := []*envoy{exampleConfig(t, "envoy.yaml", firstReplica, secondReplica).start(), exampleConfig(t, "envoy.yaml", firstReplica, secondReplica).start()}
 	for name, c := range map[string]struct {
 		call call
 		want int64
@@ -36,7 +36,7 @@ func TestTwoEnvoysShareLimitsThroughRedis(t *testing.T) {
 			for i := range 8 {
 				callers.Go(func() {
 					for range 20 {
-						a, err := envoys[i%2].do(c.call)
+						a, err := envoys[i%2].trySend(c.call)
 						if assert.NoError(t, err) && a.status == http.StatusOK {
 							passed.Add(1)
 						}
@@ -47,7 +47,7 @@ func TestTwoEnvoysShareLimitsThroughRedis(t *testing.T) {
 			assert.Equal(t, c.want, passed.Load())
 		})
 	}
-	for i, r := range []*rls{first, second} {
+	for i, r := range []*rls{firstReplica, secondReplica} {
 		assert.Regexp(t, `(?m)^rls::`+r.grpc+`::rq_success::[1-9]`, envoys[0].adminPage("/clusters"), "replica %d got calls", i)
 	}
 }

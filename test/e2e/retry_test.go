@@ -27,7 +27,7 @@ func TestRetryAfterMatchesTheRealWait(t *testing.T) {
 		}
 		limits += fmt.Sprintf("  - {key: tenant, value: %s, rate_limit: {%s, requests_per_unit: 2, algorithm: %s}}\n", a, window, a)
 	}
-	e := example(t, "envoy.yaml", startRLS(t, limitsFile(t, limits))).start()
+	e := exampleConfig(t, "envoy.yaml", startRLS(t, limitsFile(t, limits))).start()
 	for _, a := range limit.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
@@ -50,9 +50,9 @@ func TestRetryAfterMatchesTheRealWait(t *testing.T) {
 				lastDenied = callStart
 				return false
 			})
-			waited := time.Since(start).Seconds()
-			t.Logf("retry-after %d s, last denied at %.2f s, waited %.2f s", retryAfter, lastDenied, waited)
-			assert.GreaterOrEqual(t, waited, float64(retryAfter)-1.1, "retry-after is at most a second too long")
+			waitTime := time.Since(start).Seconds()
+			t.Logf("retry-after %d s, last denied at %.2f s, waited %.2f s", retryAfter, lastDenied, waitTime)
+			assert.GreaterOrEqual(t, waitTime, float64(retryAfter)-1.1, "retry-after is at most a second too long")
 			assert.LessOrEqual(t, lastDenied, float64(retryAfter)+0.3, "retry-after is never too short, beyond the time of a call")
 		})
 	}

@@ -44,8 +44,8 @@ const (
 // busy machine can stop all processes for 20 ms.
 func TestRollingRestartFailsNoCall(t *testing.T) {
 	for name, newDeployment := range map[string]func(*testing.T, *deployment){
-		"endpoints of a control plane": newEndpoints,
-		"health checks":                newHealthChecks,
+		"endpoints of a control plane": useEndpoints,
+		"health checks":                useHealthChecks,
 	} {
 		t.Run(name, func(t *testing.T) {
 			timeout := rollingTimeout(t)
@@ -56,7 +56,7 @@ func TestRollingRestartFailsNoCall(t *testing.T) {
 			for range rollingReplicas {
 				d.replicas = append(d.replicas, d.startReplica())
 			}
-			c := example(t, "envoy.yaml", d.replicas...)
+			c := exampleConfig(t, "envoy.yaml", d.replicas...)
 			c.editFilter(func(f *ratelimitv3.RateLimit) {
 				f.FailureModeDeny, f.Timeout = true, durationpb.New(timeout)
 			})
@@ -76,13 +76,13 @@ func TestRollingRestartFailsNoCall(t *testing.T) {
 			}
 			d.awaitStoppedReplicas()
 			time.Sleep(time.Second)
-			seen := load.stop(t)
-			failed := d.failures.stop()
+			answers := load.stop(t)
+			failedCount := d.failures.stop()
 			t.Log("stats of Envoy:\n" + strings.Join(callStats.FindAllString(e.adminPage("/stats?usedonly"), -1), "\n"))
-			assert.Positive(t, seen[http.StatusOK])
-			assert.Positive(t, seen[http.StatusTooManyRequests])
-			assert.Len(t, seen, 2, "only 200 and 429")
-			assert.Zero(t, failed, "calls to rls that failed, by Envoy")
+			assert.Positive(t, answers[http.StatusOK])
+			assert.Positive(t, answers[http.StatusTooManyRequests])
+			assert.Len(t, answers, 2, "only 200 and 429")
+			assert.Zero(t, failedCount, "calls to rls that failed, by Envoy")
 		})
 	}
 }
@@ -122,14 +122,14 @@ func rollingTimeout(t *testing.T) time.Duration {
 
 // deployment is a set of replicas behind an Envoy.
 type deployment struct {
-	t             *testing.T
-	redis, limits string
-	config        config
-	envoy         *envoy
-	failures      *failureWatch
-	replicas      []*rls
-	stopping      []*rls
-	replace       func(i int) // replaces a replica as the deployment does
+	t                *testing.T
+	redis, limits    string
+	config           config
+	envoy            *envoy
+	failures         *failureWatch
+	replicas         []*rls
+	stoppingReplicas []*rls
+	replace          func(i int) // replaces a replica as the deployment does
 }
 
 // terminate stops a replica as a deployment does. It does not wait for the end.
@@ -137,7 +137,7 @@ func (d *deployment) terminate(r *rls) {
 	d.t.Helper()
 	d.failures.log("replica %s stops", r.grpc)
 	require.NoError(d.t, r.terminate())
-	d.stopping = append(d.stopping, r)
+	d.stoppingReplicas = append(d.stoppingReplicas, r)
 }
 
 // startReplica starts a replica with default settings, and returns once it is ready.
@@ -157,7 +157,7 @@ func (d *deployment) startReplica(env ...string) *rls {
 // awaitStoppedReplicas waits until all stopped replicas have ended without cut calls.
 func (d *deployment) awaitStoppedReplicas() {
 	d.t.Helper()
-	for _, r := range d.stopping {
+	for _, r := range d.stoppingReplicas {
 		select {
 		case <-r.done:
 		case <-time.After(maxWait):
@@ -168,10 +168,10 @@ func (d *deployment) awaitStoppedReplicas() {
 	}
 }
 
-// newEndpoints gives Envoy the endpoints of ready replicas, as a control plane does. A replica is
+// useEndpoints gives Envoy the endpoints of ready replicas, as a control plane does. A replica is
 // replaced by a new one as in a Deployment: the new one becomes ready, then the old one stops, and
 // Envoy learns of it after propagation. The next replica does not wait for the end of this one.
-func newEndpoints(t *testing.T, d *deployment) {
+func useEndpoints(t *testing.T, d *deployment) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "endpoints.json")
 	version := 0
@@ -198,10 +198,10 @@ func newEndpoints(t *testing.T, d *deployment) {
 		ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{PathConfigSource: &corev3.PathConfigSource{Path: file}},
 	}}
 	d.replace = func(int) {
-		added := d.startReplica()
-		d.replicas = append(d.replicas, added)
+		newReplica := d.startReplica()
+		d.replicas = append(d.replicas, newReplica)
 		publish()
-		d.failures.log("replica %s added", added.grpc)
+		d.failures.log("replica %s added", newReplica.grpc)
 		d.terminate(d.replicas[0])
 		d.replicas = slices.Delete(d.replicas, 0, 1)
 		time.Sleep(propagation)
@@ -210,17 +210,17 @@ func newEndpoints(t *testing.T, d *deployment) {
 	}
 }
 
-// newHealthChecks lets Envoy check the health of the replicas, as the example does. A replica is
+// useHealthChecks lets Envoy check the health of the replicas, as the example does. A replica is
 // replaced by one with the same address after its end, as in a StatefulSet.
-func newHealthChecks(t *testing.T, d *deployment) {
+func useHealthChecks(t *testing.T, d *deployment) {
 	d.replace = func(i int) {
-		old := d.replicas[i]
-		d.terminate(old)
+		oldReplica := d.replicas[i]
+		d.terminate(oldReplica)
 		d.awaitStoppedReplicas()
-		d.replicas[i] = d.startReplica("GRPC_PORT=" + portOf(old.grpc))
+		d.replicas[i] = d.startReplica("GRPC_PORT=" + portOf(oldReplica.grpc))
 		polltest.Until(t, maxWait, func() bool {
-			return strings.Contains(d.envoy.adminPage("/clusters"), "rls::"+old.grpc+"::health_flags::healthy\n")
+			return strings.Contains(d.envoy.adminPage("/clusters"), "rls::"+oldReplica.grpc+"::health_flags::healthy\n")
 		}, "healthy in Envoy")
-		d.failures.log("replica %s is back", old.grpc)
+		d.failures.log("replica %s is back", oldReplica.grpc)
 	}
 }

@@ -27,7 +27,7 @@ func TestEnvoyRoundsWaitsDown(t *testing.T) {
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
 
-	c := example(t, "envoy.yaml", &rls{grpc: l.Addr().String()})
+	c := exampleConfig(t, "envoy.yaml", &rls{grpc: l.Addr().String()})
 	c.StaticResources.Clusters[0].HealthChecks = nil // the denier serves no health checks
 	e := c.start()
 	for _, step := range []struct {

@@ -44,8 +44,8 @@ func TestCheckFindsMistakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Contains(t, string(example), c.old)
-			mistaken := strings.Replace(string(example), c.old, c.replacement, 1)
-			assert.ErrorContains(t, envoyconf.Unmarshal([]byte(mistaken), new(bootstrapv3.Bootstrap)), c.want)
+			changedExample := strings.Replace(string(example), c.old, c.replacement, 1)
+			assert.ErrorContains(t, envoyconf.Unmarshal([]byte(changedExample), new(bootstrapv3.Bootstrap)), c.want)
 		})
 	}
 }

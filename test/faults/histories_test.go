@@ -46,12 +46,12 @@ type nemesisStep struct {
 
 // historyRun is a run of replicas whose calls are recorded.
 type historyRun struct {
-	t        *testing.T
-	settings []string
-	proxy    string
-	start    time.Time
-	replicas [historyReplicas]atomic.Pointer[process]
-	started  int // replicas that ever ran
+	t               *testing.T
+	settings        []string
+	proxy           string
+	start           time.Time
+	replicas        [historyReplicas]atomic.Pointer[process]
+	startedReplicas int // replicas that ever ran
 
 	mu      sync.Mutex // guards the field below
 	history []porcupine.Operation
@@ -88,7 +88,7 @@ func (h *historyRun) startReplica(i int) {
 		settings = append(slices.Clone(settings), "REDIS_URL="+h.proxy)
 	}
 	h.replicas[i].Store(startProcess(h.t, settings...))
-	h.started++
+	h.startedReplicas++
 }
 
 // replaceReplica kills a replica and starts another one in its place.
@@ -113,7 +113,7 @@ func (h *historyRun) run(steps []nemesisStep) {
 			}
 		})
 	}
-	pause := func() { time.Sleep(durationOf(3*time.Second) / 2) }
+	pause := func() { time.Sleep(shortUnlessFull(3*time.Second) / 2) }
 	for _, step := range steps {
 		pause()
 		begin := h.now()
@@ -164,7 +164,7 @@ const checkTime = time.Minute
 
 // check finds an order of the calls that the model allows.
 func (h *historyRun) check() {
-	share := int64(h.started) * int64(historyMax*ratio)
+	share := int64(h.startedReplicas) * int64(historyMax*ratio)
 	result, info := porcupine.CheckOperationsVerbose(historyModel(historyMax, share), h.history, checkTime)
 	counts := map[string]int{}
 	for _, op := range h.history {
@@ -186,15 +186,15 @@ func (h *historyRun) check() {
 // killReplica is a step of every nemesis.
 var killReplica = nemesisStep{"replica killed", noLoss, func(h *historyRun) { h.replaceReplica(1) }}
 
-// frozenFor is the length of a pause of Redis, or of the network.
-const frozenFor = 400 * time.Millisecond
+// freezeTime is the length of a pause of Redis, or of the network.
+const freezeTime = 400 * time.Millisecond
 
 func singleNemesis(t *testing.T) nemesis {
 	s := redistest.Start(t)
 	return nemesis{settings: []string{"REDIS_URL=" + s.Addr}, masters: []*redistest.Server{s}, steps: []nemesisStep{
-		{"Redis frozen", noLoss, func(*historyRun) { s.Pause(); time.Sleep(frozenFor); s.Resume() }},
+		{"Redis frozen", noLoss, func(*historyRun) { s.Pause(); time.Sleep(freezeTime); s.Resume() }},
 		killReplica,
-		{"Redis killed, started empty", allLost, func(h *historyRun) { s.Kill(); time.Sleep(frozenFor); s.Restart(h.t) }},
+		{"Redis killed, started empty", allLost, func(h *historyRun) { s.Kill(); time.Sleep(freezeTime); s.Restart(h.t) }},
 	}}
 }
 
@@ -203,11 +203,11 @@ func partitionNemesis(t *testing.T) nemesis {
 	s := redistest.Start(t)
 	p := startProxy(t, "127.0.0.1:0", s.Addr)
 	return nemesis{settings: []string{"REDIS_URL=" + s.Addr}, proxy: p.Listen, masters: []*redistest.Server{s}, steps: []nemesisStep{
-		{"packets vanish", noLoss, func(*historyRun) { p.addToxic("timeout", 1, `"timeout": 0`); time.Sleep(frozenFor); p.removeToxics() }},
-		{"late answers", noLoss, func(*historyRun) { p.addToxic("latency", 1, `"latency": 40`); time.Sleep(frozenFor); p.removeToxics() }},
+		{"packets vanish", noLoss, func(*historyRun) { p.addToxic("timeout", 1, `"timeout": 0`); time.Sleep(freezeTime); p.removeToxics() }},
+		{"late answers", noLoss, func(*historyRun) { p.addToxic("latency", 1, `"latency": 40`); time.Sleep(freezeTime); p.removeToxics() }},
 		{"connections reset", noLoss, func(*historyRun) {
 			p.addToxic("reset_peer", 1, `"timeout": 0`)
-			time.Sleep(frozenFor)
+			time.Sleep(freezeTime)
 			p.removeToxics()
 		}},
 		killReplica,
@@ -227,7 +227,7 @@ func slowDiskNemesis(t *testing.T) nemesis {
 				time.Sleep(30 * time.Millisecond)
 			}
 		}},
-		{"Redis killed, started with its data", noLoss, func(h *historyRun) { s.Kill(); time.Sleep(frozenFor); s.Restart(h.t) }},
+		{"Redis killed, started with its data", noLoss, func(h *historyRun) { s.Kill(); time.Sleep(freezeTime); s.Restart(h.t) }},
 		killReplica,
 	}}
 }
@@ -236,7 +236,7 @@ func sentinelNemesis(t *testing.T) nemesis {
 	s := redistest.StartSentinels(t)
 	replica := s.Replica.Client(t)
 	return nemesis{settings: []string{"REDIS_TYPE=sentinel", "REDIS_URL=" + s.URL()}, masters: []*redistest.Server{s.Replica}, steps: []nemesisStep{
-		{"master frozen", noLoss, func(*historyRun) { s.Master.Pause(); time.Sleep(frozenFor / 2); s.Master.Resume() }},
+		{"master frozen", noLoss, func(*historyRun) { s.Master.Pause(); time.Sleep(freezeTime / 2); s.Master.Resume() }},
 		{"master killed", someLost, func(h *historyRun) {
 			s.Master.Kill()
 			await(h.t, "a new master", func() bool { return isMaster(replica) })
@@ -249,7 +249,7 @@ func clusterNemesis(t *testing.T) nemesis {
 	c := redistest.StartCluster(t, 3, true)
 	replica := c.Replicas[0].Client(t)
 	return nemesis{settings: []string{"REDIS_TYPE=cluster", "REDIS_URL=" + c.URL()}, masters: []*redistest.Server{c.Replicas[0], c.Masters[1], c.Masters[2]}, steps: []nemesisStep{
-		{"a master frozen", noLoss, func(*historyRun) { c.Masters[1].Pause(); time.Sleep(frozenFor / 2); c.Masters[1].Resume() }},
+		{"a master frozen", noLoss, func(*historyRun) { c.Masters[1].Pause(); time.Sleep(freezeTime / 2); c.Masters[1].Resume() }},
 		killReplica,
 		{"a master killed", someLost, func(h *historyRun) {
 			c.Masters[0].Kill()

@@ -21,8 +21,8 @@ const (
 
 // The window is a year, so no window ends during a test.
 var (
-	tight = must(limit.New(limit.Spec{Requests: tightMax, Unit: limit.Year}))
-	roomy = must(limit.New(limit.Spec{Requests: 1 << 31, Unit: limit.Year}))
+	tightLimit = must(limit.New(limit.Spec{Requests: tightMax, Unit: limit.Year}))
+	roomyLimit = must(limit.New(limit.Spec{Requests: 1 << 31, Unit: limit.Year}))
 )
 
 func must[T any](v T, err error) T {
@@ -38,7 +38,7 @@ func roomyKey(i int) []byte { return fmt.Appendf(nil, "roomy=%d", i) }
 // sample is one call.
 type sample struct {
 	start    time.Duration // since the load started
-	took     time.Duration
+	latency  time.Duration
 	key      uint8
 	degraded [2]bool // of the tight hit and the roomy hit
 }
@@ -53,7 +53,7 @@ type load struct {
 
 	// Both may be read after stop.
 	samples     [][]sample // by caller
-	timerDelays []sample   // took is how late a timer fired, whatever Redis does
+	timerDelays []sample   // latency is how late a timer fired, whatever Redis does
 
 	lastDegraded  atomic.Int64 // nanoseconds since the load started
 	failure       atomic.Pointer[error]
@@ -93,16 +93,16 @@ func (l *load) measureTimers() {
 			return
 		case <-time.After(pause):
 		}
-		l.timerDelays = append(l.timerDelays, sample{start: due, took: l.elapsed() - due})
+		l.timerDelays = append(l.timerDelays, sample{start: due, latency: l.elapsed() - due})
 	}
 }
 
 func (l *load) call(key int) sample {
 	now := time.Now()
-	hits := [2]backend.Hit{{Key: tightKey(key), Limit: tight, N: 1}, {Key: roomyKey(key), Limit: roomy, N: 1}}
+	hits := [2]backend.Hit{{Key: tightKey(key), Limit: tightLimit, N: 1}, {Key: roomyKey(key), Limit: roomyLimit, N: 1}}
 	var results [2]backend.Result
 	l.limiter.Take(context.Background(), now, hits[:], results[:])
-	s := sample{start: now.Sub(l.startTime), took: time.Since(now), key: uint8(key)}
+	s := sample{start: now.Sub(l.startTime), latency: time.Since(now), key: uint8(key)}
 	for i, r := range results {
 		s.degraded[i] = r.IsDegraded()
 		if r.Err != nil {
@@ -135,12 +135,12 @@ func (l *load) elapsed() time.Duration { return time.Since(l.startTime) }
 // samplesBetween returns the calls that started at or after from and before to.
 func (l *load) samplesBetween(from, to time.Duration) (selected []sample) {
 	for _, caller := range l.samples {
-		selected = append(selected, between(caller, from, to)...)
+		selected = append(selected, selectBetween(caller, from, to)...)
 	}
 	return selected
 }
 
-func between(samples []sample, from, to time.Duration) (selected []sample) {
+func selectBetween(samples []sample, from, to time.Duration) (selected []sample) {
 	for _, s := range samples {
 		if s.start >= from && s.start < to {
 			selected = append(selected, s)
@@ -149,17 +149,17 @@ func between(samples []sample, from, to time.Duration) (selected []sample) {
 	return selected
 }
 
-// latencies returns the 99th percentile and the maximum of took.
+// latencies returns the 99th percentile and the maximum of the latencies.
 func latencies(samples []sample) (p99, slowest time.Duration) {
 	if len(samples) == 0 {
 		return 0, 0
 	}
-	took := make([]time.Duration, len(samples))
+	durations := make([]time.Duration, len(samples))
 	for i, s := range samples {
-		took[i] = s.took
+		durations[i] = s.latency
 	}
-	slices.Sort(took)
-	return took[(len(took)*99+99)/100-1], took[len(took)-1]
+	slices.Sort(durations)
+	return durations[(len(durations)*99+99)/100-1], durations[len(durations)-1]
 }
 
 // degradedShare returns the share of hits that the process decided without Redis.

@@ -126,8 +126,8 @@ func run(t *testing.T, name string, s scenario) {
 	if s.heal != nil {
 		s.heal()
 	}
-	healed := load.elapsed()
-	waitForRecovery(load, healed)
+	healTime := load.elapsed()
+	waitForRecovery(load, healTime)
 	usageAfter := measureUsage()
 	load.stop()
 
@@ -136,8 +136,8 @@ func run(t *testing.T, name string, s scenario) {
 	end := load.elapsed()
 	firstSecondP99, _ := latencies(load.samplesBetween(faultStart, faultStart+time.Second))
 	p99, slowest := latencies(load.samplesBetween(faultStart, end))
-	firstSecondDelay, _ := latencies(between(load.timerDelays, faultStart, faultStart+time.Second))
-	timerDelay, _ := latencies(between(load.timerDelays, faultStart, end))
+	firstSecondDelay, _ := latencies(selectBetween(load.timerDelays, faultStart, faultStart+time.Second))
+	timerDelay, _ := latencies(selectBetween(load.timerDelays, faultStart, end))
 	factor := time.Duration(1)
 	if !*full {
 		factor = leniency
@@ -147,7 +147,7 @@ func run(t *testing.T, name string, s scenario) {
 
 	// Redis decides again. After a permanent fault only the keys that Redis still has count.
 	permanent := s.heal == nil
-	readTimeout, recoveryStart := 20*time.Second, healed
+	readTimeout, recoveryStart := 20*time.Second, healTime
 	if permanent { // a read of a lost key waits for the whole timeout
 		readTimeout, recoveryStart = 2*time.Second, faultStart
 	}
@@ -201,10 +201,10 @@ func run(t *testing.T, name string, s scenario) {
 }
 
 // waitForRecovery lets the load go on until a second passes without degraded hits.
-func waitForRecovery(l *load, healed time.Duration) {
+func waitForRecovery(l *load, healTime time.Duration) {
 	const quiet = time.Second
-	for l.elapsed() < healed+recoverWithin+quiet || !*full && l.elapsed() < healed+leniency*recoverWithin {
-		if lastDegraded := time.Duration(l.lastDegraded.Load()); !*full && l.elapsed() > max(lastDegraded, healed)+quiet {
+	for l.elapsed() < healTime+recoverWithin+quiet || !*full && l.elapsed() < healTime+leniency*recoverWithin {
+		if lastDegraded := time.Duration(l.lastDegraded.Load()); !*full && l.elapsed() > max(lastDegraded, healTime)+quiet {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -213,9 +213,9 @@ func waitForRecovery(l *load, healed time.Duration) {
 
 // readCounter returns the hits that Redis has counted for a key.
 func readCounter(l *redis.Limiter, key int, isTight bool) (int64, error) {
-	h := backend.Hit{Key: roomyKey(key), Limit: roomy}
+	h := backend.Hit{Key: roomyKey(key), Limit: roomyLimit}
 	if isTight {
-		h.Key, h.Limit = tightKey(key), tight
+		h.Key, h.Limit = tightKey(key), tightLimit
 	}
 	var results [1]backend.Result
 	l.Take(context.Background(), time.Now(), []backend.Hit{h}, results[:])

@@ -59,7 +59,7 @@ func (r *priceRun) call(p *process) {
 
 // callWhile sends hits from callers of each process while f runs. Callers pause after each call.
 func (r *priceRun) callWhile(callers int, pause time.Duration, f func()) {
-	stopped := make(chan struct{})
+	done := make(chan struct{})
 	var running sync.WaitGroup
 	for _, p := range r.processes {
 		for range callers {
@@ -67,7 +67,7 @@ func (r *priceRun) callWhile(callers int, pause time.Duration, f func()) {
 				for {
 					r.call(p)
 					select {
-					case <-stopped:
+					case <-done:
 						return
 					case <-time.After(pause):
 					}
@@ -76,12 +76,12 @@ func (r *priceRun) callWhile(callers int, pause time.Duration, f func()) {
 		}
 	}
 	f()
-	close(stopped)
+	close(done)
 	running.Wait()
 }
 
-// callTimes sends n hits to the first process, one after the other.
-func (r *priceRun) callTimes(n int) {
+// callInTurn sends n hits to the first process, one after the other.
+func (r *priceRun) callInTurn(n int) {
 	for range n {
 		r.call(r.processes[0])
 	}
@@ -95,8 +95,8 @@ func (r *priceRun) sum(name, label string) (sum int64) {
 	return sum
 }
 
-// decidedHere returns the decisions without Redis for a reason, or for any reason if it is empty.
-func (r *priceRun) decidedHere(reason string) int64 {
+// decisionsWithoutRedis returns the decisions without Redis for a reason, or for any reason if it is empty.
+func (r *priceRun) decisionsWithoutRedis(reason string) int64 {
 	label := ""
 	if reason != "" {
 		label = fmt.Sprintf("reason=%q", reason)
@@ -113,12 +113,12 @@ var prices = []struct {
 	bound    int64 // of the admitted hits
 	run      func(t *testing.T, newRun func(settings ...string) *priceRun) (r *priceRun, note string)
 }{
-	{"room for one hit in the queue (`REDIS_MAX_QUEUE_SIZE=1`), 8 callers", 1000, 1, 1500, queueFull},
-	{"no Redis replica confirms (`REDIS_WAIT_REPLICAS=1`)", 200, 1, 200, writesUnconfirmed},
-	{"60 stalls of 60 ms (SIGSTOP)", tightMax, 3, tightMax + 3*localShare, stallsBySignal},
-	{"60 stalls of 60 ms (network)", tightMax, 3, tightMax + 3*localShare, stallsByNetwork},
-	{"Redis killed when it has counted 200 hits", tightMax, 1, 200 + (tightMax-200)*ratio, killedAfterCount},
-	{"counter deleted by `redis-cli DEL`, after its limit was spent", tightMax, 1, tightMax, counterDeleted},
+	{"room for one hit in the queue (`REDIS_MAX_QUEUE_SIZE=1`), 8 callers", 1000, 1, 1500, runFullQueue},
+	{"no Redis replica confirms (`REDIS_WAIT_REPLICAS=1`)", 200, 1, 200, runUnconfirmedWrites},
+	{"60 stalls of 60 ms (SIGSTOP)", tightMax, 3, tightMax + 3*localShare, runStallsBySignal},
+	{"60 stalls of 60 ms (network)", tightMax, 3, tightMax + 3*localShare, runStallsByNetwork},
+	{"Redis killed when it has counted 200 hits", tightMax, 1, 200 + (tightMax-200)*ratio, runKillAfterCount},
+	{"counter deleted by `redis-cli DEL`, after its limit was spent", tightMax, 1, tightMax, runCounterDeletion},
 }
 
 // maxStallExcess bounds the hits that three processes admit beyond a limit in many short stalls. An
@@ -138,7 +138,7 @@ func TestPricesAreWithinBounds(t *testing.T) {
 			assert.LessOrEqual(t, admitted, row.bound)
 			assert.LessOrEqual(t, admitted, row.limit+excess, "the metrics know each hit beyond the limit")
 			text := fmt.Sprintf("| %s | %d | %d | %d | %d | %d | %d | %d | %s |",
-				row.name, row.replicas, r.calls.Load(), admitted, row.limit, row.bound, excess, r.decidedHere(""), note)
+				row.name, row.replicas, r.calls.Load(), admitted, row.limit, row.bound, excess, r.decisionsWithoutRedis(""), note)
 			if *full {
 				fmt.Println(text)
 			} else {
@@ -148,16 +148,16 @@ func TestPricesAreWithinBounds(t *testing.T) {
 	}
 }
 
-func queueFull(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+func runFullQueue(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
 	r := newRun("REDIS_URL="+redistest.Start(t).Addr, "REDIS_MAX_QUEUE_SIZE=1")
-	r.callWhile(8, 0, func() { time.Sleep(durationOf(3 * time.Second)) })
-	overloads := r.decidedHere("overload")
+	r.callWhile(8, 0, func() { time.Sleep(shortUnlessFull(3 * time.Second)) })
+	overloads := r.decisionsWithoutRedis("overload")
 	assert.Positive(t, overloads)
 	return r, fmt.Sprintf("%d decisions with the reason `overload`", overloads)
 }
 
-// writesUnconfirmed has a Redis without replicas.
-func writesUnconfirmed(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+// runUnconfirmedWrites has a Redis without replicas.
+func runUnconfirmedWrites(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
 	r := newRun("REDIS_URL="+redistest.Start(t).Addr, "REDIS_WAIT_REPLICAS=1")
 	r.callWhile(8, 0, func() {
 		polltest.Until(t, 30*time.Second, func() bool { return r.calls.Load() >= 400 })
@@ -168,60 +168,60 @@ func writesUnconfirmed(t *testing.T, newRun func(...string) *priceRun) (*priceRu
 	return r, fmt.Sprintf("%d unconfirmed batches", batches)
 }
 
-func stallsBySignal(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+func runStallsBySignal(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
 	s := redistest.Start(t)
-	return stalls(t, newRun("REDIS_URL="+s.Addr), s.Pause, s.Resume)
+	return runStalls(t, newRun("REDIS_URL="+s.Addr), s.Pause, s.Resume)
 }
 
-func stallsByNetwork(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+func runStallsByNetwork(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
 	p := startProxy(t, "127.0.0.1:0", redistest.Start(t).Addr)
-	return stalls(t, newRun("REDIS_URL="+p.Listen), func() { p.addToxic("latency", 1, `"latency": 60`) }, p.removeToxics)
+	return runStalls(t, newRun("REDIS_URL="+p.Listen), func() { p.addToxic("latency", 1, `"latency": 60`) }, p.removeToxics)
 }
 
-func stalls(t *testing.T, r *priceRun, begin, end func()) (*priceRun, string) {
+func runStalls(t *testing.T, r *priceRun, begin, end func()) (*priceRun, string) {
 	const stallTime, pause = 60 * time.Millisecond, 60 * time.Millisecond
-	stalls := 60
+	stallCount := 60
 	if !*full {
-		stalls = 15
+		stallCount = 15
 	}
 	r.callWhile(4, 10*time.Millisecond, func() {
-		for range stalls {
+		for range stallCount {
 			time.Sleep(pause)
 			begin()
 			time.Sleep(stallTime)
 			end()
 		}
 	})
-	late := r.decidedHere("late")
+	late := r.decisionsWithoutRedis("late")
 	assert.Positive(t, late)
 	assert.LessOrEqual(t, r.admitted.Load(), r.limit+maxStallExcess)
 	return r, fmt.Sprintf("%d decisions with the reason `late`", late)
 }
 
-// killedAfterCount kills Redis after 200 hits. The fallback starts from this count.
-func killedAfterCount(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+// runKillAfterCount kills Redis after 200 hits. The fallback starts from this count.
+func runKillAfterCount(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
 	s := redistest.Start(t)
 	r := newRun("REDIS_URL=" + s.Addr)
-	r.callTimes(200)
+	r.callInTurn(200)
 	s.Kill()
-	r.callTimes(200)
-	polltest.Until(t, 30*time.Second, func() bool { r.callTimes(1); return r.sum("rls_redis_state_changes_total", "down") == 1 }, "an outage")
+	r.callInTurn(200)
+	polltest.Until(t, 30*time.Second, func() bool { r.callInTurn(1); return r.sum("rls_redis_state_changes_total", "down") == 1 }, "an outage")
 	return r, "1 outage"
 }
 
 var remainingInRedis = regexp.MustCompile(`spent: 0 of \d+, (\d+) left`)
 
-// counterDeleted deletes a spent counter behind the back of a process.
-func counterDeleted(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+// runCounterDeletion deletes a spent counter behind the back of a process.
+func runCounterDeletion(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
 	s := redistest.Start(t)
 	r := newRun("REDIS_URL="+s.Addr, "ADMIN_TOKEN=price")
 	t.Setenv("ADMIN_TOKEN", "price")
-	r.callTimes(tightMax + 1)
+	r.callInTurn(tightMax + 1)
 	c, ctx := s.Client(t), context.Background()
 	counters := c.Keys(ctx, "*:d|k=v@*").Val()
 	require.Len(t, counters, 1)
 	command(t, c, "DEL", counters[0])
-	r.callTimes(300)
+	r.callInTurn(300)
 	out := r.processes[0].command("explain", "-d", "d", "k=v")
 	m := remainingInRedis.FindStringSubmatch(out)
 	require.NotNil(t, m, out)

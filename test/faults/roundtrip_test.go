@@ -32,7 +32,7 @@ func TestDistantRedisNeedsBudget(t *testing.T) {
 			}
 			warning := "none"
 			if timeout == "auto" {
-				polltest.Until(t, 30*time.Second, func() bool { r.callTimes(1); return budgetNow() > 2*budget }, "a longer budget")
+				polltest.Until(t, 30*time.Second, func() bool { r.callInTurn(1); return budgetNow() > 2*budget }, "a longer budget")
 				assert.NotRegexp(t, timeoutWarning, r.processes[0].log())
 			} else {
 				polltest.Until(t, 30*time.Second, func() bool { return timeoutWarning.MatchString(r.processes[0].log()) }, "a warning")
@@ -40,9 +40,9 @@ func TestDistantRedisNeedsBudget(t *testing.T) {
 				warning = fmt.Sprintf("`%s`; `%s`", m[1], m[2])
 				require.Equal(t, budget, budgetNow())
 			}
-			callsBefore, hereBefore := r.calls.Load(), r.decidedHere("")
-			r.callWhile(8, 3*time.Millisecond, func() { time.Sleep(durationOf(3 * time.Second)) })
-			calls, here := r.calls.Load()-callsBefore, r.decidedHere("")-hereBefore
+			callsBefore, hereBefore := r.calls.Load(), r.decisionsWithoutRedis("")
+			r.callWhile(8, 3*time.Millisecond, func() { time.Sleep(shortUnlessFull(3 * time.Second)) })
+			calls, here := r.calls.Load()-callsBefore, r.decisionsWithoutRedis("")-hereBefore
 			byRedis := float64(calls-here) / float64(calls)
 			roundTrip := time.Duration(float64(time.Second) * sumOf(r.processes[0].metrics(), "rls_redis_round_trip_seconds", ""))
 			assert.GreaterOrEqual(t, roundTrip, 36*time.Millisecond)
@@ -55,7 +55,7 @@ func TestDistantRedisNeedsBudget(t *testing.T) {
 			if timeout == "auto" {
 				assert.Greater(t, byRedis, 0.5)
 				p.removeToxics()
-				polltest.Until(t, 60*time.Second, func() bool { r.callTimes(1); return budgetNow() == budget }, "the default budget")
+				polltest.Until(t, 60*time.Second, func() bool { r.callInTurn(1); return budgetNow() == budget }, "the default budget")
 			}
 		})
 	}

@@ -43,7 +43,7 @@ descriptors:
 // soakFaults break Redis, or the way to it, for a time.
 func soakFaults(t *testing.T, s *redistest.Server, p *proxy) map[string]func(time.Duration) {
 	client := s.Client(t)
-	toxic := func(kind string, share float64, attributes string) func(time.Duration) {
+	disturb := func(kind string, share float64, attributes string) func(time.Duration) {
 		return func(d time.Duration) {
 			p.addToxic(kind, share, attributes)
 			time.Sleep(d)
@@ -53,9 +53,9 @@ func soakFaults(t *testing.T, s *redistest.Server, p *proxy) map[string]func(tim
 	return map[string]func(time.Duration){
 		"killed":             func(d time.Duration) { s.Kill(); time.Sleep(d); s.Restart(t) },
 		"frozen":             func(d time.Duration) { s.Pause(); time.Sleep(d); s.Resume() },
-		"late":               toxic("latency", 1, `"latency": 60`),
-		"connections reset":  toxic("reset_peer", 0.5, `"timeout": 0`),
-		"packets vanish":     toxic("timeout", 1, `"timeout": 0`),
+		"late":               disturb("latency", 1, `"latency": 60`),
+		"connections reset":  disturb("reset_peer", 0.5, `"timeout": 0`),
+		"packets vanish":     disturb("timeout", 1, `"timeout": 0`),
 		"scripts flushed":    func(time.Duration) { client.ScriptFlush(context.Background()) },
 		"connections killed": func(time.Duration) { client.ClientKillByFilter(context.Background(), "TYPE", "normal") },
 	}
@@ -128,12 +128,12 @@ func (r *soakReplica) check(t *testing.T, number int) {
 		assert.Positive(t, last.decisions[source], source)
 		row += fmt.Sprintf(" %.0f |", last.decisions[source])
 	}
-	warm := r.samples[len(r.samples)/5:]
-	quarter := len(warm) / 4
+	samplesAfterWarmUp := r.samples[len(r.samples)/5:]
+	quarter := len(samplesAfterWarmUp) / 4
 	for _, g := range soakGauges {
-		before, after := median(warm[:quarter], g.metric), median(warm[len(warm)-quarter:], g.metric)
-		row += fmt.Sprintf(" %.1f → %.1f |", before/g.unit, after/g.unit)
-		assert.LessOrEqual(t, after, before*g.growth+g.margin*g.unit, "replica %d: %s grows from %v", number, g.metric, before)
+		firstMedian, lastMedian := median(samplesAfterWarmUp[:quarter], g.metric), median(samplesAfterWarmUp[len(samplesAfterWarmUp)-quarter:], g.metric)
+		row += fmt.Sprintf(" %.1f → %.1f |", firstMedian/g.unit, lastMedian/g.unit)
+		assert.LessOrEqual(t, lastMedian, firstMedian*g.growth+g.margin*g.unit, "replica %d: %s grows from %v", number, g.metric, firstMedian)
 	}
 	fmt.Println(row)
 }

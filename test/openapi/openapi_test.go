@@ -29,8 +29,8 @@ import (
 	"github.com/seed-81f232ab/rls/service/check"
 )
 
-// read returns a committed file.
-func read(t *testing.T, name string) []byte {
+// readFile returns a committed file.
+func readFile(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../docs/openapi", name))
 	require.NoError(t, err)
@@ -41,14 +41,14 @@ func TestFilesAreCurrent(t *testing.T) {
 	for name, newDocument := range files {
 		d, err := newDocument()
 		require.NoError(t, err)
-		assert.Equal(t, string(d.encode()), string(read(t, name)), "make docs writes the file")
+		assert.Equal(t, string(d.encode()), string(readFile(t, name)), "make docs writes the file")
 	}
 }
 
 // newValidator returns a validator of the calls that a file describes.
 func newValidator(t *testing.T, name string) validator.Validator {
 	t.Helper()
-	d, err := libopenapi.NewDocument(read(t, name))
+	d, err := libopenapi.NewDocument(readFile(t, name))
 	require.NoError(t, err)
 	v, errs := validator.NewValidator(d)
 	require.Empty(t, errs)
@@ -78,18 +78,18 @@ func newHTTP(t *testing.T) string {
 	require.NoError(t, err)
 	store := new(descriptors.Store)
 	store.Set(descriptors.Compile(set))
-	answering := service.New(service.Options{Limits: store, Limiter: local.New(local.Options{MaxKeys: 100})})
-	free := server.Addr{Host: "127.0.0.1"}
+	rateLimiter := service.New(service.Options{Limits: store, Limiter: local.New(local.Options{MaxKeys: 100})})
+	freePort := server.Addr{Host: "127.0.0.1"}
 	s, err := server.New(server.Options{
-		Services: []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, answering) }},
-		Check:    check.New(check.Options{Service: answering}), GRPC: server.GRPC{Addr: free, MaxMessageBytes: 1000}, HTTP: free, Debug: free,
+		Services: []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimiter) }},
+		Check:    check.New(check.Options{Service: rateLimiter}), GRPC: server.GRPC{Addr: freePort, MaxMessageBytes: 1000}, HTTP: freePort, Debug: freePort,
 		HTTPPages: []server.Page{{Path: openapi.CheckPath, Handler: http.HandlerFunc(openapi.CheckHandler)}},
 	})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- s.Serve(ctx) }()
-	t.Cleanup(func() { stop(); <-ended })
+	done := make(chan error)
+	go func() { done <- s.Serve(ctx) }()
+	t.Cleanup(func() { stop(); <-done })
 	return "http://" + s.HTTPAddr().String()
 }
 
@@ -135,7 +135,7 @@ func TestListenerAnswersAsTheFileSays(t *testing.T) {
 func operationsOf(t *testing.T, name string) map[string]bool {
 	t.Helper()
 	var d struct{ Paths map[string]map[string]any }
-	require.NoError(t, json.Unmarshal(read(t, name), &d))
+	require.NoError(t, json.Unmarshal(readFile(t, name), &d))
 	all := map[string]bool{}
 	for path, methods := range d.Paths {
 		for method := range methods {

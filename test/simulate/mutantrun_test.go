@@ -42,8 +42,8 @@ func TestSimulationFindsEachMutant(t *testing.T) {
 
 // seedsThatFind returns the seeds of the option -search whose drawn schedule shows any problem.
 func (m *mutant) seedsThatFind(t *testing.T, p *Program) (found []uint64) {
-	first, last := parseSeeds(t, *search)
-	for seed := first; seed <= last; seed++ {
+	firstSeed, lastSeed := parseSeeds(t, *search)
+	for seed := firstSeed; seed <= lastSeed; seed++ {
 		if problems, _ := m.find(t, p, run{seed: seed}); len(problems) > 0 {
 			found = append(found, seed)
 		}
@@ -66,30 +66,30 @@ func (m *mutant) find(t *testing.T, p *Program, r run) (problems []string, isFou
 // the option -overlay of go build.
 func writeMutants(t *testing.T) string {
 	folder := t.TempDir()
-	replaced := map[string]string{} // path to the file in its place
+	replacements := map[string]string{} // path to the file in its place
 	write := func(path, code string) {
 		path, err := filepath.Abs(filepath.Join(root, path))
 		require.NoError(t, err)
-		if replaced[path] == "" {
-			replaced[path] = filepath.Join(folder, fmt.Sprintf("%d.go", len(replaced)))
+		if replacements[path] == "" {
+			replacements[path] = filepath.Join(folder, fmt.Sprintf("%d.go", len(replacements)))
 		}
-		require.NoError(t, os.WriteFile(replaced[path], []byte(code), 0o600))
+		require.NoError(t, os.WriteFile(replacements[path], []byte(code), 0o600))
 	}
-	changed := map[string]string{} // code by file
+	changedCode := map[string]string{} // code by file
 	for _, m := range mutants {
-		if changed[m.file] == "" {
+		if changedCode[m.file] == "" {
 			code, err := os.ReadFile(filepath.Join(root, m.file))
 			require.NoError(t, err)
-			changed[m.file] = string(code)
+			changedCode[m.file] = string(code)
 		}
 		newCode := strings.ReplaceAll(m.new, "isMutant()", fmt.Sprintf("isMutant(%q)", m.name))
-		changed[m.file] = strings.Replace(changed[m.file], m.old, newCode, 1)
+		changedCode[m.file] = strings.Replace(changedCode[m.file], m.old, newCode, 1)
 	}
-	for file, code := range changed {
+	for file, code := range changedCode {
 		write(file, code)
 		write(filepath.Join(filepath.Dir(file), "mutant.go"), fmt.Sprintf(mutantCode, filepath.Base(filepath.Dir(file))))
 	}
-	list, err := json.Marshal(map[string]any{"Replace": replaced})
+	list, err := json.Marshal(map[string]any{"Replace": replacements})
 	require.NoError(t, err)
 	overlay := filepath.Join(folder, "overlay.json")
 	require.NoError(t, os.WriteFile(overlay, list, 0o600))

@@ -50,10 +50,10 @@ type quotaEnvoy struct {
 }
 
 type quotaReplica struct {
-	store   *redis.Quotas
-	envoys  map[quota.HolderID]*quotaEnvoy
-	reports map[quota.HolderID]quota.Report
-	known   []quota.Holder
+	store        *redis.Quotas
+	envoys       map[quota.HolderID]*quotaEnvoy
+	reports      map[quota.HolderID]quota.Report
+	knownHolders []quota.Holder
 }
 
 // quotaMessage is lost if the stream has another holder at its arrival.
@@ -172,7 +172,7 @@ func (w *quotaWorld) run() {
 // step lets 50 ms pass. Envoys ask for different rates, which change.
 func (w *quotaWorld) step() {
 	w.now += 50_000
-	messages, enforced := w.messages, int64(0)
+	messages, enforcedRate := w.messages, int64(0)
 	w.messages = nil
 	for _, m := range messages {
 		if m.arrival > w.now {
@@ -185,7 +185,7 @@ func (w *quotaWorld) step() {
 		if w.now >= e.expiry {
 			e.rate = 0
 		}
-		enforced += e.rate
+		enforcedRate += e.rate
 		if w.random.IntN(800) == 0 {
 			w.connect(e)
 		}
@@ -195,15 +195,15 @@ func (w *quotaWorld) step() {
 			e.nextReport = w.now + 5e6
 		}
 	}
-	if enforced > w.limit.Rate {
-		w.problem("the Envoys enforce %d of %d", enforced, w.limit.Rate)
+	if enforcedRate > w.limit.Rate {
+		w.problem("the Envoys enforce %d of %d", enforcedRate, w.limit.Rate)
 	}
 	if w.random.IntN(1500) == 0 { // a replica starts again
 		r := w.replicas[w.random.IntN(3)]
 		for _, id := range slices.Sorted(maps.Keys(r.envoys)) {
 			w.connect(r.envoys[id])
 		}
-		r.known = nil
+		r.knownHolders = nil
 	}
 	if w.random.IntN(1500) == 0 {
 		w.loseData()
@@ -223,7 +223,7 @@ func (w *quotaWorld) update(r *quotaReplica) {
 		w.updating = r
 	}
 	isGone := func(h quota.Holder) bool { return r.envoys[h.ID] == nil }
-	u := quota.Update{OwnHolders: slices.DeleteFunc(slices.Clone(r.known), isGone)}
+	u := quota.Update{OwnHolders: slices.DeleteFunc(slices.Clone(r.knownHolders), isGone)}
 	for _, id := range slices.Sorted(maps.Keys(r.reports)) {
 		u.Reports = append(u.Reports, r.reports[id])
 	}
@@ -249,7 +249,7 @@ func (w *quotaWorld) update(r *quotaReplica) {
 		return // the next update has the reports
 	}
 	clear(r.reports)
-	r.known = slices.DeleteFunc(after.Holders(), isGone)
+	r.knownHolders = slices.DeleteFunc(after.Holders(), isGone)
 	for _, g := range grants {
 		if e := r.envoys[g.Holder]; e != nil {
 			w.send(e, &e.grantWay, func() { e.rate, e.expiry = g.Rate, w.now+w.limit.TTL })
@@ -264,7 +264,7 @@ type quotaStep struct {
 	update        quota.Update
 }
 
-// accept checks that a stored state follows the stored state before, and that an action of docs/model/quota.tla allows the
+// accept checks that a stored state replaces the last stored state, and that an action of docs/model/quota.tla allows the
 // step. For the holders of the replica, the step starts from what the replica remembers.
 func (w *quotaWorld) accept(old, next string) {
 	if old != w.stored {
@@ -274,7 +274,7 @@ func (w *quotaWorld) accept(old, next string) {
 	w.accepted++
 	s := w.steps[next]
 	expiry := func(h *quota.Holder) int64 { return max(h.SentAt, h.ReportedAt) + w.limit.TTL + w.limit.Delay }
-	before, owned := map[quota.HolderID]quota.Holder{}, map[quota.HolderID]bool{}
+	before, ownHolders := map[quota.HolderID]quota.Holder{}, map[quota.HolderID]bool{}
 	for _, h := range s.before {
 		before[h.ID] = h
 	}
@@ -283,12 +283,12 @@ func (w *quotaWorld) accept(old, next string) {
 		if isFound && h.Rate == own.Rate && h.Burst == own.Burst && h.ReducedAt == own.ReducedAt {
 			own.MaxRate = min(own.MaxRate, h.MaxRate)
 		}
-		before[own.ID], owned[own.ID] = own, true
+		before[own.ID], ownHolders[own.ID] = own, true
 	}
 	for _, r := range s.update.Reports {
-		owned[r.Holder] = true
+		ownHolders[r.Holder] = true
 	}
-	var sum, raised int64
+	var sum, raisedRate int64
 	for _, h := range s.after {
 		old := before[h.ID]
 		delete(before, h.ID)
@@ -296,11 +296,11 @@ func (w *quotaWorld) accept(old, next string) {
 		if h.ReportedAt == s.now && s.now >= old.ReducedAt+w.limit.Delay {
 			confirmed = old.Rate
 		}
-		sum, raised = sum+h.MaxRate, raised+max(h.Rate-confirmed, 0)
+		sum, raisedRate = sum+h.MaxRate, raisedRate+max(h.Rate-confirmed, 0)
 		switch isGrant := h.Rate != old.Rate; {
 		case h.MaxRate != max(confirmed, h.Rate):
 			w.problem("Apply: %d counts, want %d or the new grant %d", h.MaxRate, confirmed, h.Rate)
-		case isGrant && !owned[h.ID]:
+		case isGrant && !ownHolders[h.ID]:
 			w.problem("Apply: the grant of another replica changes from %d to %d", old.Rate, h.Rate)
 		case isGrant && h.SentAt != s.now || h.Rate < old.Rate && h.ReducedAt != s.now:
 			w.problem("Apply: a grant changes from %d to %d without its time", old.Rate, h.Rate)
@@ -312,8 +312,8 @@ func (w *quotaWorld) accept(old, next string) {
 		}
 	}
 	reserve := int64(float64(w.limit.Rate) * w.limit.Headroom / 2)
-	if raised > 0 && sum > w.limit.Rate || s.update.IsFrozen && raised > reserve {
-		w.problem("Apply: rates are raised by %d to %d of %d, frozen: %v", raised, sum, w.limit.Rate, s.update.IsFrozen)
+	if raisedRate > 0 && sum > w.limit.Rate || s.update.IsFrozen && raisedRate > reserve {
+		w.problem("Apply: rates are raised by %d to %d of %d, frozen: %v", raisedRate, sum, w.limit.Rate, s.update.IsFrozen)
 	}
 }
 

@@ -29,7 +29,7 @@ type limit struct {
 	leaseWaste   float64
 }
 
-// resetsAtWindowEnd reports whether all hits of a window are forgotten when the window ends.
+// resetsAtOnce reports whether all hits of a window are forgotten when the window ends.
 func (l *limit) resetsAtOnce() bool {
 	return l.algorithm == "fixed_window" || l.algorithm == "first_hit_window"
 }
@@ -273,9 +273,9 @@ func (c *counter) refund(l *limit, n int64) {
 	}
 	for n > 0 && len(c.charges) > 0 {
 		last := &c.charges[len(c.charges)-1]
-		taken := min(n, last.n)
-		last.n -= taken
-		n -= taken
+		takenHits := min(n, last.n)
+		last.n -= takenHits
+		n -= takenHits
 		if last.n == 0 {
 			c.charges = c.charges[:len(c.charges)-1]
 		}
@@ -286,7 +286,7 @@ func (c *counter) refund(l *limit, n int64) {
 func (c *counter) hold(l *limit, now, n int64, id string) verdict {
 	var v verdict
 	named := slices.IndexFunc(c.charges, func(h charge) bool { return id != "" && h.id == id })
-	taken := c.spent(l, now)
+	spentHits := c.spent(l, now)
 	switch {
 	case n < 0 && id != "":
 		v.allowed = true
@@ -301,12 +301,12 @@ func (c *counter) hold(l *limit, now, n int64, id string) verdict {
 		if n > 0 {
 			c.charges[named].end = now + l.period
 		}
-	case taken+max(n, 1) <= l.requests:
+	case spentHits+max(n, 1) <= l.requests:
 		v.allowed = true
 		if n > 0 {
 			c.charges = append(c.charges, charge{now, n, now + l.period, id})
 		}
-		if id == "" && n > l.requests-taken-n {
+		if id == "" && n > l.requests-spentHits-n {
 			v.next = c.waitUntilSpent(l, now, l.requests-n)
 		}
 	case max(n, 1) > l.requests:
@@ -335,9 +335,9 @@ func (c *counter) releaseAnonymous(n int64) {
 			i++
 			continue
 		}
-		freed := min(n, h.n)
-		h.n -= freed
-		n -= freed
+		freedHits := min(n, h.n)
+		h.n -= freedHits
+		n -= freedHits
 		if h.n == 0 {
 			c.charges = slices.Delete(c.charges, i, i+1)
 		}

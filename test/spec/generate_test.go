@@ -94,14 +94,14 @@ func pick[T any](g *generator, all ...T) T { return all[g.IntN(len(all))] }
 var values = []string{"v1", "v2", "vx", "w", "10.0.0.1"}
 
 func (g *generator) drawRules() {
-	used := map[string]bool{}
+	usedIDs := map[string]bool{}
 	for range 1 + g.IntN(4) {
 		r := g.drawRule(pick(g, "a", "b", "c"))
 		id := r.key + " " + r.value + " " + r.condition + " " + r.operand
-		if used[id] {
+		if usedIDs[id] {
 			continue
 		}
-		used[id] = true
+		usedIDs[id] = true
 		g.limits.rules = append(g.limits.rules, r)
 	}
 }
@@ -355,12 +355,12 @@ func (g *generator) valueOf(r *rule) string {
 
 // drawChange adds a reload of changed limits or overrides.
 func (g *generator) drawChange() {
-	changed := limits{overrides: slices.Clone(g.limits.overrides)}
+	changedLimits := limits{overrides: slices.Clone(g.limits.overrides)}
 	for _, r := range g.limits.rules {
-		changed.rules = append(changed.rules, r.clone())
+		changedLimits.rules = append(changedLimits.rules, r.clone())
 	}
-	g.limits = changed
-	r := pick(g, changed.rules...)
+	g.limits = changedLimits
+	r := pick(g, changedLimits.rules...)
 	if g.isTrue(0.4) {
 		g.drawOverride(r)
 	} else {

@@ -36,9 +36,9 @@ type hit struct {
 // outcome is the decision of the real service about a hit.
 type outcome struct {
 	verdict
-	source string
-	err    error
-	took   int64 // real time of the call, in microseconds
+	source   string
+	err      error
+	duration int64 // real time of the call, in microseconds
 }
 
 // status is the answer to a descriptor.
@@ -51,7 +51,7 @@ type status struct {
 	hasMinWait bool // wait is only the least wait
 }
 
-// ledger has what is known about a counter. Charges that are not certain are only in most.
+// ledger has what is known about a counter. Uncertain charges are in most, but not in least.
 type ledger struct {
 	least *counter
 	most  []*counter // by replica, because replicas remember denials
@@ -378,7 +378,7 @@ func (r *reference) undoesCharges(q *request, hits []hit) bool {
 func (r *reference) noteUnsureUndo(h *hit, got *outcome, replica int, now int64) {
 	e := r.ledger(h, replica)
 	hasSteps := r.settings.redis == "cluster" || r.settings.perSecond
-	if hasSteps && e.least.clone().take(h.limit, now, h.n, "").reset <= got.took {
+	if hasSteps && e.least.clone().take(h.limit, now, h.n, "").reset <= got.duration {
 		e.unsureUntil = now + 2*h.limit.period
 	}
 	for _, known := range e.known { // Redis may have counted the hit when it answered another call
@@ -479,7 +479,7 @@ func (c *check) peek() {
 	most := c.ledger.most[c.replica]
 	most.forget(c.hit.limit, c.now)
 	room := c.hit.limit.capacity() - most.spent(c.hit.limit, c.now)
-	if c.hit.n > 0 && c.outcome.source != "fallback" && c.now >= c.ledger.unsureUntil && !c.outcome.allowed && c.hit.n <= room-c.reference.early(c.ledger, c.hit.limit) {
+	if c.hit.n > 0 && c.outcome.source != "fallback" && c.now >= c.ledger.unsureUntil && !c.outcome.allowed && c.hit.n <= room-c.reference.maxLeasedHits(c.ledger, c.hit.limit) {
 		c.problem("denied, but %d hits are left", room)
 	}
 }
@@ -497,7 +497,7 @@ func (c *check) takeUncharged(isAlone bool) {
 		c.problem("answered as allowed, but %d hits are left", before.remaining)
 	}
 	s := c.reference.settings
-	isAlone = isAlone && want.reset > c.outcome.took && c.now >= c.ledger.unsureUntil // see noteUnsureUndo
+	isAlone = isAlone && want.reset > c.outcome.duration && c.now >= c.ledger.unsureUntil // see noteUnsureUndo
 	if got := c.outcome.remaining; isAlone && !s.leases && !s.outage && got != before.remaining {
 		c.problem("not charged, got %d remaining, want %d", got, before.remaining)
 	}
@@ -523,7 +523,7 @@ func (c *check) take() {
 		return
 	}
 	least, most := c.ledger.least, c.ledger.most[c.replica]
-	waste := c.reference.early(c.ledger, l)
+	waste := c.reference.maxLeasedHits(c.ledger, l)
 	isUnsure := c.now < c.ledger.unsureUntil
 	if got.source == "fallback" {
 		l = c.reference.share(l)
@@ -534,17 +534,17 @@ func (c *check) take() {
 	charging := *l
 	charging.chargeDenied = l.chargeDenied && c.chargesDenied()
 	want := least.clone().take(&charging, c.now, c.hit.n, c.holdID)
-	full := most.clone()
-	full.forget(l, c.now)
-	room := l.capacity() - full.spent(l, c.now) - waste
-	early := full.take(&charging, c.now, c.hit.n, c.holdID)
-	isEnough := !isUnsure && early.allowed && (early.renewed || c.hit.n < 0 || max(c.hit.n, 1) <= room || l.resetsAtOnce() && c.hit.n <= room)
+	fullest := most.clone()
+	fullest.forget(l, c.now)
+	room := l.capacity() - fullest.spent(l, c.now) - waste
+	strictVerdict := fullest.take(&charging, c.now, c.hit.n, c.holdID)
+	isEnough := !isUnsure && strictVerdict.allowed && (strictVerdict.renewed || c.hit.n < 0 || max(c.hit.n, 1) <= room || l.resetsAtOnce() && c.hit.n <= room)
 	switch {
 	case isUnsure && got.source == "fallback" && l.algorithm == "first_hit_window": // the window of Redis can end earlier
 	case got.allowed && !want.allowed:
 		c.problem("admitted, but %d hits are left, want %+v", l.capacity()-least.spent(l, c.now), want)
 	case !got.allowed && isEnough:
-		c.problem("denied, but %d hits are left, got %+v, want %+v", room, got.verdict, early)
+		c.problem("denied, but %d hits are left, got %+v, want %+v", room, got.verdict, strictVerdict)
 	case got.allowed == want.allowed:
 		c.compareNumbers(want)
 	}
@@ -677,9 +677,9 @@ func (r *reference) waste(e *ledger, l *limit) int64 {
 	return e.waste
 }
 
-// early returns the hits of a limit that can be denied because of leases. Replicas can hold permits. And the
+// maxLeasedHits returns the hits of a limit that can be denied because of leases. Replicas can hold permits. And the
 // bucket in Redis is smaller by the permits that replicas may hold, even if they hold none.
-func (r *reference) early(e *ledger, l *limit) int64 {
+func (r *reference) maxLeasedHits(e *ledger, l *limit) int64 {
 	if l.algorithm == "token_bucket" {
 		return r.waste(e, l) + l.waste()
 	}

@@ -115,15 +115,15 @@ type answer struct {
 	places   []int // descriptor of each outcome
 }
 
-// decided counts the decisions of all traces: by source, and denied ones.
-var decided sync.Map
+// decisionCounts counts the decisions of all traces: by source, and denied ones.
+var decisionCounts sync.Map
 
 func countDecision(d *service.Decision) {
 	key := d.Result.Source.String()
 	if !d.Result.Allowed {
 		key += ", denied"
 	}
-	n, _ := decided.LoadOrStore(key, new(atomic.Int64))
+	n, _ := decisionCounts.LoadOrStore(key, new(atomic.Int64))
 	n.(*atomic.Int64).Add(1)
 }
 
@@ -162,10 +162,10 @@ func (r *runner) send(q *request, replica int) *answer {
 	if q.holdID != "" {
 		header.Set("rls-hold", q.holdID)
 	}
-	started := time.Now()
+	startTime := time.Now()
 	a.response, a.err = r.services[replica].ShouldRateLimit(metadata.NewIncomingContext(ctx, header), message)
 	for i := range a.outcomes {
-		a.outcomes[i].took = time.Since(started).Microseconds()
+		a.outcomes[i].duration = time.Since(startTime).Microseconds()
 	}
 	return a
 }

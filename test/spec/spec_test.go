@@ -63,9 +63,9 @@ func TestServiceAnswersAsTheReference(t *testing.T) {
 		traces = n
 	}
 	first, _ := number(t, "FIRST")
-	started := time.Now()
+	startTime := time.Now()
 	defer func() {
-		decided.Range(func(key, n any) bool {
+		decisionCounts.Range(func(key, n any) bool {
 			t.Logf("%7d decisions by %s", n.(*atomic.Int64).Load(), key)
 			return true
 		})
@@ -76,7 +76,7 @@ func TestServiceAnswersAsTheReference(t *testing.T) {
 		servers.clear(t)
 		done += n
 		if traces > tracesByDefault {
-			fmt.Printf("%d of %d traces, %s\n", done, traces, time.Since(started).Round(time.Second))
+			fmt.Printf("%d of %d traces, %s\n", done, traces, time.Since(startTime).Round(time.Second))
 		}
 	}
 }
@@ -100,9 +100,9 @@ func runSeeds(t *testing.T, servers *servers, all []row, from, to uint64) {
 		}
 	}()
 	var failures atomic.Int64
-	var wait sync.WaitGroup
+	var goroutines sync.WaitGroup
 	for range workers {
-		wait.Go(func() {
+		goroutines.Go(func() {
 			for seeds := range jobs {
 				if failures.Load() >= maxFailures {
 					continue
@@ -119,19 +119,19 @@ func runSeeds(t *testing.T, servers *servers, all []row, from, to uint64) {
 			}
 		})
 	}
-	wait.Wait()
+	goroutines.Wait()
 }
 
 // maxFailures is the number of failures that are reported.
 const maxFailures = 5
 
-// tries is how often a trace is repeated to see its failure again. Calls at once differ each time.
-const tries = 20
+// maxTries is how often a trace is repeated to see its failure again. Calls at once differ each time.
+const maxTries = 20
 
 // report runs a trace that has failed, with a new stack, and reports the shortest trace that fails.
 func report(t *testing.T, servers *servers, failed *trace, firstProblems []string) {
-	fails := func(candidate *trace) (problems []string) {
-		for range tries {
+	findProblems := func(candidate *trace) (problems []string) {
+		for range maxTries {
 			stack := newStack(t, &candidate.settings, servers)
 			problems = run(t, candidate, stack)
 			stack.close()
@@ -141,14 +141,14 @@ func report(t *testing.T, servers *servers, failed *trace, firstProblems []strin
 		}
 		return problems
 	}
-	problems := fails(failed)
+	problems := findProblems(failed)
 	if problems == nil {
 		if firstProblems != nil {
 			t.Errorf("seed %d failed once, but does not fail again; repeat with SEED=%d\n%s%s", failed.seed, failed.seed, failed, lines(firstProblems))
 		}
 		return
 	}
-	shortest, problems := shrink(failed, problems, fails)
+	shortest, problems := shrink(failed, problems, findProblems)
 	t.Errorf("repeat with SEED=%d\n%s%s", failed.seed, shortest, lines(problems))
 }
 
@@ -160,9 +160,9 @@ func lines(problems []string) (text string) {
 }
 
 // shrink removes steps and descriptors from a trace as long as it fails.
-func shrink(t *trace, problems []string, fails func(*trace) []string) (*trace, []string) {
+func shrink(t *trace, problems []string, findProblems func(*trace) []string) (*trace, []string) {
 	try := func(candidate trace) bool {
-		if p := fails(&candidate); p != nil {
+		if p := findProblems(&candidate); p != nil {
 			t, problems = &candidate, p
 			return true
 		}

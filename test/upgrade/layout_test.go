@@ -25,7 +25,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-var update = flag.Bool("update", false, "write the expected keys and answers anew")
+var updateGolden = flag.Bool("update", false, "write the expected keys and answers anew")
 
 const breaksUpgrades = "This breaks upgrades: replicas of the last version would lose counters or count wrongly. " +
 	"If it must be, give the layout another version (backend/redis/key.go), and tell users in CHANGELOG.md."
@@ -105,12 +105,12 @@ func (r *replica) ask(t *testing.T, now time.Time, descriptor string, hits uint6
 // answers asks for the counter of each descriptor at the time of its last call.
 func (r *replica) answers(t *testing.T) (lines []string) {
 	t.Helper()
-	last := map[string]time.Duration{}
+	lastCallTime := map[string]time.Duration{}
 	for _, c := range calls {
-		last[c.descriptor] = c.after
+		lastCallTime[c.descriptor] = c.after
 	}
-	for _, descriptor := range slices.Sorted(maps.Keys(last)) {
-		lines = append(lines, fmt.Sprintf("answer %s: %s", strconv.QuoteToASCII(descriptor), r.ask(t, start.Add(last[descriptor]), descriptor, 0)))
+	for _, descriptor := range slices.Sorted(maps.Keys(lastCallTime)) {
+		lines = append(lines, fmt.Sprintf("answer %s: %s", strconv.QuoteToASCII(descriptor), r.ask(t, start.Add(lastCallTime[descriptor]), descriptor, 0)))
 	}
 	return lines
 }
@@ -210,7 +210,7 @@ func requireGolden(t *testing.T, file string, lines []string) {
 	t.Helper()
 	slices.Sort(lines)
 	got := strings.Join(lines, "\n") + "\n"
-	if *update {
+	if *updateGolden {
 		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)

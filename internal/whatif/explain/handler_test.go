@@ -126,13 +126,13 @@ func FuzzQuery(f *testing.F) {
 			return
 		}
 		for i, d := range req.Descriptors {
-			reread, err := entrytext.ParseRequest(entrytext.Format(d.Entries))
+			parsedAgain, err := entrytext.ParseRequest(entrytext.Format(d.Entries))
 			if err != nil {
 				t.Fatal(err)
 			}
 			for j, e := range d.Entries {
-				if reread[j].Key != e.Key || reread[j].Value != e.Value {
-					t.Fatalf("descriptor %d of %q is written as %v", i, query, reread)
+				if parsedAgain[j].Key != e.Key || parsedAgain[j].Value != e.Value {
+					t.Fatalf("descriptor %d of %q is written as %v", i, query, parsedAgain)
 				}
 			}
 		}

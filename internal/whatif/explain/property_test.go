@@ -134,7 +134,7 @@ func (d *decisions) CallAnswered(_ context.Context, c *service.Call) {
 	}
 }
 
-func compile(t require.TestingT, yaml string) *descriptors.Store {
+func compileLimits(t require.TestingT, yaml string) *descriptors.Store {
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(yaml)}}, limitsfile.Options{})
 	require.NoError(t, err, yaml)
 	store := new(descriptors.Store)
@@ -145,7 +145,7 @@ func compile(t require.TestingT, yaml string) *descriptors.Store {
 func TestReportAgreesWithTheNextDecision(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		store := compile(t, "domain: d\ndescriptors: "+drawDescriptors(t, 3))
+		store := compileLimits(t, "domain: d\ndescriptors: "+drawDescriptors(t, 3))
 		now := time.Unix(1_800_000_000, 0)
 		allOrNone := rapid.Bool().Draw(t, "all or none")
 		counters := local.New(local.Options{MaxKeys: 10_000})
@@ -162,13 +162,13 @@ func TestReportAgreesWithTheNextDecision(t *testing.T) {
 			Limits: store, Limiter: o.Layer, Observers: []service.Observer{&got}, Now: o.Now,
 			ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: allOrNone,
 		})
-		x := explain.New(o)
+		explainer := explain.New(o)
 		requests := rapid.SliceOfN(rapid.Custom(drawRequest), 1, 3).Draw(t, "requests")
 		for range rapid.IntRange(1, 12).Draw(t, "calls") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 40).Draw(t, "pause")) * time.Second)
 			req := rapid.SampledFrom(requests).Draw(t, "request")
-			report := x.Explain(t.Context(), req)
-			require.Equal(t, report, x.Explain(t.Context(), req), "an explanation changes nothing")
+			report := explainer.Explain(t.Context(), req)
+			require.Equal(t, report, explainer.Explain(t.Context(), req), "an explanation changes nothing")
 			resp, err := rateLimiter.ShouldRateLimit(t.Context(), req)
 			require.NoError(t, err)
 			checkReport(t, report, resp, &got, now, allOrNone)

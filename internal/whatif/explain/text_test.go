@@ -29,7 +29,7 @@ import (
 	"github.com/seed-81f232ab/rls/service/quota"
 )
 
-var update = flag.Bool("update", false, "write the expected texts")
+var updateGolden = flag.Bool("update", false, "write the expected texts")
 
 // start is the time of all reports: 37.5 seconds after the start of a minute.
 var start = time.Date(2026, 11, 20, 10, 0, 37, 500_000_000, time.UTC)
@@ -128,7 +128,7 @@ func (r *replica) text(domain, ownLimit string, texts ...string) string {
 func checkGolden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name+".txt")
-	if *update {
+	if *updateGolden {
 		require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(path)
@@ -201,7 +201,7 @@ func TestTextSaysThatNoServiceWasAsked(t *testing.T) {
 func (r *replica) limits() *descriptors.Store {
 	data, err := os.ReadFile("testdata/limits.yaml")
 	require.NoError(r, err)
-	return compile(r, string(data))
+	return compileLimits(r, string(data))
 }
 
 func TestTextSaysThatNoLimitsAreLoaded(t *testing.T) {
@@ -255,7 +255,7 @@ func TestRefundLeavesAtMostTheCapacity(t *testing.T) {
 func TestTextNamesTheConditionThatIsNotTested(t *testing.T) {
 	t.Parallel()
 	r := newReplica(t, nil)
-	r.explainer = explain.New(explain.Options{Now: func() time.Time { return start }, Limits: compile(t, `domain: shop
+	r.explainer = explain.New(explain.Options{Now: func() time.Time { return start }, Limits: compileLimits(t, `domain: shop
 descriptors:
 - {key: agent, regex: '.*a.{500}', rate_limit: {unit: day, requests_per_unit: 1}}
 - {key: agent, rate_limit: {unit: day, requests_per_unit: 9}}
@@ -269,10 +269,10 @@ descriptors:
 
 func TestRejectedRequestCountsNothing(t *testing.T) {
 	t.Parallel()
-	store := compile(t, `{domain: d, descriptors: [
+	store := compileLimits(t, `{domain: d, descriptors: [
 		{key: kept, refunds: false, rate_limits: [{unit: day, requests_per_unit: 1}, {unit: hour, requests_per_unit: 1, enabled: false}]},
 		{key: a, rate_limit: {unit: day, requests_per_unit: 1}}, {key: b, rate_limit: {unlimited: true}}]}`)
-	x := explain.New(explain.Options{Limits: store, Layer: backend.Counters{Limiter: local.New(local.Options{})}})
+	explainer := explain.New(explain.Options{Limits: store, Layer: backend.Counters{Limiter: local.New(local.Options{})}})
 	refund, err := explain.NewRequest("d", []string{"a=x", "kept=x", "b=x"}, "")
 	require.NoError(t, err)
 	refund.Descriptors[1].IsNegativeHits = true
@@ -286,7 +286,7 @@ func TestRejectedRequestCountsNothing(t *testing.T) {
 		"the rule refuses the refund":         {refund, []explain.State{explain.Rejected, explain.Rejected, explain.Off, explain.Unlimited}},
 		"the limit of the request is invalid": {badLimit, []explain.State{explain.Rejected, explain.Off, explain.Rejected}},
 	} {
-		report := x.Explain(t.Context(), c.req)
+		report := explainer.Explain(t.Context(), c.req)
 		assert.NotEmpty(t, report.Error, name)
 		var states []explain.State
 		for _, d := range report.Descriptors {

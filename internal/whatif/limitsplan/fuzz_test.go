@@ -75,14 +75,14 @@ func FuzzReaders(f *testing.F) {
 }
 
 // FuzzDrawnReplay replays drawn decision logs against drawn limits.
-func FuzzDrawnReplay(f *testing.F) { f.Fuzz(rapid.MakeFuzz(replayDrawn)) }
+func FuzzDrawnReplay(f *testing.F) { f.Fuzz(rapid.MakeFuzz(replayRandomLogs)) }
 
 func TestReplayOfRandomLogsCountsEachCallOnce(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, replayDrawn)
+	rapid.Check(t, replayRandomLogs)
 }
 
-func replayDrawn(t *rapid.T) {
+func replayRandomLogs(t *rapid.T) {
 	o := Options{
 		ShadowMode: rapid.Bool().Draw(t, "shadow mode"), QuotaMode: rapid.Bool().Draw(t, "quota mode"), AllOrNone: rapid.Bool().Draw(t, "all or none"),
 		MaxKeys: rapid.IntRange(-1, 2).Draw(t, "keys"),

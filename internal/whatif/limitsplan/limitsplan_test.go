@@ -126,8 +126,8 @@ func TestReplayCountsNewAndRecordedDenials(t *testing.T) {
 }
 
 func TestRecordsOfOneCallAreReplayedTogether(t *testing.T) {
-	second := record(1, "tenant", "b", decisionlog.OK)
-	second.DescriptorIndex = 1
+	secondDescriptor := record(1, "tenant", "b", decisionlog.OK)
+	secondDescriptor.DescriptorIndex = 1
 	otherLimit := record(1, "tenant", "a", decisionlog.OK)
 	otherLimit.LimitName = "per hour"
 	sameMoment := record(1, "tenant", "a", decisionlog.OK)
@@ -135,11 +135,11 @@ func TestRecordsOfOneCallAreReplayedTogether(t *testing.T) {
 		records            []decisionlog.Record
 		calls, descriptors uint64
 	}{
-		"two descriptors":                           {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), second}, 1, 2},
+		"two descriptors":                           {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), secondDescriptor}, 1, 2},
 		"two limits of a descriptor":                {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), otherLimit}, 1, 1},
 		"two calls at the same moment":              {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), sameMoment}, 2, 2},
 		"other descriptor with the same index":      {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), record(1, "tenant", "b", decisionlog.OK)}, 2, 2},
-		"lower index of a descriptor starts a call": {[]decisionlog.Record{second, record(1, "tenant", "a", decisionlog.OK)}, 2, 2},
+		"lower index of a descriptor starts a call": {[]decisionlog.Record{secondDescriptor, record(1, "tenant", "a", decisionlog.OK)}, 2, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			report := replayLog(t, newLimits, logOf(c.records...))
@@ -173,9 +173,9 @@ func TestReportNamesTheKeyWithTheMostNewDenials(t *testing.T) {
 
 func TestLogsOfReplicasAreMergedByTime(t *testing.T) {
 	ok := decisionlog.OK
-	first := logOf(record(1, "tenant", "a", ok), record(60_001, "tenant", "a", ok))
-	second := logOf(record(2, "tenant", "a", ok), record(60_002, "tenant", "a", ok))
-	report := replayLog(t, newLimits, first, second)
+	firstLog := logOf(record(1, "tenant", "a", ok), record(60_001, "tenant", "a", ok))
+	secondLog := logOf(record(2, "tenant", "a", ok), record(60_002, "tenant", "a", ok))
+	report := replayLog(t, newLimits, firstLog, secondLog)
 	assert.Equal(t, Counts{Total: 4}, report.Calls)
 	assert.Equal(t, logStart.Add(60_002*time.Millisecond), report.End)
 	assert.Empty(t, report.Notes)
@@ -365,19 +365,19 @@ descriptors:
 }
 
 func TestRejectedCallIsLeftOut(t *testing.T) {
-	rejected := record(1, "tenant", "a", decisionlog.Failed)
-	rejected.Hits, rejected.Limit, rejected.Error = -1, "", "refunds are turned off"
+	rejectedRecord := record(1, "tenant", "a", decisionlog.Failed)
+	rejectedRecord.Hits, rejectedRecord.Limit, rejectedRecord.Error = -1, "", "refunds are turned off"
 	noAnswer := record(2, "tenant", "b", decisionlog.Failed)
-	report := replayLog(t, newLimits, logOf(rejected, noAnswer, record(3, "tenant", "b", decisionlog.OK)))
+	report := replayLog(t, newLimits, logOf(rejectedRecord, noAnswer, record(3, "tenant", "b", decisionlog.OK)))
 	assert.Equal(t, uint64(2), report.Calls.Total, "a call that failed can have charged its hits")
 	assert.Equal(t, []string{"0.log: the service rejected 1 calls, and they are left out; the first error is: refunds are turned off"}, report.Notes)
 }
 
 func TestEachReplicaCountsLimitsWithScopeInstance(t *testing.T) {
 	const limits = `{domain: shop, descriptors: [{key: tenant, rate_limit: {unit: minute, requests_per_unit: 1, scope: instance}}]}`
-	first, second := logOf(record(1, "tenant", "a", decisionlog.OK)), logOf(record(2, "tenant", "a", decisionlog.OK))
-	assert.Zero(t, replayLog(t, limits, first, second).Calls.DeniedNow)
-	assert.Equal(t, uint64(1), replayLog(t, limits, first+second).Calls.DeniedNow)
+	firstLog, secondLog := logOf(record(1, "tenant", "a", decisionlog.OK)), logOf(record(2, "tenant", "a", decisionlog.OK))
+	assert.Zero(t, replayLog(t, limits, firstLog, secondLog).Calls.DeniedNow)
+	assert.Equal(t, uint64(1), replayLog(t, limits, firstLog+secondLog).Calls.DeniedNow)
 }
 
 func TestLateRecordIsReplayedAtTheTimeOfTheClock(t *testing.T) {
@@ -392,12 +392,12 @@ func TestLateRecordIsReplayedAtTheTimeOfTheClock(t *testing.T) {
 }
 
 func TestKeysBeyondTheBoundAreLeftOut(t *testing.T) {
-	c := newCounts(1)
+	counts := newCounts(1)
 	rule := &descriptors.Rule{Path: "shop > tenant"}
 	for _, key := range []string{"a", "b", "a"} {
-		c.addKey(rule, []byte(key), logStart, false, true)
+		counts.addKey(rule, []byte(key), logStart, false, true)
 	}
-	report := c.report(10)
+	report := counts.report(10)
 	require.Len(t, report.Keys, 1)
 	assert.Equal(t, uint64(2), report.Keys[0].NewlyDenied)
 	assert.Equal(t, []string{"1 descriptors have keys beyond the first 1; the table of keys leaves them out"}, report.Notes)

@@ -198,7 +198,7 @@ func TestCoverageListsRulesThatNoTestMeets(t *testing.T) {
 
 func TestProblemsHaveTheirPlaceAndRemedy(t *testing.T) {
 	t.Parallel()
-	withRequest := func(request string) string { return testFile("", "  - "+request) }
+	fileWithRequest := func(request string) string { return testFile("", "  - "+request) }
 	for _, c := range []struct{ name, yaml, want string }{
 		{"empty file", "", "f: file is empty: limits and tests are missing"},
 		{"no YAML", "a: [", "f:1:4: not valid YAML: [ opens here and is not closed; want ]"},
@@ -213,24 +213,24 @@ func TestProblemsHaveTheirPlaceAndRemedy(t *testing.T) {
 		{"two tests with the same name", testFile("", "  - {descriptor: a=b, want: {code: OK}}\n- name: one\n  requests: [{descriptor: a=b, want: {code: OK}}]"), "f:8:3: one: the test in line 5 has the same name"},
 		{"bad start", "start: yesterday", "f:1:8: start: got yesterday, want a time such as 2026-01-01T09:30:00Z"},
 		{"bad setting", "settings: {shadow_mode: 1}", "f:1:25: shadow_mode: got 1, want true or false"},
-		{"no want", withRequest("{descriptor: a=b}"), "f:7:5: one: want is missing"},
-		{"empty want", withRequest("{descriptor: a=b, want: {}}"), "f:7:29: one: want is empty"},
-		{"no descriptor", withRequest("{want: {code: OK}}"), "f:7:5: one: descriptor is missing"},
-		{"bad descriptor", withRequest("{descriptor: a, want: {code: OK}}"), "f:7:18: one: \"a\" is not a descriptor: entry 1 has no ="},
-		{"bad limit", withRequest("{descriptor: a=b, limit: 5/fortnight, want: {code: OK}}"), "f:7:30: one: limit: got 5/fortnight, want NUMBER/UNIT"},
-		{"descriptor beside descriptors", withRequest("{descriptor: a=b, descriptors: [a=b], want: {code: OK}}"), "f:7:36: one: descriptor and descriptors are both given"},
-		{"bad code", withRequest("{descriptor: a=b, want: {code: OVERLIMIT}}"), "f:7:36: one: code: got OVERLIMIT, want OK or OVER_LIMIT"},
-		{"too many repetitions", withRequest("{descriptor: a=b, repeat: 100001, want: {code: OK}}"), "f:7:31: one: repeat: got 100001, want a whole number from 1 to 100000"},
-		{"every without repeat", withRequest("{descriptor: a=b, every: 1s, want: {code: OK}}"), "f:7:30: one: every has no meaning without repeat"},
-		{"negative time", withRequest("{descriptor: a=b, at: -1s, want: {code: OK}}"), "f:7:27: one: at: got -1s, want a duration such as 500ms"},
-		{"request before the previous request", withRequest("{descriptor: a=b, at: 3s, want: {code: OK}}\n  - {descriptor: a=b, at: 2s, want: {code: OK}}"), "f:8:27: one: at: got 2s, which is before the request above (3s)"},
-		{"time after the last year", withRequest("{descriptor: a=b, repeat: 100000, every: 9000d, want: {code: OK}}"), "f:7:5: one: repeat and every: the last request is after the year 2199"},
-		{"fewer statuses than descriptors", withRequest("{descriptors: [a=b, c=d], want: {statuses: [{code: OK}]}}"), "f:7:48: one: statuses: got 1 items, want one for each of the 2 descriptors"},
-		{"field of a status for several descriptors", withRequest("{descriptors: [a=b, c=d], want: {remaining: 1}}"), "f:7:37: one: the request has 2 descriptors; write statuses:"},
-		{"error beside a code", withRequest("{descriptor: a=b, want: {error: a, code: OK}}"), "f:7:46: one: code has no meaning beside error"},
-		{"fraction of a hit", withRequest("{descriptor: a=b, hits: 1.5, want: {code: OK}}"), "f:7:29: one: hits: got 1.5, want a whole number"},
+		{"no want", fileWithRequest("{descriptor: a=b}"), "f:7:5: one: want is missing"},
+		{"empty want", fileWithRequest("{descriptor: a=b, want: {}}"), "f:7:29: one: want is empty"},
+		{"no descriptor", fileWithRequest("{want: {code: OK}}"), "f:7:5: one: descriptor is missing"},
+		{"bad descriptor", fileWithRequest("{descriptor: a, want: {code: OK}}"), "f:7:18: one: \"a\" is not a descriptor: entry 1 has no ="},
+		{"bad limit", fileWithRequest("{descriptor: a=b, limit: 5/fortnight, want: {code: OK}}"), "f:7:30: one: limit: got 5/fortnight, want NUMBER/UNIT"},
+		{"descriptor beside descriptors", fileWithRequest("{descriptor: a=b, descriptors: [a=b], want: {code: OK}}"), "f:7:36: one: descriptor and descriptors are both given"},
+		{"bad code", fileWithRequest("{descriptor: a=b, want: {code: OVERLIMIT}}"), "f:7:36: one: code: got OVERLIMIT, want OK or OVER_LIMIT"},
+		{"too many repetitions", fileWithRequest("{descriptor: a=b, repeat: 100001, want: {code: OK}}"), "f:7:31: one: repeat: got 100001, want a whole number from 1 to 100000"},
+		{"every without repeat", fileWithRequest("{descriptor: a=b, every: 1s, want: {code: OK}}"), "f:7:30: one: every has no meaning without repeat"},
+		{"negative time", fileWithRequest("{descriptor: a=b, at: -1s, want: {code: OK}}"), "f:7:27: one: at: got -1s, want a duration such as 500ms"},
+		{"request before the previous request", fileWithRequest("{descriptor: a=b, at: 3s, want: {code: OK}}\n  - {descriptor: a=b, at: 2s, want: {code: OK}}"), "f:8:27: one: at: got 2s, which is before the request above (3s)"},
+		{"time after the last year", fileWithRequest("{descriptor: a=b, repeat: 100000, every: 9000d, want: {code: OK}}"), "f:7:5: one: repeat and every: the last request is after the year 2199"},
+		{"fewer statuses than descriptors", fileWithRequest("{descriptors: [a=b, c=d], want: {statuses: [{code: OK}]}}"), "f:7:48: one: statuses: got 1 items, want one for each of the 2 descriptors"},
+		{"field of a status for several descriptors", fileWithRequest("{descriptors: [a=b, c=d], want: {remaining: 1}}"), "f:7:37: one: the request has 2 descriptors; write statuses:"},
+		{"error beside a code", fileWithRequest("{descriptor: a=b, want: {error: a, code: OK}}"), "f:7:46: one: code has no meaning beside error"},
+		{"fraction of a hit", fileWithRequest("{descriptor: a=b, hits: 1.5, want: {code: OK}}"), "f:7:29: one: hits: got 1.5, want a whole number"},
 		{"alias of itself", "limits: &a [*a]", "f:1:13: alias *a is inside its own anchor"},
-		{"too many requests", withRequest(strings.Repeat("{descriptor: a=b, repeat: 100000, want: {code: OK}}\n  - ", 11) + "{descriptor: a=b, want: {code: OK}}"), "file has more than 1000000 requests"},
+		{"too many requests", fileWithRequest(strings.Repeat("{descriptor: a=b, repeat: 100000, want: {code: OK}}\n  - ", 11) + "{descriptor: a=b, want: {code: OK}}"), "file has more than 1000000 requests"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

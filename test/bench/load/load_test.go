@@ -75,9 +75,9 @@ func TestFillHitsEachKeyOnce(t *testing.T) {
 
 func TestOpenLoopSendsEachDueCall(t *testing.T) {
 	r, client := startRecorder(t)
-	took, err := client.Send(curves.Load{Rate: 500, Descriptors: 1, Keys: 50}, 200*time.Millisecond)
+	times, err := client.Send(curves.Load{Rate: 500, Descriptors: 1, Keys: 50}, 200*time.Millisecond)
 	require.NoError(t, err)
-	assert.Len(t, took, 100)
+	assert.Len(t, times, 100)
 	assert.Len(t, r.hits, 50)
 	for value, n := range r.hits {
 		assert.Equal(t, 2, n, value)
@@ -86,13 +86,13 @@ func TestOpenLoopSendsEachDueCall(t *testing.T) {
 
 func TestClosedLoopReturnsTimeOfEachCall(t *testing.T) {
 	r, client := startRecorder(t)
-	took, err := client.Send(curves.Load{InFlight: 3, Descriptors: 2, Keys: 10}, 50*time.Millisecond)
+	times, err := client.Send(curves.Load{InFlight: 3, Descriptors: 2, Keys: 10}, 50*time.Millisecond)
 	require.NoError(t, err)
 	sum := 0
 	for _, n := range r.hits {
 		sum += n
 	}
-	assert.Equal(t, 2*len(took), sum)
+	assert.Equal(t, 2*len(times), sum)
 }
 
 func TestDemandReturnsAdmittedCalls(t *testing.T) {
@@ -104,7 +104,7 @@ func TestDemandReturnsAdmittedCalls(t *testing.T) {
 }
 
 func TestMostInSpanCountsDecisionsThatSurelyLieWithin(t *testing.T) {
-	at := func(millis ...int) (found []Admission) {
+	admissionsAt := func(millis ...int) (found []Admission) {
 		for _, ms := range millis {
 			start := time.UnixMilli(int64(ms))
 			found = append(found, Admission{start, start.Add(10 * time.Millisecond)})
@@ -112,6 +112,6 @@ func TestMostInSpanCountsDecisionsThatSurelyLieWithin(t *testing.T) {
 		return found
 	}
 	assert.Zero(t, MostInSpan(nil, time.Second))
-	assert.Equal(t, 3, MostInSpan(at(0, 500, 990, 2000), time.Second))
-	assert.Equal(t, 2, MostInSpan(at(0, 500, 991, 2000), time.Second), "the third decision can lie after the span")
+	assert.Equal(t, 3, MostInSpan(admissionsAt(0, 500, 990, 2000), time.Second))
+	assert.Equal(t, 2, MostInSpan(admissionsAt(0, 500, 991, 2000), time.Second), "the third decision can lie after the span")
 }

@@ -12,20 +12,20 @@ import (
 // testCosts are round numbers, so that results can be computed by hand.
 var testCosts = costs{Command: 2, WakingTrip: 10, BusyTrip: 3, Loopback: 50, Call: 70, Server: []serverCost{{1000, 50}, {10_000, 30}}}
 
-func small(change func(*plan)) result {
+func simulateSmall(change func(*plan)) result {
 	p := plan{Replicas: 4, Rate: 20_000, Keys: 100, Nodes: 1, Window: 3600, Network: 300, Seconds: 0.4, Seed: 7}
 	change(&p)
 	return simulate(p, testCosts)
 }
 
 func TestSameSeedGivesSameResult(t *testing.T) {
-	first := small(func(*plan) {})
-	assert.Equal(t, first, small(func(*plan) {}))
-	assert.NotEqual(t, first.P99, small(func(p *plan) { p.Seed = 8 }).P99)
+	firstResult := simulateSmall(func(*plan) {})
+	assert.Equal(t, firstResult, simulateSmall(func(*plan) {}))
+	assert.NotEqual(t, firstResult.P99, simulateSmall(func(p *plan) { p.Seed = 8 }).P99)
 }
 
 func TestLoneCallCostsOneTrip(t *testing.T) {
-	r := small(func(p *plan) { p.Replicas, p.Rate, p.Even = 1, 1000, true })
+	r := simulateSmall(func(p *plan) { p.Replicas, p.Rate, p.Even = 1, 1000, true })
 	assert.InDelta(t, 1, r.HitsInTrip, 0.01)
 	assert.InDelta(t, 1000, r.Trips, 10)
 	assert.InDelta(t, 70+300+10+2, r.P50, 3, "a call, the network and a trip that wakes Redis")
@@ -33,21 +33,21 @@ func TestLoneCallCostsOneTrip(t *testing.T) {
 }
 
 func TestBusyRedisGetsLargerBatches(t *testing.T) {
-	light := small(func(p *plan) { p.Keys = 10_000 })
-	heavy := small(func(p *plan) { p.Keys, p.Replicas, p.Rate = 10_000, 40, 400_000 })
-	assert.Greater(t, heavy.HitsInTrip, 2*light.HitsInTrip)
-	assert.Less(t, heavy.RedisCPU, light.RedisCPU)
+	lightLoad := simulateSmall(func(p *plan) { p.Keys = 10_000 })
+	heavyLoad := simulateSmall(func(p *plan) { p.Keys, p.Replicas, p.Rate = 10_000, 40, 400_000 })
+	assert.Greater(t, heavyLoad.HitsInTrip, 2*lightLoad.HitsInTrip)
+	assert.Less(t, heavyLoad.RedisCPU, lightLoad.RedisCPU)
 }
 
 func TestOverloadGoesToFallback(t *testing.T) {
-	r := small(func(p *plan) { p.Keys, p.Replicas, p.Rate = 100_000, 100, 2_000_000 })
+	r := simulateSmall(func(p *plan) { p.Keys, p.Replicas, p.Rate = 100_000, 100, 2_000_000 })
 	assert.Greater(t, r.Fallback, 0.5)
 	assert.LessOrEqual(t, r.P99, budget/micro+testCosts.Call)
 }
 
 func TestLimitIsNeverExceededWithoutFallback(t *testing.T) {
 	for _, lease := range []bool{false, true} {
-		r := small(func(p *plan) { p.Keys, p.Limit, p.Seconds, p.Lease, p.Waste = 2, 2000, 1, lease, 0.1 })
+		r := simulateSmall(func(p *plan) { p.Keys, p.Limit, p.Seconds, p.Lease, p.Waste = 2, 2000, 1, lease, 0.1 })
 		require.Zero(t, r.Fallback)
 		assert.LessOrEqual(t, r.Over, 0.0)
 		assert.LessOrEqual(t, r.Unused, 0.1)
@@ -55,16 +55,16 @@ func TestLimitIsNeverExceededWithoutFallback(t *testing.T) {
 }
 
 func TestLeasesSaveTrips(t *testing.T) {
-	without := small(func(p *plan) { p.Keys = 2 })
-	with := small(func(p *plan) { p.Keys, p.Lease = 2, true })
-	assert.Less(t, with.Operations, without.Operations/20)
-	assert.Less(t, with.P50, without.P50)
+	resultWithoutLeases := simulateSmall(func(p *plan) { p.Keys = 2 })
+	resultWithLeases := simulateSmall(func(p *plan) { p.Keys, p.Lease = 2, true })
+	assert.Less(t, resultWithLeases.Operations, resultWithoutLeases.Operations/20)
+	assert.Less(t, resultWithLeases.P50, resultWithoutLeases.P50)
 }
 
 func TestHitsOfNewKeysNeedTwoCommands(t *testing.T) {
 	assert.InDelta(t, 1, newKeyShare(0, 60), 1e-6)
 	assert.InDelta(t, 0.01, newKeyShare(100, 1), 1e-3)
-	r := small(func(p *plan) { p.Keys, p.Window = 10_000_000, 1 })
+	r := simulateSmall(func(p *plan) { p.Keys, p.Window = 10_000_000, 1 })
 	assert.InDelta(t, 2, r.Operations, 0.05)
 }
 

@@ -135,8 +135,8 @@ func TestCountersEqualThoseOfTheIncumbent(t *testing.T) {
 				_, err = theirs.call(t, &rlsv3.RateLimitRequest{Domain: "shop"})
 				assert.Error(t, err)
 			}
-			got, want := compare(t, ours, theirs)
-			for deadline := time.Now().Add(20 * time.Second); !maps.Equal(got, want) && time.Now().Before(deadline); got, want = compare(t, ours, theirs) {
+			got, want := compareMetrics(t, ours, theirs)
+			for deadline := time.Now().Add(20 * time.Second); !maps.Equal(got, want) && time.Now().Before(deadline); got, want = compareMetrics(t, ours, theirs) {
 				time.Sleep(100 * time.Millisecond) // the incumbent publishes its counters once a second
 			}
 			assert.Equal(t, want, got)

@@ -66,16 +66,16 @@ func (g *generator) routeRequest(d *domain, n int) *rlsv3.RateLimitRequest {
 // descriptor returns a descriptor that mostly matches rules or some of their children.
 func (g *generator) descriptor(rules []*rule) *ratelimitv3.RateLimitDescriptor {
 	d := &ratelimitv3.RateLimitDescriptor{}
-	var last *rule
+	var lastRule *rule
 	isShared := false
 	for len(rules) > 0 {
-		last = pick(g, rules...)
-		isShared = isShared || last.ShareThreshold
-		d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: last.Key, Value: g.valueFor(last)})
-		if last.Limit != nil && g.IntN(3) == 0 || g.IntN(50) == 0 {
+		lastRule = pick(g, rules...)
+		isShared = isShared || lastRule.ShareThreshold
+		d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: lastRule.Key, Value: g.valueFor(lastRule)})
+		if lastRule.Limit != nil && g.IntN(3) == 0 || g.IntN(50) == 0 {
 			break
 		}
-		rules = last.Rules
+		rules = lastRule.Rules
 	}
 	entry := pick(g, d.Entries...)
 	switch g.IntN(40) {

@@ -133,7 +133,7 @@ func eachRule(rules []*rule, f func(*rule)) {
 	}
 }
 
-// withoutInnerStars returns rules without those that have a * before the end of their value. See avoided.
+// withoutInnerStars returns rules without those that have a * before the end of their value. See avoidedDifferences.
 func withoutInnerStars(rules []*rule) []*rule {
 	rules = slices.DeleteFunc(rules, func(r *rule) bool { return strings.Contains(strings.TrimSuffix(r.Value, "*"), "*") })
 	for _, r := range rules {
@@ -158,8 +158,8 @@ func useQuietUnits(domains []*domain, units []string) {
 	}
 }
 
-// files returns the limits files of domains.
-func files(t *testing.T, domains []*domain) limitsFiles {
+// limitsFilesOf returns the limits files of domains.
+func limitsFilesOf(t *testing.T, domains []*domain) limitsFiles {
 	t.Helper()
 	texts := limitsFiles{}
 	for _, d := range domains {
@@ -170,19 +170,19 @@ func files(t *testing.T, domains []*domain) limitsFiles {
 	return texts
 }
 
-// resources returns domains as an xDS server sends them.
-func resources(domains []*domain) (configs []*confv3.RateLimitConfig) {
+// xdsResources returns domains as an xDS server sends them.
+func xdsResources(domains []*domain) (configs []*confv3.RateLimitConfig) {
 	for _, d := range domains {
-		configs = append(configs, &confv3.RateLimitConfig{Name: d.Domain, Domain: d.Domain, Descriptors: descriptors(d.Rules)})
+		configs = append(configs, &confv3.RateLimitConfig{Name: d.Domain, Domain: d.Domain, Descriptors: xdsDescriptors(d.Rules)})
 	}
 	return configs
 }
 
-func descriptors(rules []*rule) (all []*confv3.RateLimitDescriptor) {
+func xdsDescriptors(rules []*rule) (all []*confv3.RateLimitDescriptor) {
 	for _, r := range rules {
 		d := &confv3.RateLimitDescriptor{
 			Key: r.Key, Value: r.Value, ShadowMode: r.ShadowMode, QuotaMode: r.QuotaMode, DetailedMetric: r.DetailedMetric,
-			Descriptors: descriptors(r.Rules),
+			Descriptors: xdsDescriptors(r.Rules),
 		}
 		if l := r.Limit; l != nil {
 			d.RateLimit = &confv3.RateLimitPolicy{

@@ -48,7 +48,7 @@ func listenStatsd(t *testing.T, network string) *statsdServer {
 				if err != nil {
 					return
 				}
-				s.read(bytes.NewReader(packet[:n]))
+				s.addLines(bytes.NewReader(packet[:n]))
 			}
 		}()
 	} else {
@@ -62,7 +62,7 @@ func listenStatsd(t *testing.T, network string) *statsdServer {
 				if err != nil {
 					return
 				}
-				go s.read(conn)
+				go s.addLines(conn)
 			}
 		}()
 	}
@@ -72,8 +72,8 @@ func listenStatsd(t *testing.T, network string) *statsdServer {
 	return s
 }
 
-// read adds the lines of r to the sums.
-func (s *statsdServer) read(r io.Reader) {
+// addLines adds the lines of r to the sums.
+func (s *statsdServer) addLines(r io.Reader) {
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		name, rest, _ := strings.Cut(lines.Text(), ":")
 		fields := strings.Split(rest, "|")

@@ -23,10 +23,10 @@ import (
 	"github.com/seed-81f232ab/rls/test/simulate/resp"
 )
 
-// take is the script that rls sends.
+// takeScript is the script that rls sends.
 var (
-	take       = lua.Take(limit.AlgorithmNames()...)
-	takeDigest = goredis.NewScript(take).Hash()
+	takeScript = lua.Take(limit.AlgorithmNames()...)
+	takeDigest = goredis.NewScript(takeScript).Hash()
 )
 
 // start is the time of the first hits, in microseconds since 1970. Scripts get their time from
@@ -147,8 +147,8 @@ func scriptCommand(t *rapid.T, name string) []string {
 	groups := ""
 	if rapid.Bool().Draw(t, "grouped") {
 		g := msgp.AppendArrayHeader(nil, 2)
-		first := rapid.Int64Range(0, int64(count)).Draw(t, "first group")
-		groups = string(msgp.AppendInt64(msgp.AppendInt64(g, first), int64(count)-first))
+		firstGroup := rapid.Int64Range(0, int64(count)).Draw(t, "first group")
+		groups = string(msgp.AppendInt64(msgp.AppendInt64(g, firstGroup), int64(count)-firstGroup))
 	}
 	args := append([]string{"EVALSHA", takeDigest, strconv.Itoa(count)}, keys...)
 	return append(args, string(b), groups)
@@ -236,18 +236,18 @@ const ttlSlack = 60_000
 func TestModelAnswersLikeRedis(t *testing.T) {
 	f := newFixture(t)
 	for _, c := range []*goredis.Client{f.server, f.model} {
-		require.Equal(t, takeDigest, reply(c, []string{"SCRIPT", "LOAD", take}))
+		require.Equal(t, takeDigest, reply(c, []string{"SCRIPT", "LOAD", takeScript}))
 	}
-	all := append([]string{"s1", "s2", "s3"}, names...)
+	allKeys := append([]string{"s1", "s2", "s3"}, names...)
 	rapid.Check(t, func(t *rapid.T) {
 		for _, c := range []*goredis.Client{f.server, f.model} {
-			reply(c, append([]string{"DEL"}, all...))
+			reply(c, append([]string{"DEL"}, allKeys...))
 		}
 		for range rapid.IntRange(1, 30).Draw(t, "commands") {
 			args := commandGenerator.Draw(t, "command")
 			want, got := reply(f.server, args), reply(f.model, args)
 			require.Equal(t, want, got, "reply to %.100q", args)
-			for _, name := range all {
+			for _, name := range allKeys {
 				if got, want := reply(f.model, []string{"GET", name}), reply(f.server, []string{"GET", name}); want == "error WRONGTYPE" {
 					for _, read := range [][]string{{"LRANGE", name, "0", "-1"}, {"ZRANGEBYSCORE", name, "-inf", "+inf", "WITHSCORES"}} {
 						require.Equal(t, reply(f.server, read), reply(f.model, read), "%s after %.100q", read, args)
@@ -280,7 +280,7 @@ func TestScriptFlushForgetsScripts(t *testing.T) {
 }
 
 // An expired key is gone, for commands and for scripts.
-func TestKeyExpires(t *testing.T) {
+func TestExpiredKeyIsGoneAfterItsMillisecond(t *testing.T) {
 	s, now := redismodel.New(), time.Now()
 	t.Cleanup(s.Close)
 	require.Equal(t, resp.Status("OK"), s.Do(now, []string{"SET", "a", "1", "PX", "50"}))
