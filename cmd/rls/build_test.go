@@ -13,7 +13,7 @@ func TestBuildIsKnownInEachWayToBuild(t *testing.T) {
 		return &debug.BuildInfo{Main: debug.Module{Version: version}, Settings: settings}
 	}
 	vcs := []debug.BuildSetting{{Key: "vcs", Value: "git"}, {Key: "vcs.revision", Value: hash}, {Key: "vcs.time", Value: commitTime}}
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name       string
 		fromLinker build
 		info       *debug.BuildInfo
@@ -27,8 +27,8 @@ func TestBuildIsKnownInEachWayToBuild(t *testing.T) {
 		{"go build without git", build{}, buildInfo("(devel)"), build{"(devel)", "unknown", "unknown"}},
 		{"no record", build{}, nil, build{"unknown", "unknown", "unknown"}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			assert.Equal(t, c.want, newBuild(c.fromLinker, c.info))
+		t.Run(test.name, func(t *testing.T) {
+			assert.Equal(t, test.want, newBuild(test.fromLinker, test.info))
 		})
 	}
 }

@@ -27,8 +27,8 @@ descriptors:
 func TestShellCompletesDomainsKeysAndRules(t *testing.T) {
 	t.Parallel()
 	limits := file(t, "limits.yaml", nestedLimits)
-	r := start(t, nil, "--limits", limits)
-	for _, origin := range [][]string{{"--admin", r.debug, "--timeout", maxWait.String()}, {"--limits", limits}} {
+	service := start(t, nil, "--limits", limits)
+	for _, origin := range [][]string{{"--admin", service.debug, "--timeout", maxWait.String()}, {"--limits", limits}} {
 		for _, test := range []struct {
 			args []string
 			want []string
@@ -44,8 +44,8 @@ func TestShellCompletesDomainsKeysAndRules(t *testing.T) {
 		}
 	}
 	rules := []string{"shop > tenant", "shop > tenant > path=/orders", "shop > tenant=acme"}
-	assertCompletes(t, rules, "limits", "off", "--admin", r.debug, "--timeout", maxWait.String(), "sh")
-	assertCompletes(t, rules[1:2], "tail", "--admin", r.debug, "--rule", "shop > tenant >")
+	assertCompletes(t, rules, "limits", "off", "--admin", service.debug, "--timeout", maxWait.String(), "sh")
+	assertCompletes(t, rules[1:2], "tail", "--admin", service.debug, "--rule", "shop > tenant >")
 	assert.Empty(t, completions(t, "limits", "show", "--admin", "127.0.0.1:1", ""), "without a service and limits files")
 }
 

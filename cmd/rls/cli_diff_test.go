@@ -16,7 +16,7 @@ import (
 func TestDiffHasAnExitCodeForEachKind(t *testing.T) {
 	t.Parallel()
 	oldFile := file(t, "oldFile.yaml", threePerYear)
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name, from, to string
 		code           int
 		want           string
@@ -28,12 +28,12 @@ func TestDiffHasAnExitCodeForEachKind(t *testing.T) {
 		{"tighter", "requests_per_unit: 3", "requests_per_unit: 2", 4, "tighter  shop > tenant: changed\n"},
 		{"mixed", "unit: year, requests_per_unit: 3", "unit: day, requests_per_unit: 1", 4, "mixed    shop > tenant: changed\n"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			newFile := file(t, "new.yaml", strings.Replace(threePerYear, c.from, c.to, 1))
+			newFile := file(t, "new.yaml", strings.Replace(threePerYear, test.from, test.to, 1))
 			out, errOut, code := rls(t, "diff", oldFile, newFile)
-			assert.Equal(t, c.code, code)
-			assert.Contains(t, out+errOut, c.want)
+			assert.Equal(t, test.code, code)
+			assert.Contains(t, out+errOut, test.want)
 		})
 	}
 }

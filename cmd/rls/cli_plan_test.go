@@ -25,7 +25,7 @@ func TestPlanHasAnExitCodeForEachResult(t *testing.T) {
 	wrongField := file(t, "mapping.yaml", "time: start\ndomain: shop\ndescriptors: [[{key: tenant, field: usr}]]\n")
 	otherKey := file(t, "mapping.yaml", "time: start\ndomain: shop\ndescriptors: [[{key: other, field: user}]]\n")
 	shadowLimits := file(t, "new.yaml", strings.Replace(threePerYear, "key: tenant\n", "key: tenant\n    shadow_mode: true\n", 1))
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name string
 		args []string
 		code int
@@ -52,11 +52,11 @@ func TestPlanHasAnExitCodeForEachResult(t *testing.T) {
 		{"report that cannot be written", []string{limits, "--from", log, "--html", filepath.Join(log, "x")}, 2, "denied by the new limits  2 (40.00 %)"},
 		{"unknown flag", []string{"--form", log}, 2, "unknown flag"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			out, errOut, code := rls(t, append([]string{"plan"}, c.args...)...)
-			assert.Equal(t, c.code, code, out+errOut)
-			assert.Contains(t, out+errOut, c.want)
+			out, errOut, code := rls(t, append([]string{"plan"}, test.args...)...)
+			assert.Equal(t, test.code, code, out+errOut)
+			assert.Contains(t, out+errOut, test.want)
 		})
 	}
 }

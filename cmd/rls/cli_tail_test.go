@@ -58,16 +58,16 @@ const deniedLine = `{"time":"2026-11-20T10:00:37.5Z","domain":"shop","descriptor
 // runTail runs rls tail with a stream that ends in a refusal.
 func runTail(t *testing.T, change func(*tail), lines ...string) (out, notes string, err error) {
 	t.Helper()
-	s := httptest.NewServer(&lineServer{lines: lines})
-	defer s.Close()
+	server := httptest.NewServer(&lineServer{lines: lines})
+	defer server.Close()
 	var outBuffer, errBuffer syncBuffer
 	c := &tail{out: &outBuffer, errOut: &errBuffer, reconnectPauses: wait.Backoff{Initial: time.Millisecond, Max: time.Millisecond}}
-	c.addr = s.URL
+	c.addr = server.URL
 	if change != nil {
 		change(c)
 	}
 	err = c.run(t.Context())
-	return strings.ReplaceAll(outBuffer.String(), s.URL, "URL"), strings.ReplaceAll(errBuffer.String(), strings.TrimPrefix(s.URL, "http://"), "HOST"), err
+	return strings.ReplaceAll(outBuffer.String(), server.URL, "URL"), strings.ReplaceAll(errBuffer.String(), strings.TrimPrefix(server.URL, "http://"), "HOST"), err
 }
 
 func TestTailPrintsOneLineForEachDecision(t *testing.T) {
@@ -115,16 +115,16 @@ func TestTailKeepsConnectingUntilInterrupted(t *testing.T) {
 	t.Parallel()
 	var attempts atomic.Int32
 	stream := &lineServer{lines: []string{deniedLine}}
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if attempts.Add(1) > 1 {
 			panic(http.ErrAbortHandler) // cuts the connection
 		}
 		stream.ServeHTTP(w, r)
 	}))
-	defer s.Close()
+	defer server.Close()
 	var out, notes syncBuffer
 	c := &tail{out: &out, errOut: &notes, reconnectPauses: wait.Backoff{Initial: time.Millisecond, Max: time.Millisecond}}
-	c.addr = s.URL
+	c.addr = server.URL
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- c.run(ctx) }()
@@ -136,7 +136,7 @@ func TestTailKeepsConnectingUntilInterrupted(t *testing.T) {
 
 func TestTailFailsIfTheFirstConnectionFails(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		handler http.HandlerFunc
 		want    string
 	}{
@@ -147,11 +147,11 @@ func TestTailFailsIfTheFirstConnectionFails(t *testing.T) {
 		"hostile answer": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "\x1b[2J", http.StatusInternalServerError) }, `"\x1b[2J"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := httptest.NewServer(c.handler)
-			defer s.Close()
-			_, errOut, code := rls(t, "tail", "--admin", s.URL)
+			server := httptest.NewServer(test.handler)
+			defer server.Close()
+			_, errOut, code := rls(t, "tail", "--admin", server.URL)
 			assert.Equal(t, 1, code)
-			assert.Contains(t, errOut, c.want)
+			assert.Contains(t, errOut, test.want)
 		})
 	}
 	_, errOut, code := rls(t, "tail", "--admin", "127.0.0.1:1")

@@ -133,34 +133,34 @@ func TestCheckPrintsProblemsAndRulesAsJSON(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(out), &c))
 		return c, path, code
 	}
-	c, path, code := check(threePerYear)
+	checkReport, path, code := check(threePerYear)
 	assert.Zero(t, code)
 	assert.Equal(t, limitsCheck{
 		OK: true, Problems: []fields.Problem{}, Warnings: []fields.Problem{},
 		Rules: []checkedRule{{"shop > tenant", path + ":4", "3 per year (named yearly)"}},
-	}, c)
+	}, checkReport)
 
-	c, path, code = check("domain: d\ndescriptors: [{key: k, value: a, valu: b}]\n", "/no/such/file")
+	checkReport, path, code = check("domain: d\ndescriptors: [{key: k, value: a, valu: b}]\n", "/no/such/file")
 	assert.Equal(t, 1, code)
-	assert.False(t, c.OK)
-	require.Len(t, c.Problems, 2)
-	assert.Equal(t, "/no/such/file: no such file or directory", c.Problems[0].Reason)
-	assert.Equal(t, path, c.Problems[1].File)
-	assert.Equal(t, "d > k=a", c.Problems[1].Path)
-	assert.Equal(t, [2]int{2, 34}, [2]int{c.Problems[1].Line, c.Problems[1].Column})
+	assert.False(t, checkReport.OK)
+	require.Len(t, checkReport.Problems, 2)
+	assert.Equal(t, "/no/such/file: no such file or directory", checkReport.Problems[0].Reason)
+	assert.Equal(t, path, checkReport.Problems[1].File)
+	assert.Equal(t, "d > k=a", checkReport.Problems[1].Path)
+	assert.Equal(t, [2]int{2, 34}, [2]int{checkReport.Problems[1].Line, checkReport.Problems[1].Column})
 
 	const fileWithWarning = "domain: d\nunit: day\n"
-	c, _, code = check(fileWithWarning)
+	checkReport, _, code = check(fileWithWarning)
 	assert.Zero(t, code)
-	assert.Len(t, c.Warnings, 1)
-	c, _, code = check(fileWithWarning, "--strict")
+	assert.Len(t, checkReport.Warnings, 1)
+	checkReport, _, code = check(fileWithWarning, "--strict")
 	assert.Equal(t, 1, code)
-	assert.False(t, c.OK)
+	assert.False(t, checkReport.OK)
 }
 
 func TestHitRejectsBadArguments(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		args []string
 		want string
 	}{
@@ -172,9 +172,9 @@ func TestHitRejectsBadArguments(t *testing.T) {
 		"unknown command": {[]string{"hot"}, `unknown command "hot"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, errOut, code := rls(t, c.args...)
+			_, errOut, code := rls(t, test.args...)
 			assert.Equal(t, 1, code)
-			assert.Contains(t, errOut, c.want)
+			assert.Contains(t, errOut, test.want)
 		})
 	}
 	t.Run("no service", func(t *testing.T) {
@@ -197,9 +197,9 @@ func TestFormerCommandsRunAndPrintTheirNewNames(t *testing.T) {
 
 func TestHitPeeksWithZeroAndRefundsNegative(t *testing.T) {
 	t.Parallel()
-	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
 	hit := func(hits string) string {
-		out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "--hits", hits)
+		out, _, _ := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "--hits", hits)
 		return out
 	}
 	assert.Contains(t, hit("2"), "remaining 1")
@@ -209,8 +209,8 @@ func TestHitPeeksWithZeroAndRefundsNegative(t *testing.T) {
 
 func TestHitPrintsJSON(t *testing.T) {
 	t.Parallel()
-	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
-	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4", "--json")
+	service := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	out, _, code := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "4", "--json")
 	assert.EqualValues(t, exitOverLimit, code)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.Len(t, lines, 4)
@@ -223,9 +223,9 @@ func TestHitPrintsJSON(t *testing.T) {
 
 func TestHitAcceptsAnyValue(t *testing.T) {
 	t.Parallel()
-	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
 	for _, descriptor := range []string{`tenant=a\,b`, `tenant=a=b`, `tenant=a\\b`, "tenant="} {
-		out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", descriptor)
+		out, _, code := rls(t, "hit", "-a", service.grpc, "-d", "shop", descriptor)
 		assert.Zero(t, code)
 		assert.Contains(t, out, "  "+descriptor+": OK 3 per year", "printed as written")
 	}

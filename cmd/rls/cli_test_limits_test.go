@@ -66,7 +66,7 @@ func TestLowCoverageFailsTests(t *testing.T) {
 func TestMistakesInTestFilesHaveTheirOwnExitCode(t *testing.T) {
 	t.Parallel()
 	good := filepath.Join(testFolder(t, "[{name: one, requests: [{descriptor: tenant=a, want: {code: OK}}]}]"), "limits_test.yaml")
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		args []string
 		want string
 	}{
@@ -81,9 +81,9 @@ func TestMistakesInTestFilesHaveTheirOwnExitCode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			out, errOut, code := rls(t, append([]string{"test"}, c.args...)...)
+			out, errOut, code := rls(t, append([]string{"test"}, test.args...)...)
 			assert.Equal(t, 2, code)
-			assert.Contains(t, out+errOut, c.want)
+			assert.Contains(t, out+errOut, test.want)
 		})
 	}
 }

@@ -67,8 +67,8 @@ func TestKilledReplicaWastesAtMostTheLeaseBudget(t *testing.T) {
 	replicas := startReplicas(t, 3, redis, fmt.Sprintf(leasedLimits, limit, "fixed_window"), "OVERRIDES_ENABLED=false")
 	var admitted atomic.Int64
 	var callers sync.WaitGroup
-	for i, r := range replicas {
-		call := r.newTenantCaller()
+	for i, replica := range replicas {
+		call := replica.newTenantCaller()
 		callers.Go(func() {
 			for denied := 0; denied < denials; {
 				switch ok, err := call(); {
@@ -97,8 +97,8 @@ func TestStoppedReplicaReturnsItsPermits(t *testing.T) {
 		t.Run(algorithm, func(t *testing.T) {
 			t.Parallel()
 			redis := redistest.Start(t)
-			r := startReplicas(t, 1, redis, fmt.Sprintf(leasedLimits, 100_000, algorithm), "OVERRIDES_ENABLED=false", "ADMIN_TOKEN=")[0]
-			call := r.newTenantCaller()
+			replica := startReplicas(t, 1, redis, fmt.Sprintf(leasedLimits, 100_000, algorithm), "OVERRIDES_ENABLED=false", "ADMIN_TOKEN=")[0]
+			call := replica.newTenantCaller()
 			admitted := 0
 			ctx, stopCalls := context.WithCancel(t.Context())
 			var calls sync.WaitGroup
@@ -112,12 +112,12 @@ func TestStoppedReplicaReturnsItsPermits(t *testing.T) {
 				}
 			})
 			polltest.Until(t, maxWait, func() bool {
-				report := runExplain(t, "tenant=acme", "--admin", r.debug, "--timeout", maxWait.String())
-				return r.usedPermits() > 0 && report.Descriptors[0].Limits[0].Counter.Permits > 0
+				report := runExplain(t, "tenant=acme", "--admin", replica.debug, "--timeout", maxWait.String())
+				return replica.usedPermits() > 0 && report.Descriptors[0].Limits[0].Counter.Permits > 0
 			})
 			stopCalls()
 			calls.Wait()
-			require.NoError(t, r.stop())
+			require.NoError(t, replica.stop())
 			newReplica := startReplicas(t, 1, redis, fmt.Sprintf(leasedLimits, 100_000, algorithm), "OVERRIDES_ENABLED=false")[0]
 			code, answer := newReplica.admin("GET", "counters", "shop|tenant=acme", "")
 			assert.Equal(t, 200, code)

@@ -77,8 +77,8 @@ func TestOverrideReachesAllReplicasSoon(t *testing.T) {
 	const changes = 200
 	replicas := startReplicas(t, 3, redistest.Start(t), perYear(5))
 	var readers []func() uint32
-	for _, r := range replicas {
-		readers = append(readers, r.newLimitReader())
+	for _, replica := range replicas {
+		readers = append(readers, replica.newLimitReader())
 	}
 	measure := func(firstLimit uint32) (p99 time.Duration) {
 		var durations []time.Duration
@@ -108,60 +108,60 @@ func TestFirstCallMeetsOverrides(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	require.NoError(t, redis.Client(t).HSet(t.Context(), "rls:overrides", "shop|tenant=acme", `{"requests_per_unit": 2}`).Err())
-	r := startReplicas(t, 1, redis, perYear(5))[0]
-	assert.EqualValues(t, 2, r.newLimitReader()())
+	replica := startReplicas(t, 1, redis, perYear(5))[0]
+	assert.EqualValues(t, 2, replica.newLimitReader()())
 }
 
 func TestInvalidPutIsRejected(t *testing.T) {
 	t.Parallel()
-	r := startReplicas(t, 1, redistest.Start(t), perYear(5))[0]
-	r.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
-	code, answer := r.admin(http.MethodPut, "overrides", "shop|tenant=acme", `{"requests_per_unti": 8, "unit": "fortnight"}`)
+	replica := startReplicas(t, 1, redistest.Start(t), perYear(5))[0]
+	replica.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
+	code, answer := replica.admin(http.MethodPut, "overrides", "shop|tenant=acme", `{"requests_per_unti": 8, "unit": "fortnight"}`)
 	assert.Equal(t, http.StatusBadRequest, code)
 	assert.Contains(t, answer, "did you mean requests_per_unit?")
-	r.awaitPeek("7 per year")
+	replica.awaitPeek("7 per year")
 }
 
 func TestOverridesStayWhileRedisIsDown(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	r := startReplicas(t, 1, redis, perYear(5))[0]
-	r.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
+	replica := startReplicas(t, 1, redis, perYear(5))[0]
+	replica.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
 	redis.Kill()
-	r.awaitLog("overrides can't be read; the last overrides stay in force")
-	r.awaitPeek("7 per year")
-	status, health := get(t, "http://"+r.http+"/healthcheck")
+	replica.awaitLog("overrides can't be read; the last overrides stay in force")
+	replica.awaitPeek("7 per year")
+	status, health := get(t, "http://"+replica.http+"/healthcheck")
 	assert.Equal(t, http.StatusOK, status)
 	assert.Contains(t, health, "overrides: unreadable since")
-	code, answer := r.admin(http.MethodPut, "overrides", "shop|tenant=acme", `{"requests_per_unit": 8}`)
+	code, answer := replica.admin(http.MethodPut, "overrides", "shop|tenant=acme", `{"requests_per_unit": 8}`)
 	assert.Equal(t, http.StatusServiceUnavailable, code, answer)
-	r.awaitPeek("7 per year")
+	replica.awaitPeek("7 per year")
 
 	redis.Restart(t) // Redis restarts without data
-	r.awaitLog("overrides can be read again")
-	r.awaitPeek("5 per year")
+	replica.awaitLog("overrides can be read again")
+	replica.awaitPeek("5 per year")
 }
 
 func TestAdminAPIIsOffWithoutToken(t *testing.T) {
 	t.Parallel()
-	r := start(t, nil, "--limits", file(t, "limits.yaml", perYear(5)))
-	_, answer := r.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
+	service := start(t, nil, "--limits", file(t, "limits.yaml", perYear(5)))
+	_, answer := service.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
 	assert.NotContains(t, answer, "capacity")
 	assert.NotContains(t, answer, "admin", "the answer is the list of pages, as for any unknown path")
 }
 
 func TestAdminAPIReadsAndResetsCountersWithoutRedis(t *testing.T) {
 	t.Parallel()
-	r := start(t, []string{"ADMIN_TOKEN=" + adminToken}, "--limits", file(t, "limits.yaml", perYear(5)))
-	_, _, _ = rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "3")
-	code, answer := r.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
+	service := start(t, []string{"ADMIN_TOKEN=" + adminToken}, "--limits", file(t, "limits.yaml", perYear(5)))
+	_, _, _ = rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "3")
+	code, answer := service.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, answer, `"spent": 3`)
-	code, _ = r.admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
+	code, _ = service.admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
 	assert.Equal(t, http.StatusOK, code)
-	assert.Contains(t, r.peek(), "remaining 5")
-	r.override("shop|tenant=acme", `{"factor": 2}`)
-	assert.Contains(t, r.peek(), "remaining 10", "overrides are in memory")
+	assert.Contains(t, service.peek(), "remaining 5")
+	service.override("shop|tenant=acme", `{"factor": 2}`)
+	assert.Contains(t, service.peek(), "remaining 10", "overrides are in memory")
 }
 
 func TestOverridesAndResetsReachAllReplicasOfACluster(t *testing.T) {
@@ -176,8 +176,8 @@ func TestOverridesAndResetsReachAllReplicasOfACluster(t *testing.T) {
 		}, "--limits", path))
 	}
 	replicas[0].override("shop|tenant=acme", `{"requests_per_unit": 7}`)
-	for _, r := range replicas {
-		r.awaitPeek("7 per year, remaining 7")
+	for _, replica := range replicas {
+		replica.awaitPeek("7 per year, remaining 7")
 	}
 	_, _, code := rls(t, "hit", "-a", replicas[1].grpc, "-d", "shop", "tenant=acme", "-n", "8")
 	require.Equal(t, 2, code)
@@ -186,8 +186,8 @@ func TestOverridesAndResetsReachAllReplicasOfACluster(t *testing.T) {
 	replicas[1].awaitPeek("7 per year, remaining 7")
 	code, _ = replicas[1].admin(http.MethodDelete, "overrides", "shop|tenant=acme", "")
 	assert.Equal(t, http.StatusOK, code)
-	for _, r := range replicas {
-		r.awaitPeek("5 per year, remaining 5")
+	for _, replica := range replicas {
+		replica.awaitPeek("5 per year, remaining 5")
 	}
 }
 
@@ -195,10 +195,10 @@ func TestAdminAPIAcceptsClientCertificate(t *testing.T) {
 	t.Parallel()
 	ca, otherCA := certtest.New(t), certtest.New(t)
 	serverPair := ca.Issue("localhost")
-	r := start(t, []string{
+	service := start(t, []string{
 		"DEBUG_TLS_CERT=" + serverPair.CertFile, "DEBUG_TLS_KEY=" + serverPair.KeyFile, "DEBUG_TLS_CLIENT_CACERT=" + ca.File,
 	}, "--limits", file(t, "limits.yaml", perYear(5)))
-	_, port, err := net.SplitHostPort(r.debug)
+	_, port, err := net.SplitHostPort(service.debug)
 	require.NoError(t, err)
 	reset := func(p certtest.Pair) (stderr string, code int) {
 		_, stderr, code = rls(t, "reset", "--admin", "https://localhost:"+port, "--ca", ca.File, "--cert", p.CertFile, "--key", p.KeyFile, "-d", "shop", "tenant=acme")
@@ -206,10 +206,10 @@ func TestAdminAPIAcceptsClientCertificate(t *testing.T) {
 	}
 	stderr, code := reset(ca.Issue("alice.example"))
 	assert.Zero(t, code, stderr)
-	r.awaitLog("msg=audit action=reset by=alice.example")
+	service.awaitLog("msg=audit action=reset by=alice.example")
 	_, code = reset(otherCA.Issue("mallory.example"))
 	assert.Equal(t, 1, code)
-	assert.Equal(t, 1, r.count("msg=audit"))
+	assert.Equal(t, 1, service.count("msg=audit"))
 
 	_, stderr, code = rls(t, "reset", "--admin", "https://localhost:"+port, "--ca", ca.File, "-d", "shop", "tenant=acme")
 	assert.Equal(t, 1, code)

@@ -28,9 +28,9 @@ descriptors:
 - {key: once, rate_limit: {unit: day, requests_per_unit: 1}}
 - {key: rarely, rate_limit: {unit: second, requests_per_unit: 3}}
 `
-	for _, a := range limit.Algorithms() {
-		if !a.HasHolds() {
-			text += fmt.Sprintf("- {key: %s, rate_limit: {unit: day, requests_per_unit: 20, algorithm: %s}}\n", a, a)
+	for _, algorithm := range limit.Algorithms() {
+		if !algorithm.HasHolds() {
+			text += fmt.Sprintf("- {key: %s, rate_limit: {unit: day, requests_per_unit: 20, algorithm: %s}}\n", algorithm, algorithm)
 		}
 	}
 	return text
@@ -66,7 +66,7 @@ func TestTemporaryChargeCausesNoLaterDenial(t *testing.T) {
 	perSecond := redistest.Start(t)
 	acquire := []string{limit.AcquireKey, "true"}
 	const allOrNone = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true"
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		env      []string
 		metadata []string
 		otherKey string // the key of the limit that denies most requests
@@ -82,19 +82,19 @@ func TestTemporaryChargeCausesNoLaterDenial(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env := append([]string{"BACKEND_TYPE=redis", "REDIS_TIMEOUT=5s", "CACHE_KEY_PREFIX=" + redistest.Open(t).Prefix}, c.env...)
+			env := append([]string{"BACKEND_TYPE=redis", "REDIS_TIMEOUT=5s", "CACHE_KEY_PREFIX=" + redistest.Open(t).Prefix}, test.env...)
 			replicas := startReplicasWithEnv(t, 3, env, temporaryLimits())
-			for _, a := range limit.Algorithms() {
-				if a.HasHolds() {
+			for _, algorithm := range limit.Algorithms() {
+				if algorithm.HasHolds() {
 					continue
 				}
 				var admitted atomic.Int64
 				var callers sync.WaitGroup
 				for i := range 48 {
-					request := replicas[i%3].newRequester(a.String(), c.metadata...)
+					request := replicas[i%3].newRequester(algorithm.String(), test.metadata...)
 					callers.Go(func() {
 						for range 10 {
-							if admitted.Load() < 6 && request(c.otherKey, a.String()) {
+							if admitted.Load() < 6 && request(test.otherKey, algorithm.String()) {
 								admitted.Add(1)
 							}
 						}
@@ -104,9 +104,9 @@ func TestTemporaryChargeCausesNoLaterDenial(t *testing.T) {
 				hitsLeft := 20 - int(admitted.Load())
 				require.Positive(t, hitsLeft, "the other limit denies most requests")
 				for i := range hitsLeft {
-					assert.True(t, replicas[i%3].newRequester(a.String())(a.String()), "%s: hit %d of %d that are left", a, i+1, hitsLeft)
+					assert.True(t, replicas[i%3].newRequester(algorithm.String())(algorithm.String()), "%s: hit %d of %d that are left", algorithm, i+1, hitsLeft)
 				}
-				assert.False(t, replicas[0].newRequester(a.String())(a.String()), a)
+				assert.False(t, replicas[0].newRequester(algorithm.String())(algorithm.String()), algorithm)
 			}
 		})
 	}
@@ -122,13 +122,13 @@ func TestDeniedRequestWithTwoHitsOnOneCounterChargesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := startReplicas(t, 1, redistest.Start(t), temporaryLimits(), env...)[0]
-			for _, a := range limit.Algorithms() {
-				if a.HasHolds() {
+			replica := startReplicas(t, 1, redistest.Start(t), temporaryLimits(), env...)[0]
+			for _, algorithm := range limit.Algorithms() {
+				if algorithm.HasHolds() {
 					continue
 				}
-				request := r.newRequester("x", limit.AcquireKey, "true")
-				key := a.String()
+				request := replica.newRequester("x", limit.AcquireKey, "true")
+				key := algorithm.String()
 				for range 19 {
 					require.True(t, request(key))
 				}

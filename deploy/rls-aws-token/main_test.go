@@ -45,26 +45,26 @@ func signature(query url.Values, host, service, region string) string {
 }
 
 func TestTokenIsASignedURLForTheCache(t *testing.T) {
-	for name, c := range map[string]cache{
+	for name, cached := range map[string]cache{
 		"a cache of ElastiCache": {Service: "elasticache", Name: "Limits", User: "rls", Region: "eu-west-1"},
 		"a serverless cache":     {Service: "elasticache", Name: "limits", User: "rls", Region: "eu-west-1", Serverless: true},
 		"a cluster of MemoryDB":  {Service: "memorydb", Name: "limits", User: "rls", Region: "us-east-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			token, err := c.token(t.Context(), login, now)
+			token, err := cached.token(t.Context(), login, now)
 			require.NoError(t, err)
-			u, err := url.Parse("http://" + token)
+			signedURL, err := url.Parse("http://" + token)
 			require.NoError(t, err)
-			assert.Equal(t, "limits", u.Host, "in small letters")
-			assert.Equal(t, "/", u.Path)
-			q := u.Query()
+			assert.Equal(t, "limits", signedURL.Host, "in small letters")
+			assert.Equal(t, "/", signedURL.Path)
+			q := signedURL.Query()
 			assert.Equal(t, "connect", q.Get("Action"))
 			assert.Equal(t, "rls", q.Get("User"))
 			assert.Equal(t, "900", q.Get("X-Amz-Expires"))
 			assert.Equal(t, "20261123T210000Z", q.Get("X-Amz-Date"))
 			assert.Equal(t, "session", q.Get("X-Amz-Security-Token"))
-			assert.Equal(t, c.Serverless, q.Get("ResourceType") == "ServerlessCache")
-			assert.Equal(t, q.Get("X-Amz-Signature"), signature(q, u.Host, c.Service, c.Region))
+			assert.Equal(t, cached.Serverless, q.Get("ResourceType") == "ServerlessCache")
+			assert.Equal(t, q.Get("X-Amz-Signature"), signature(q, signedURL.Host, cached.Service, cached.Region))
 		})
 	}
 }

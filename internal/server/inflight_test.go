@@ -8,22 +8,22 @@ import (
 )
 
 func TestCallCounterCountsCallsInFlight(t *testing.T) {
-	var f callCounter
+	var counter callCounter
 	var callers sync.WaitGroup
 	for range 100 {
 		callers.Go(func() {
 			for range 100 {
-				f.beginCall()
-				f.endCall()
+				counter.beginCall()
+				counter.endCall()
 			}
-			f.beginCall()
+			counter.beginCall()
 		})
 	}
 	callers.Wait()
-	assert.EqualValues(t, 100, f.inFlight.Load())
-	assert.EqualValues(t, 100*101, f.total.Load())
+	assert.EqualValues(t, 100, counter.inFlight.Load())
+	assert.EqualValues(t, 100*101, counter.total.Load())
 	for range 100 {
-		f.endCall()
+		counter.endCall()
 	}
-	assert.Zero(t, f.inFlight.Load())
+	assert.Zero(t, counter.inFlight.Load())
 }

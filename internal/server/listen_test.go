@@ -76,23 +76,23 @@ func TestParseAddrAcceptsOnlyHostAndPort(t *testing.T) {
 func TestAddressesAreLoggedAsText(t *testing.T) {
 	t.Parallel()
 	var log logBuffer
-	r := start(t, Options{Metrics: &MetricsListener{Handler: http.NotFoundHandler()}, Log: slog.New(slog.NewJSONHandler(&log, nil))})
-	r.log = &log
-	r.waitForLog(t, fmt.Sprintf(`"msg":"listening","grpc":"%s","http":"%s","debug":"%s","metrics":"%s"}`, r.GRPCAddr(), r.HTTPAddr(), r.DebugAddr(), r.MetricsAddr()))
+	server := start(t, Options{Metrics: &MetricsListener{Handler: http.NotFoundHandler()}, Log: slog.New(slog.NewJSONHandler(&log, nil))})
+	server.log = &log
+	server.waitForLog(t, fmt.Sprintf(`"msg":"listening","grpc":"%s","http":"%s","debug":"%s","metrics":"%s"}`, server.GRPCAddr(), server.HTTPAddr(), server.DebugAddr(), server.MetricsAddr()))
 }
 
 func TestNewFailsIfPortIsInUse(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Metrics: &MetricsListener{Handler: http.NotFoundHandler()}})
+	server := start(t, Options{Metrics: &MetricsListener{Handler: http.NotFoundHandler()}})
 	usedAddr := func(a net.Addr) Addr {
 		used := hostPort(t, a)
 		used.Setting = "SOME_PORT"
 		return used
 	}
 	for listener, setUsedAddr := range map[string]func(*Options){
-		"gRPC":    func(o *Options) { o.GRPC = GRPC{Addr: usedAddr(r.GRPCAddr())} },
-		"HTTP":    func(o *Options) { o.HTTP = usedAddr(r.HTTPAddr()) },
-		"metrics": func(o *Options) { o.Metrics.Addr = usedAddr(r.MetricsAddr()) },
+		"gRPC":    func(o *Options) { o.GRPC = GRPC{Addr: usedAddr(server.GRPCAddr())} },
+		"HTTP":    func(o *Options) { o.HTTP = usedAddr(server.HTTPAddr()) },
+		"metrics": func(o *Options) { o.Metrics.Addr = usedAddr(server.MetricsAddr()) },
 	} {
 		freePort := Addr{Host: "127.0.0.1"}
 		socket := filepath.Join(t.TempDir(), "rls.sock")
@@ -122,12 +122,12 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "rls.sock")
 	leaveSocket(t, path)
-	r := start(t, Options{GRPC: GRPC{UDS: path}})
+	server := start(t, Options{GRPC: GRPC{UDS: path}})
 
 	_, err := rlsv3.NewRateLimitServiceClient(dial(t, "unix:"+path)).ShouldRateLimit(t.Context(), shopRequest)
 	require.NoError(t, err)
-	r.stop()
-	r.waitUntilStopped(t, maxWait)
+	server.stop()
+	server.waitUntilStopped(t, maxWait)
 	assert.NoFileExists(t, path)
 }
 

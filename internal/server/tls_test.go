@@ -99,20 +99,20 @@ func TestGRPCSpeaksTLS12OrLater(t *testing.T) {
 	files := tlsFiles(t)
 	issueTo(t, files, ca, "server")
 	files.ClientCAFile = ""
-	r := start(t, Options{GRPC: GRPC{TLS: &files}})
+	server := start(t, Options{GRPC: GRPC{TLS: &files}})
 
-	name, err := callTLS(t, r, clientTLS(t, ca))
+	name, err := callTLS(t, server, clientTLS(t, ca))
 	require.NoError(t, err)
 	assert.Equal(t, "server", name)
 
-	_, err = callTLS(t, r, clientTLS(t, certtest.New(t)))
+	_, err = callTLS(t, server, clientTLS(t, certtest.New(t)))
 	assert.Equal(t, codes.Unavailable, status.Code(err), "the client doesn't trust the server: %v", err)
 	oldClient := clientTLS(t, ca)
 	oldClient.MaxVersion = tls.VersionTLS11
 	oldClient.MinVersion = tls.VersionTLS10
-	_, err = callTLS(t, r, oldClient)
+	_, err = callTLS(t, server, oldClient)
 	assert.ErrorContains(t, err, "protocol version")
-	_, err = r.client(t).ShouldRateLimit(t.Context(), shopRequest)
+	_, err = server.client(t).ShouldRateLimit(t.Context(), shopRequest)
 	assert.Equal(t, codes.Unavailable, status.Code(err), "plain text: %v", err)
 }
 
@@ -146,9 +146,9 @@ func TestClientCertificateNeedsRightAuthorityAndName(t *testing.T) {
 			issueTo(t, files, ca, "server")
 			replaceFile(t, files.ClientCAFile, readFile(t, clientCA.File))
 			files.ClientSAN = tt.san
-			r := start(t, Options{GRPC: GRPC{TLS: &files}})
+			server := start(t, Options{GRPC: GRPC{TLS: &files}})
 
-			_, err := callTLS(t, r, clientTLS(t, ca, tt.pair...))
+			_, err := callTLS(t, server, clientTLS(t, ca, tt.pair...))
 			if tt.isOK {
 				assert.NoError(t, err)
 			} else {
@@ -165,13 +165,13 @@ func TestClientSANIsCheckedOnResumedSessions(t *testing.T) {
 	issueTo(t, files, ca, "server")
 	replaceFile(t, files.ClientCAFile, readFile(t, ca.File))
 	files.ClientSAN = "envoy.example"
-	r := start(t, Options{GRPC: GRPC{TLS: &files}})
+	server := start(t, Options{GRPC: GRPC{TLS: &files}})
 
 	clientCert, clientKey := issue(t, ca, "client", "other.example")
 	c := clientTLS(t, ca, clientCert, clientKey)
 	c.ClientSessionCache = tls.NewLRUClientSessionCache(4)
 	for range 3 {
-		_, err := callTLS(t, r, c)
+		_, err := callTLS(t, server, c)
 		assert.Equal(t, codes.Unavailable, status.Code(err), err)
 	}
 }
@@ -201,14 +201,14 @@ func TestCertificateIsReloaded(t *testing.T) {
 	issueTo(t, files, ca, "first")
 	replaceFile(t, files.ClientCAFile, readFile(t, ca.File))
 	events := &eventRecorder{}
-	r := start(t, Options{GRPC: GRPC{TLS: &files}, Observer: events})
+	server := start(t, Options{GRPC: GRPC{TLS: &files}, Observer: events})
 
 	clientCert, clientKey := issue(t, ca, "client")
 	client := clientTLS(t, ca, clientCert, clientKey)
 	waitForCertificate := func(want string) {
 		t.Helper()
 		polltest.Until(t, maxWait, func() bool {
-			name, err := callTLS(t, r, client)
+			name, err := callTLS(t, server, client)
 			return err == nil && name == want
 		})
 	}
@@ -216,26 +216,26 @@ func TestCertificateIsReloaded(t *testing.T) {
 
 	issueTo(t, files, ca, "second")
 	waitForCertificate("second")
-	r.waitForLog(t, "TLS files reloaded")
+	server.waitForLog(t, "TLS files reloaded")
 
 	replaceFile(t, files.CertFile, []byte("no certificate"))
-	r.waitForLog(t, "failed to find any PEM data")
+	server.waitForLog(t, "failed to find any PEM data")
 	recorded := events.recordedEvents() // on a slow machine, rls can first reject the new certificate with the old key
 	assert.Equal(t, []string{"gRPC CN=second true", "gRPC  false"}, recorded[max(len(recorded)-2, 0):])
 	waitForCertificate("second")
 	require.NoError(t, os.Remove(files.KeyFile))
-	r.waitForLog(t, "no such file")
+	server.waitForLog(t, "no such file")
 	waitForCertificate("second")
-	assert.NotContains(t, r.log.String(), "PRIVATE KEY")
+	assert.NotContains(t, server.log.String(), "PRIVATE KEY")
 
 	// Open connections go on. The next handshake accepts only the new CA.
-	openConn := dial(t, r.GRPCAddr().String(), grpc.WithTransportCredentials(credentials.NewTLS(client)))
+	openConn := dial(t, server.GRPCAddr().String(), grpc.WithTransportCredentials(credentials.NewTLS(client)))
 	_, err := rlsv3.NewRateLimitServiceClient(openConn).ShouldRateLimit(t.Context(), shopRequest)
 	require.NoError(t, err)
 	issueTo(t, files, ca, "third")
 	replaceFile(t, files.ClientCAFile, readFile(t, newCA.File))
 	polltest.Until(t, maxWait, func() bool {
-		_, err := callTLS(t, r, client)
+		_, err := callTLS(t, server, client)
 		return err != nil
 	})
 	_, err = rlsv3.NewRateLimitServiceClient(openConn).ShouldRateLimit(t.Context(), shopRequest)
@@ -245,7 +245,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 	waitForCertificate("third")
 
 	replaceFile(t, files.ClientCAFile, []byte("no certificate"))
-	r.waitForLog(t, "contains no certificate")
+	server.waitForLog(t, "contains no certificate")
 	waitForCertificate("third")
 }
 

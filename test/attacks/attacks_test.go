@@ -104,41 +104,41 @@ func TestServiceSurvivesAttacks(t *testing.T) {
 	length, checksTimes := attackTime(t)
 	program := build(t)
 	var p50Alone, p99Alone time.Duration // of the first attack, which is none
-	for _, a := range allAttacks {
-		t.Run(a.name, func(t *testing.T) {
+	for _, attack := range allAttacks {
+		t.Run(attack.name, func(t *testing.T) {
 			var settings []string
-			if a.settings != nil {
-				settings = a.settings(t)
+			if attack.settings != nil {
+				settings = attack.settings(t)
 			}
-			s := startService(t, program, settings...)
-			if a.prepare != nil {
-				a.prepare(s)
+			service := startService(t, program, settings...)
+			if attack.prepare != nil {
+				attack.prepare(service)
 			}
-			answers := s.attackFor(length, a)
-			refused := s.refusedConnections()
-			table.rows = append(table.rows, answers.row(a.name, s.peakMemory(), refused))
+			answers := service.attackFor(length, attack)
+			refused := service.refusedConnections()
+			table.rows = append(table.rows, answers.row(attack.name, service.peakMemory(), refused))
 			p50, p99 := answers.quantile(0.5), answers.quantile(0.99)
 			assert.Empty(t, answers.Errors, "the other client gets all answers")
-			assert.LessOrEqual(t, s.peakMemory(), int64(maxMemory))
-			if a.run == nil {
+			assert.LessOrEqual(t, service.peakMemory(), int64(maxMemory))
+			if attack.run == nil {
 				p50Alone, p99Alone = p50, p99
 			}
-			if checksTimes && !a.stopsService {
+			if checksTimes && !attack.stopsService {
 				assert.Less(t, p99, maxP99)
 			}
-			if checksTimes && a.isLargeCalls {
+			if checksTimes && attack.isLargeCalls {
 				assert.LessOrEqual(t, p50, p50Alone+maxMoreP50)
 				assert.LessOrEqual(t, p99, p99Alone+maxMoreP99)
 			}
-			if a.refusalReason != "" {
-				assert.Contains(t, strings.Join(refused, " "), a.refusalReason)
+			if attack.refusalReason != "" {
+				assert.Contains(t, strings.Join(refused, " "), attack.refusalReason)
 			} else {
 				assert.NotContains(t, strings.Join(refused, " "), "connections")
 			}
-			assert.NotContains(t, s.log(), "panic")
-			assert.Regexp(t, a.wantLog, s.log())
-			if !a.breaksRedis {
-				assert.NotContains(t, s.log(), "outage")
+			assert.NotContains(t, service.log(), "panic")
+			assert.Regexp(t, attack.wantLog, service.log())
+			if !attack.breaksRedis {
+				assert.NotContains(t, service.log(), "outage")
 			}
 		})
 	}
@@ -291,13 +291,13 @@ func onEach(ctx context.Context, n int, addr string, f func(*frameConn) error) {
 // halfSent sends all but the last byte of messages, and then holds them.
 func halfSent(conns, messages, size int) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
-		onEach(ctx, conns, s.grpc, func(f *frameConn) error {
+		onEach(ctx, conns, s.grpc, func(conn *frameConn) error {
 			for range messages {
-				stream, err := f.open()
+				stream, err := conn.open()
 				data := append(messagePrefix(size), make([]byte, size-1)...)
 				for chunk := range slices.Chunk(data, 16<<10) {
 					if err == nil {
-						err = f.WriteData(stream, false, chunk)
+						err = conn.WriteData(stream, false, chunk)
 					}
 				}
 				if err != nil {
@@ -313,14 +313,14 @@ func halfSent(conns, messages, size int) func(context.Context, *service) {
 // oneByteFrames sends messages byte by byte.
 func oneByteFrames(conns int) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
-		onEach(ctx, conns, s.grpc, func(f *frameConn) error {
-			stream, err := f.open()
+		onEach(ctx, conns, s.grpc, func(conn *frameConn) error {
+			stream, err := conn.open()
 			if err == nil {
-				err = f.WriteData(stream, false, messagePrefix(100_000))
+				err = conn.WriteData(stream, false, messagePrefix(100_000))
 			}
 			for range 50_000 {
 				if err == nil {
-					err = f.WriteData(stream, false, []byte{0})
+					err = conn.WriteData(stream, false, []byte{0})
 				}
 			}
 			return err
@@ -369,10 +369,10 @@ func idleConnections(n int) func(context.Context, *service) {
 // resets opens calls and resets each at once.
 func resets(conns int) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
-		onEach(ctx, conns, s.grpc, func(f *frameConn) error {
-			stream, err := f.open()
+		onEach(ctx, conns, s.grpc, func(conn *frameConn) error {
+			stream, err := conn.open()
 			if err == nil {
-				err = f.WriteRSTStream(stream, http2.ErrCodeCancel)
+				err = conn.WriteRSTStream(stream, http2.ErrCodeCancel)
 			}
 			return err
 		})

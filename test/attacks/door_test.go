@@ -172,7 +172,7 @@ func rebindingPosts(ctx context.Context, s *service) {
 
 // hostileRedis returns the settings for a Redis that answers each command with a text of 4 GB.
 func hostileRedis(t *testing.T) []string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var goroutines sync.WaitGroup
 	serve := func(conn net.Conn) {
@@ -194,7 +194,7 @@ func hostileRedis(t *testing.T) []string {
 	}
 	goroutines.Go(func() {
 		for {
-			conn, err := l.Accept()
+			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
@@ -202,8 +202,8 @@ func hostileRedis(t *testing.T) []string {
 		}
 	})
 	t.Cleanup(func() {
-		_ = l.Close()
+		_ = listener.Close()
 		goroutines.Wait()
 	})
-	return []string{"REDIS_URL=" + l.Addr().String()}
+	return []string{"REDIS_URL=" + listener.Addr().String()}
 }

@@ -156,19 +156,19 @@ func cancelThroughEnvoy(perSecond int) func(context.Context, *service) {
 		var goroutines sync.WaitGroup
 		for range conns {
 			goroutines.Go(func() {
-				var f *frameConn
+				var conn *frameConn
 				var err error
 				for due := start; ctx.Err() == nil; due = due.Add(pause) {
-					if f == nil {
-						f, err = dialFrames(ctx, s.envoy.addr)
+					if conn == nil {
+						conn, err = dialFrames(ctx, s.envoy.addr)
 					}
 					for range perSecond * int(pause) / int(time.Second) / conns {
 						if err == nil {
-							err = f.cancelRequest()
+							err = conn.cancelRequest()
 						}
 					}
 					if err != nil {
-						f, err = nil, nil
+						conn, err = nil, nil
 					}
 					time.Sleep(time.Until(due))
 				}

@@ -122,7 +122,7 @@ func resetPeak(t *testing.T) {
 
 func TestHostileFilesTakeBoundedMemory(t *testing.T) {
 	program := build(t)
-	for _, f := range []hostileFile{
+	for _, file := range []hostileFile{
 		{"aliases of aliases of descriptors", descriptorBomb, "aliases repeat more than 1000000 keys and values"},
 		{"aliases of aliases in metadata", metadataBomb, "aliases repeat more than 1000000 keys and values"},
 		{"1,400 aliases of a list of 1,400 rules", func() string { return square(1400) }, "aliases repeat more than 1000000 keys and values"},
@@ -141,7 +141,7 @@ func TestHostileFilesTakeBoundedMemory(t *testing.T) {
 		{"15.9 MB of bare keys", func() string { return fill("domain: d\n", "k%d:\n") }, "more than 500000 keys and values to parse at once"},
 		{"15.9 MB of metadata", func() string { return fill("domain: d\ndescriptors:\n- key: k\n  metadata: {", "k%d, ") + "}" }, "more than 500000 keys and values to parse at once"},
 	} {
-		t.Run(f.name, func(t *testing.T) { f.check(t, program) })
+		t.Run(file.name, func(t *testing.T) { file.check(t, program) })
 	}
 }
 

@@ -245,12 +245,12 @@ func halfSentReports(conns, streams int) func(context.Context, *service) {
 	wholeReport = append(messagePrefix(len(wholeReport)), wholeReport...)
 	halfReport := append(messagePrefix(1<<20), make([]byte, 1<<20-1)...)
 	return func(ctx context.Context, s *service) {
-		onEach(ctx, conns, s.grpc, func(f *frameConn) error {
+		onEach(ctx, conns, s.grpc, func(conn *frameConn) error {
 			var openStreams []uint32
 			for range streams {
-				stream, err := f.startCall(quotaMethod)
+				stream, err := conn.startCall(quotaMethod)
 				if err == nil {
-					err = f.WriteData(stream, false, wholeReport)
+					err = conn.WriteData(stream, false, wholeReport)
 				}
 				if err != nil {
 					return err
@@ -260,7 +260,7 @@ func halfSentReports(conns, streams int) func(context.Context, *service) {
 			time.Sleep(500 * time.Millisecond) // the service answers every 250 ms
 			for _, stream := range openStreams {
 				for chunk := range slices.Chunk(halfReport, 16<<10) {
-					if err := f.WriteData(stream, false, chunk); err != nil {
+					if err := conn.WriteData(stream, false, chunk); err != nil {
 						return err
 					}
 				}

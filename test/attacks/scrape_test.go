@@ -100,7 +100,7 @@ func TestScrapesOfManyRulesTakeBoundedMemory(t *testing.T) {
 	limits := filepath.Join(t.TempDir(), "limits.yaml")
 	require.NoError(t, os.WriteFile(limits, []byte(manyRules()), 0o600))
 	rows := "\n| 100,000 rules with traffic, and | peak memory before, MiB | peak memory, MiB | slowest scrape, s |\n|---|---|---|---|\n"
-	for _, a := range []struct {
+	for _, attack := range []struct {
 		name     string
 		settings []string
 		scrapes  int // at the same time
@@ -111,17 +111,17 @@ func TestScrapesOfManyRulesTakeBoundedMemory(t *testing.T) {
 		{"one scrape with `GOMEMLIMIT=200MiB`", []string{"GOMEMLIMIT=200MiB"}, 1},
 		{"no scrape, but metrics to the log (`USE_STATSD=false`)", []string{"USE_STATSD=false", "STATS_FLUSH_INTERVAL=2s"}, 0},
 	} {
-		t.Run(a.name, func(t *testing.T) {
+		t.Run(attack.name, func(t *testing.T) {
 			resetPeak(t)
-			s := startService(t, program, append([]string{"LIMITS_PATH=" + limits}, a.settings...)...)
-			s.callEachRule()
-			memoryBefore := s.peakMemory()
+			service := startService(t, program, append([]string{"LIMITS_PATH=" + limits}, attack.settings...)...)
+			service.callEachRule()
+			memoryBefore := service.peakMemory()
 			var scrapes sync.WaitGroup
 			var mu sync.Mutex
 			slowest := time.Duration(0)
-			for range a.scrapes {
+			for range attack.scrapes {
 				scrapes.Go(func() {
-					lines, duration, err := s.scrape()
+					lines, duration, err := service.scrape()
 					assert.NoError(t, err)
 					assert.Greater(t, lines, 6*scrapedRules)
 					mu.Lock()
@@ -130,9 +130,9 @@ func TestScrapesOfManyRulesTakeBoundedMemory(t *testing.T) {
 				})
 			}
 			scrapes.Wait()
-			rows += fmt.Sprintf("| %s | %d | %d | %.1f |\n", a.name, memoryBefore>>20, s.peakMemory()>>20, slowest.Seconds())
-			assert.LessOrEqual(t, s.peakMemory(), int64(maxScrapeMemory))
-			if checksTimes && a.scrapes == 1 {
+			rows += fmt.Sprintf("| %s | %d | %d | %.1f |\n", attack.name, memoryBefore>>20, service.peakMemory()>>20, slowest.Seconds())
+			assert.LessOrEqual(t, service.peakMemory(), int64(maxScrapeMemory))
+			if checksTimes && attack.scrapes == 1 {
 				assert.Less(t, slowest, maxScrapeTime)
 			}
 		})

@@ -43,15 +43,15 @@ func TestBeforeAndAfter(t *testing.T) {
 			cmd, addr := startProgram(t, path, env...)
 			builds = append(builds, newTarget(t, []string{"before", "after"}[i], addr, cmd.Process.Pid, redis...))
 		}
-		for _, l := range []curves.Load{{InFlight: 1, Descriptors: 1, Keys: 10_000}, {InFlight: 64, Descriptors: 1, Keys: 10_000}, {InFlight: 64, Descriptors: 4, Keys: 10_000}} {
-			writeRatios(&table, backend, l, roundPlan.measure(builds, l))
+		for _, load := range []curves.Load{{InFlight: 1, Descriptors: 1, Keys: 10_000}, {InFlight: 64, Descriptors: 1, Keys: 10_000}, {InFlight: 64, Descriptors: 4, Keys: 10_000}} {
+			writeRatios(&table, backend, load, roundPlan.measure(builds, load))
 		}
 	}
 	t.Log("\n" + table.String())
 }
 
 // writeRatios writes a table row for each figure of one load.
-func writeRatios(table *strings.Builder, backend string, l curves.Load, cells []curves.Cell) {
+func writeRatios(table *strings.Builder, backend string, load curves.Load, cells []curves.Cell) {
 	for _, row := range []struct {
 		name   string
 		figure curves.Figure
@@ -65,6 +65,6 @@ func writeRatios(table *strings.Builder, backend string, l curves.Load, cells []
 			continue
 		}
 		before, after := cells[0].Figures[row.figure].Median, cells[1].Figures[row.figure].Median
-		fmt.Fprintf(table, "| %s | %d | %d | %s | %.1f | %.1f | %.2f |\n", backend, l.InFlight, l.Descriptors, row.name, before, after, after/before)
+		fmt.Fprintf(table, "| %s | %d | %d | %s | %.1f | %.1f | %.2f |\n", backend, load.InFlight, load.Descriptors, row.name, before, after, after/before)
 	}
 }

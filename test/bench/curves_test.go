@@ -45,14 +45,14 @@ func curveLoads(isShortRun bool) (loads []curves.Load) {
 	for _, rate := range []int{1000, 4000, 8000, 12_000, 16_000} {
 		loads = append(loads, curves.Load{Rate: rate, Descriptors: 4, Keys: curves.DefaultKeys})
 	}
-	for _, l := range []curves.Load{{InFlight: 64, Keys: curves.DefaultKeys}, {Rate: 4000, Keys: 1}} {
-		l.Descriptors = 1
-		if l.Rate > 0 {
-			loads = append(loads, l) // in the default algorithm
+	for _, load := range []curves.Load{{InFlight: 64, Keys: curves.DefaultKeys}, {Rate: 4000, Keys: 1}} {
+		load.Descriptors = 1
+		if load.Rate > 0 {
+			loads = append(loads, load) // in the default algorithm
 		}
 		for _, algorithm := range allAlgorithms {
-			l.Domain = algorithm
-			loads = append(loads, l)
+			load.Domain = algorithm
+			loads = append(loads, load)
 		}
 	}
 	return loads
@@ -81,25 +81,25 @@ func TestCurves(t *testing.T) {
 
 	targets := append(startAll(t), others...)
 	saturated := map[string]int{} // lowest such rate, by server and descriptors
-	for _, l := range curveLoads(isShortRun) {
-		if !loadPattern.MatchString(l.Name()) {
+	for _, load := range curveLoads(isShortRun) {
+		if !loadPattern.MatchString(load.Name()) {
 			continue
 		}
 		var measured []target
 		for _, target := range targets {
 			switch {
-			case 0 < saturated[loadGroup(target.name, l)] && saturated[loadGroup(target.name, l)] <= l.Rate:
-			case l.Domain != "" && !slices.Contains(target.algorithms, l.Domain):
+			case 0 < saturated[loadGroup(target.name, load)] && saturated[loadGroup(target.name, load)] <= load.Rate:
+			case load.Domain != "" && !slices.Contains(target.algorithms, load.Domain):
 			default:
 				measured = append(measured, target)
 			}
 		}
-		cells := roundPlan.measure(measured, l)
+		cells := roundPlan.measure(measured, load)
 		for _, c := range cells {
 			if c.Saturated() {
-				saturated[loadGroup(c.Server, l)] = l.Rate
+				saturated[loadGroup(c.Server, load)] = load.Rate
 			}
-			t.Logf("%s: %s: %.0f calls/s, server %.1f µs, Redis %.2f µs, %.3f commands", l.Name(), c.Server, c.Figures[curves.PerSecond].Median,
+			t.Logf("%s: %s: %.0f calls/s, server %.1f µs, Redis %.2f µs, %.3f commands", load.Name(), c.Server, c.Figures[curves.PerSecond].Median,
 				c.Figures[curves.ServerCPU].Median, c.Figures[curves.RedisCPU].Median, c.Figures[curves.RedisCommands].Median)
 		}
 		run.Cells = append(run.Cells, cells...)
@@ -154,9 +154,9 @@ func startLeases(t *testing.T, s *redistest.Server) target {
 
 // measureMemory returns the memory of a key for each server that we start.
 func measureMemory(t *testing.T, isShortRun bool) (found []curves.KeyMemory) {
-	l := curves.Load{Descriptors: 1, Keys: 1_000_000}
+	load := curves.Load{Descriptors: 1, Keys: 1_000_000}
 	if isShortRun {
-		l.Keys = 100_000
+		load.Keys = 100_000
 	}
 	measure := func(target target) {
 		total := func() (bytes float64) {
@@ -166,10 +166,10 @@ func measureMemory(t *testing.T, isShortRun bool) (found []curves.KeyMemory) {
 			return bytes
 		}
 		server, redis := residentMemory(t, target.pid), total()
-		require.NoError(t, target.client.Fill(l))
-		keys := float64(l.Keys)
+		require.NoError(t, target.client.Fill(load))
+		keys := float64(load.Keys)
 		found = append(found, curves.KeyMemory{
-			Server: target.name, Keys: l.Keys,
+			Server: target.name, Keys: load.Keys,
 			Bytes: (residentMemory(t, target.pid) - server) / keys, Redis: (total() - redis) / keys,
 		})
 	}

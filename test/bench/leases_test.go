@@ -52,11 +52,11 @@ func TestLeases(t *testing.T) {
 	roundPlan := newRounds(t, 4)
 	table := new(strings.Builder)
 	fmt.Fprintf(table, "| load | server | CPU of the server in a call | ÷ a server that does nothing | p99 | ÷ counting in the process | commands of Redis in 1,000 calls |\n|---|---|---|---|---|---|---|\n")
-	for _, l := range []curves.Load{{Rate: 5000, Descriptors: 1, Keys: 1}, {InFlight: 64, Descriptors: 1, Keys: 1}} {
-		cells := roundPlan.measure(targets, l)
+	for _, load := range []curves.Load{{Rate: 5000, Descriptors: 1, Keys: 1}, {InFlight: 64, Descriptors: 1, Keys: 1}} {
+		cells := roundPlan.measure(targets, load)
 		median := func(i int, f curves.Figure) float64 { return cells[i].Figures[f].Median }
 		for i, c := range cells {
-			fmt.Fprintf(table, "| %s | %s | %.1f µs | %.2f | %.2f ms | %.2f | %.1f |\n", cmp.Or(l.Name(), "steady"), c.Server,
+			fmt.Fprintf(table, "| %s | %s | %.1f µs | %.2f | %.2f ms | %.2f | %.1f |\n", cmp.Or(load.Name(), "steady"), c.Server,
 				median(i, curves.ServerCPU), median(i, curves.ServerCPU)/median(0, curves.ServerCPU),
 				median(i, curves.P99)/1000, median(i, curves.P99)/median(1, curves.P99), 1000*median(i, curves.RedisCommands))
 		}

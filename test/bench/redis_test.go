@@ -98,38 +98,38 @@ func TestRedisTable(t *testing.T) {
 		targets = append(targets, incumbent)
 	}
 
-	var r report
-	for _, g := range goals() {
-		if !loadPattern.MatchString(g.Name()) {
+	var report report
+	for _, goal := range goals() {
+		if !loadPattern.MatchString(goal.Name()) {
 			continue
 		}
-		cells := roundPlan.measure(targets, g.Load)
-		r.addLoad(g.Name(), cells)
-		r.compare("Redis CPU, µs: "+g.Name(), cells, curves.RedisCPU, curves.Incumbent, g.redisCPU)
-		switch g.Load {
+		cells := roundPlan.measure(targets, goal.Load)
+		report.addLoad(goal.Name(), cells)
+		report.compare("Redis CPU, µs: "+goal.Name(), cells, curves.RedisCPU, curves.Incumbent, goal.redisCPU)
+		switch goal.Load {
 		case curves.Load{InFlight: 64, Descriptors: 1, Keys: 10_000}:
-			r.compare("server CPU, µs, against the server that does nothing: "+g.Name(), cells, curves.ServerCPU, curves.Nothing, 1.1)
+			report.compare("server CPU, µs, against the server that does nothing: "+goal.Name(), cells, curves.ServerCPU, curves.Nothing, 1.1)
 		case curves.Load{InFlight: 1, Descriptors: 1, Keys: 10_000}:
-			r.compare("p50, µs: "+g.Name(), cells, curves.P50, curves.Incumbent, 0.9)
+			report.compare("p50, µs: "+goal.Name(), cells, curves.P50, curves.Incumbent, 0.9)
 		case curves.Load{Rate: 4000, Descriptors: 1, Keys: 10_000}:
-			r.compare("p99, µs: "+g.Name(), cells, curves.P99, curves.Incumbent, 0.6)
+			report.compare("p99, µs: "+goal.Name(), cells, curves.P99, curves.Incumbent, 0.6)
 		}
 	}
 	if loadPattern.MatchString("memory") {
 		rls, incumbent := keyMemory(t)
-		r.compareValues("bytes of a key in Redis", rls, incumbent, 1.05)
+		report.compareValues("bytes of a key in Redis", rls, incumbent, 1.05)
 	}
 	if loadPattern.MatchString("cluster") {
-		measureCluster(t, roundPlan, &r)
+		measureCluster(t, roundPlan, &report)
 	}
 	text := fmt.Sprintf("Medians of %d rounds of %v, measured %s on %d cores, %s, %s.\n\n", roundPlan.number, roundPlan.length, time.Now().Format("2 January 2006"), runtime.NumCPU(), runtime.Version(), version(t, redis[0]))
 	section := "bench-redis"
 	if program := os.Getenv(redistest.ProgramEnv); program == "" {
-		text += "| load | server | server CPU, µs | Redis CPU, µs | p50, µs | p99, µs | calls/s |\n|---|---|---|---|---|---|---|\n" + r.table.String() + "\n"
+		text += "| load | server | server CPU, µs | Redis CPU, µs | p50, µs | p99, µs | calls/s |\n|---|---|---|---|---|---|---|\n" + report.table.String() + "\n"
 	} else {
 		section = "bench-" + filepath.Base(program) // the page has only the ratios of other servers
 	}
-	text += "| figure | rls | against | ratio | goal, at most | result |\n|---|---|---|---|---|---|\n" + r.verdicts.String()
+	text += "| figure | rls | against | ratio | goal, at most | result |\n|---|---|---|---|---|---|\n" + report.verdicts.String()
 	if os.Getenv(incumbentEnv) == "" {
 		text += "\nThe incumbent could not be built here, so nothing is compared with it.\n"
 	}
@@ -150,7 +150,7 @@ func version(t *testing.T, client *goredis.Client) string {
 }
 
 // measureCluster measures rls and the incumbent with a Cluster of three masters.
-func measureCluster(t *testing.T, roundPlan rounds, r *report) {
+func measureCluster(t *testing.T, roundPlan rounds, report *report) {
 	cluster := redistest.StartCluster(t, 3, false)
 	var redis []*goredis.Client
 	for _, s := range cluster.Masters {
@@ -165,8 +165,8 @@ func measureCluster(t *testing.T, roundPlan rounds, r *report) {
 		l := curves.Load{InFlight: 64, Descriptors: descriptors, Keys: 10_000}
 		maxRatio := map[int]float64{1: 0.5}[descriptors]
 		cells, name := roundPlan.measure(targets, l), "Cluster of 3, "+l.Name()
-		r.addLoad(name, cells)
-		r.compare("Redis CPU, µs: "+name, cells, curves.RedisCPU, curves.Incumbent, maxRatio)
+		report.addLoad(name, cells)
+		report.compare("Redis CPU, µs: "+name, cells, curves.RedisCPU, curves.Incumbent, maxRatio)
 	}
 }
 

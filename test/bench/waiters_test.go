@@ -34,11 +34,11 @@ func runWaiters() error {
 	if err != nil {
 		return err
 	}
-	c, err := client.New(fields[0], client.Options{})
+	waiter, err := client.New(fields[0], client.Options{})
 	if err != nil {
 		return err
 	}
-	defer c.Close()
+	defer waiter.Close()
 	var begin int64
 	if _, err := fmt.Scan(&begin); err != nil {
 		return err
@@ -49,7 +49,7 @@ func runWaiters() error {
 	var callerGroup sync.WaitGroup
 	for i := range callers {
 		callerGroup.Go(func() {
-			errs[i] = c.Acquire(context.Background(), "bench", descriptor)
+			errs[i] = waiter.Acquire(context.Background(), "bench", descriptor)
 			times[i] = time.Now().UnixMicro()
 		})
 		time.Sleep(callPause)

@@ -28,9 +28,9 @@ func readAlerts(t *testing.T) map[string]rulefmt.Rule {
 	require.Empty(t, errs)
 	alerts := map[string]rulefmt.Rule{}
 	for _, g := range groups.Groups {
-		for _, r := range g.Rules {
-			assert.NotContains(t, alerts, r.Alert, "two alerts have one name")
-			alerts[r.Alert] = r
+		for _, rule := range g.Rules {
+			assert.NotContains(t, alerts, rule.Alert, "two alerts have one name")
+			alerts[rule.Alert] = rule
 		}
 	}
 	require.NotEmpty(t, alerts)
@@ -95,7 +95,7 @@ func TestAlertsFire(t *testing.T) {
 	const target = `job="rls", instance="a"`
 	alerts := readAlerts(t)
 	testedAlerts := map[string]bool{}
-	for _, c := range []struct {
+	for _, test := range []struct {
 		alert         string
 		sick, healthy []string
 		want          string // what the summary contains
@@ -212,13 +212,13 @@ func TestAlertsFire(t *testing.T) {
 			healthy: []string{"rls_local_evictions_total{" + target + "} 9x200"},
 		},
 	} {
-		t.Run(c.alert, func(t *testing.T) {
-			require.Contains(t, alerts, c.alert)
-			firingAlerts := evaluate(t, alerts[c.alert], c.sick)
-			assert.Contains(t, strings.Join(firingAlerts, "\n"), c.want)
-			assert.Empty(t, evaluate(t, alerts[c.alert], c.healthy))
+		t.Run(test.alert, func(t *testing.T) {
+			require.Contains(t, alerts, test.alert)
+			firingAlerts := evaluate(t, alerts[test.alert], test.sick)
+			assert.Contains(t, strings.Join(firingAlerts, "\n"), test.want)
+			assert.Empty(t, evaluate(t, alerts[test.alert], test.healthy))
 		})
-		testedAlerts[c.alert] = true
+		testedAlerts[test.alert] = true
 	}
 	for name := range alerts {
 		assert.True(t, testedAlerts[name], "%s has no test", name)

@@ -47,7 +47,7 @@ func TestComposeRunsTwoReplicasWithOneRedis(t *testing.T) {
 func TestPrometheusScrapesEveryReplica(t *testing.T) {
 	text, err := os.ReadFile(path("examples/prometheus.yml"))
 	require.NoError(t, err)
-	var c struct {
+	var config struct {
 		ScrapeConfigs []struct {
 			DNS []struct {
 				Names []string `yaml:"names"`
@@ -55,9 +55,9 @@ func TestPrometheusScrapesEveryReplica(t *testing.T) {
 			} `yaml:"dns_sd_configs"`
 		} `yaml:"scrape_configs"`
 	}
-	require.NoError(t, yaml.Unmarshal(text, &c))
-	require.Len(t, c.ScrapeConfigs, 1)
-	dns := c.ScrapeConfigs[0].DNS[0]
+	require.NoError(t, yaml.Unmarshal(text, &config))
+	require.Len(t, config.ScrapeConfigs, 1)
+	dns := config.ScrapeConfigs[0].DNS[0]
 	project := loadComposeProject(t)
 	assert.Contains(t, project.Services, dns.Names[0])
 	assert.Equal(t, 9090, dns.Port, "the default of PROMETHEUS_ADDR")

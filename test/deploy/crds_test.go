@@ -87,15 +87,15 @@ func (all resources) problems(t *testing.T, o object) (problems []string) {
 	t.Helper()
 	version, found := all[o.APIVersion+" "+o.Kind]
 	require.True(t, found, "no schema of %s %s", o.APIVersion, o.Kind)
-	r := newResource(t, version)
+	resource := newResource(t, version)
 	fields := jsonFields(t, o)
-	unknownFields := pruning.PruneWithOptions(fields, r.schema, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
+	unknownFields := pruning.PruneWithOptions(fields, resource.schema, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
 	for _, place := range unknownFields {
 		problems = append(problems, place+": unknown field")
 	}
-	defaulting.Default(fields, r.schema)
-	errs := validation.ValidateCustomResource(nil, fields, r.properties)
-	ruleErrs, _ := r.rules.Validate(context.Background(), field.NewPath(""), r.schema, fields, nil, celconfig.RuntimeCELCostBudget)
+	defaulting.Default(fields, resource.schema)
+	errs := validation.ValidateCustomResource(nil, fields, resource.properties)
+	ruleErrs, _ := resource.rules.Validate(context.Background(), field.NewPath(""), resource.schema, fields, nil, celconfig.RuntimeCELCostBudget)
 	for _, err := range append(errs, ruleErrs...) {
 		problems = append(problems, err.Error())
 	}

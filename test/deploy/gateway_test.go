@@ -49,12 +49,12 @@ func TestPodOfEnvoyGatewayRuns(t *testing.T) {
 	assert.Equal(t, []string{"/bin/ratelimit"}, spec.Containers[0].Command, "the image has this path")
 
 	e := startGateway(t)
-	p := newPod(t, spec, nil, e.secrets)
-	out, code := p.run("doctor", "--settings")
+	pod := newPod(t, spec, nil, e.secrets)
+	out, code := pod.run("doctor", "--settings")
 	require.Zero(t, code, out)
-	addr := p.withSettings(e.localSettings).serve()
+	addr := pod.withSettings(e.localSettings).serve()
 	polltest.Until(t, 30*time.Second, func() bool { // until the limits of xDS are in force
-		out, code = p.run(append([]string{"hit", "-a", addr, "--timeout", "10s", "-d", "shop", "tenant=acme"}, e.flags...)...)
+		out, code = pod.run(append([]string{"hit", "-a", addr, "--timeout", "10s", "-d", "shop", "tenant=acme"}, e.flags...)...)
 		return code == 0 && strings.Contains(out, "remaining")
 	}, "the call is not counted")
 }

@@ -41,26 +41,26 @@ func addPodEnv(settings map[string]string) map[string]string {
 }
 
 func TestDefaultValuesRenderASafeDeployment(t *testing.T) {
-	m := renderManifests(t, shopFile)
-	assert.Equal(t, "shop-rls", m.deployment.Name)
-	assert.EqualValues(t, 2, *m.deployment.Spec.Replicas)
-	assert.Equal(t, addPodEnv(map[string]string{"LIMITS_PATH": "/limits"}), m.env())
-	assert.Equal(t, map[string]string{"shop.yaml": "domain: shop"}, m.limits(), "only the given limits")
-	assert.Equal(t, "None", m.service.Spec.ClusterIP)
-	require.NotNil(t, m.pdb)
-	assert.Equal(t, intstr.FromInt32(1), *m.pdb.Spec.MaxUnavailable)
-	assert.Nil(t, m.hpa)
-	assert.Nil(t, m.network)
-	assert.Nil(t, m.metrics)
-	assert.Nil(t, m.alerts)
-	assert.Nil(t, m.dashboard)
+	manifests := renderManifests(t, shopFile)
+	assert.Equal(t, "shop-rls", manifests.deployment.Name)
+	assert.EqualValues(t, 2, *manifests.deployment.Spec.Replicas)
+	assert.Equal(t, addPodEnv(map[string]string{"LIMITS_PATH": "/limits"}), manifests.env())
+	assert.Equal(t, map[string]string{"shop.yaml": "domain: shop"}, manifests.limits(), "only the given limits")
+	assert.Equal(t, "None", manifests.service.Spec.ClusterIP)
+	require.NotNil(t, manifests.pdb)
+	assert.Equal(t, intstr.FromInt32(1), *manifests.pdb.Spec.MaxUnavailable)
+	assert.Nil(t, manifests.hpa)
+	assert.Nil(t, manifests.network)
+	assert.Nil(t, manifests.metrics)
+	assert.Nil(t, manifests.alerts)
+	assert.Nil(t, manifests.dashboard)
 
-	pod := m.deployment.Spec.Template.Spec
+	pod := manifests.deployment.Spec.Template.Spec
 	assert.True(t, *pod.SecurityContext.RunAsNonRoot)
 	assert.EqualValues(t, 65532, *pod.SecurityContext.RunAsUser)
 	assert.False(t, *pod.AutomountServiceAccountToken)
-	require.NotNil(t, m.serviceAccount)
-	assert.False(t, *m.serviceAccount.AutomountServiceAccountToken)
+	require.NotNil(t, manifests.serviceAccount)
+	assert.False(t, *manifests.serviceAccount.AutomountServiceAccountToken)
 	container := pod.Containers[0].SecurityContext
 	assert.True(t, *container.ReadOnlyRootFilesystem)
 	assert.False(t, *container.AllowPrivilegeEscalation)
@@ -68,7 +68,7 @@ func TestDefaultValuesRenderASafeDeployment(t *testing.T) {
 }
 
 func TestEachValueOfTheChartTakesEffect(t *testing.T) {
-	m := renderManifests(t, shopFile+`
+	manifests := renderManifests(t, shopFile+`
 fullnameOverride: limiter
 commonLabels: {team: edge}
 image: {registry: registry.example, repository: platform/rls, tag: v1}
@@ -109,21 +109,21 @@ service: {annotations: {owner: edge}}
 		"GRPC_CLIENT_TLS_CACERT": "/certs/grpc/ca.crt", "GRPC_CLIENT_TLS_SAN": "envoy.example", "CALLER_DOMAINS_FILE": "/callers/callers.yaml",
 		"LIMIT_RESPONSE_HEADERS_ENABLED": "true", "LOCAL_MAX_KEYS": "2000000", "REDIS_FALLBACK_RATIO": "0.25", "CACHE_KEY_PREFIX": "1e6",
 		"DECISION_LOG_HASH_KEY": "secret log hash",
-	}), m.env())
-	assert.Nil(t, m.deployment.Spec.Replicas, "the autoscaler sets the number")
-	require.NotNil(t, m.hpa)
-	assert.EqualValues(t, 5, m.hpa.Spec.MaxReplicas)
-	assert.Len(t, m.hpa.Spec.Metrics, 2)
-	assert.Equal(t, m.deployment.Spec.Template.Spec.Containers[0].Name, m.hpa.Spec.Metrics[0].ContainerResource.Container)
-	assert.Equal(t, m.deployment.Name, m.hpa.Spec.ScaleTargetRef.Name)
+	}), manifests.env())
+	assert.Nil(t, manifests.deployment.Spec.Replicas, "the autoscaler sets the number")
+	require.NotNil(t, manifests.hpa)
+	assert.EqualValues(t, 5, manifests.hpa.Spec.MaxReplicas)
+	assert.Len(t, manifests.hpa.Spec.Metrics, 2)
+	assert.Equal(t, manifests.deployment.Spec.Template.Spec.Containers[0].Name, manifests.hpa.Spec.Metrics[0].ContainerResource.Container)
+	assert.Equal(t, manifests.deployment.Name, manifests.hpa.Spec.ScaleTargetRef.Name)
 
-	assert.Equal(t, "limiter", m.deployment.Name)
-	assert.Equal(t, "limiter", m.service.Name)
-	assert.Equal(t, "edge", m.service.Annotations["owner"])
-	pod := m.deployment.Spec.Template
+	assert.Equal(t, "limiter", manifests.deployment.Name)
+	assert.Equal(t, "limiter", manifests.service.Name)
+	assert.Equal(t, "edge", manifests.service.Annotations["owner"])
+	pod := manifests.deployment.Spec.Template
 	assert.Equal(t, "edge", pod.Labels["team"])
 	assert.Equal(t, "edge", pod.Labels["tier"])
-	assert.NotContains(t, m.deployment.Spec.Selector.MatchLabels, "team", "a selector can't change")
+	assert.NotContains(t, manifests.deployment.Spec.Selector.MatchLabels, "team", "a selector can't change")
 	assert.Equal(t, map[string]string{"owner": "edge"}, pod.Annotations)
 	assert.Equal(t, map[string]string{"disk": "fast"}, pod.Spec.NodeSelector)
 	assert.Equal(t, "high", pod.Spec.PriorityClassName)
@@ -147,17 +147,17 @@ func TestImageHasRegistryTagAndDigest(t *testing.T) {
 		"{registry: r.example, digest: " + digest + "}":        "r.example/rls@" + digest,
 		"{pullPolicy: Never, tag: v2, digest: " + digest + "}": "rls:v2@" + digest,
 	} {
-		m := renderManifests(t, strings.TrimPrefix(shopFile, exampleImage)+"\nimage: "+values)
-		assert.Equal(t, want, m.deployment.Spec.Template.Spec.Containers[0].Image, values)
-		assert.Equal(t, want, m.test.Spec.Containers[0].Image, values)
+		manifests := renderManifests(t, strings.TrimPrefix(shopFile, exampleImage)+"\nimage: "+values)
+		assert.Equal(t, want, manifests.deployment.Spec.Template.Spec.Containers[0].Image, values)
+		assert.Equal(t, want, manifests.test.Spec.Containers[0].Image, values)
 	}
 }
 
 func TestGracePeriodOutlastsDrain(t *testing.T) {
-	m := renderManifests(t, shopFile+"\ndrain: {delaySeconds: 30, timeoutSeconds: 60}")
-	assert.Equal(t, "30s", m.env()["DRAIN_DELAY"])
-	assert.Equal(t, "60s", m.env()["DRAIN_TIMEOUT"])
-	assert.EqualValues(t, 100, *m.deployment.Spec.Template.Spec.TerminationGracePeriodSeconds)
+	manifests := renderManifests(t, shopFile+"\ndrain: {delaySeconds: 30, timeoutSeconds: 60}")
+	assert.Equal(t, "30s", manifests.env()["DRAIN_DELAY"])
+	assert.Equal(t, "60s", manifests.env()["DRAIN_TIMEOUT"])
+	assert.EqualValues(t, 100, *manifests.deployment.Spec.Template.Spec.TerminationGracePeriodSeconds)
 }
 
 func TestDisruptionBudgetNeverBlocksDrain(t *testing.T) {
@@ -188,33 +188,33 @@ topologySpreadConstraints: [{maxSkew: 2, topologyKey: rack, whenUnsatisfiable: D
 }
 
 func TestNetworkPolicyAdmitsEnvoyPrometheusAndTest(t *testing.T) {
-	m := renderManifests(t, shopFile+`
+	manifests := renderManifests(t, shopFile+`
 networkPolicy:
   enabled: true
   from: [{podSelector: {matchLabels: {app: envoy}}}]
   metricsFrom: [{podSelector: {matchLabels: {app: prometheus}}}]
   debugFrom: [{podSelector: {matchLabels: {app: friday-sale}}}]
 `)
-	require.NotNil(t, m.network)
-	assert.Equal(t, []networkingv1.PolicyType{"Ingress"}, m.network.Spec.PolicyTypes)
-	require.Len(t, m.network.Spec.Ingress, 3)
-	callers := m.network.Spec.Ingress[0]
+	require.NotNil(t, manifests.network)
+	assert.Equal(t, []networkingv1.PolicyType{"Ingress"}, manifests.network.Spec.PolicyTypes)
+	require.Len(t, manifests.network.Spec.Ingress, 3)
+	callers := manifests.network.Spec.Ingress[0]
 	assert.Equal(t, "grpc", callers.Ports[0].Port.StrVal)
 	require.Len(t, callers.From, 2)
-	assert.Subset(t, m.test.Labels, callers.From[1].PodSelector.MatchLabels, "helm test calls the service")
-	assert.Equal(t, "metrics", m.network.Spec.Ingress[1].Ports[0].Port.StrVal)
-	assert.Equal(t, "debug", m.network.Spec.Ingress[2].Ports[0].Port.StrVal)
+	assert.Subset(t, manifests.test.Labels, callers.From[1].PodSelector.MatchLabels, "helm test calls the service")
+	assert.Equal(t, "metrics", manifests.network.Spec.Ingress[1].Ports[0].Port.StrVal)
+	assert.Equal(t, "debug", manifests.network.Spec.Ingress[2].Ports[0].Port.StrVal)
 
-	m = renderManifests(t, shopFile+`
+	manifests = renderManifests(t, shopFile+`
 networkPolicy:
   enabled: true
   from: [{podSelector: {}}]
   httpFrom: [{podSelector: {}}]
   egress: [{ports: [{port: 6379}]}]
 `)
-	assert.Equal(t, []networkingv1.PolicyType{"Ingress", "Egress"}, m.network.Spec.PolicyTypes)
-	require.Len(t, m.network.Spec.Egress, 2)
-	assert.EqualValues(t, 53, m.network.Spec.Egress[0].Ports[0].Port.IntVal, "names must resolve")
+	assert.Equal(t, []networkingv1.PolicyType{"Ingress", "Egress"}, manifests.network.Spec.PolicyTypes)
+	require.Len(t, manifests.network.Spec.Egress, 2)
+	assert.EqualValues(t, 53, manifests.network.Spec.Egress[0].Ports[0].Port.IntVal, "names must resolve")
 }
 
 func TestServiceNameFollowsReleaseName(t *testing.T) {
@@ -222,16 +222,16 @@ func TestServiceNameFollowsReleaseName(t *testing.T) {
 	for name, want := range map[string]string{"rls": "rls", "rls-eu": "rls-eu", "shop": "shop-rls", longName: longName + "-r"} {
 		r, err := render(t, name, shopFile+"\nserviceMonitor: {enabled: true}")
 		require.NoError(t, err)
-		m := readManifests(t, fullManifest(r))
-		assert.Equal(t, want, m.service.Name)
-		assert.LessOrEqual(t, len(m.metrics.Name), 63)
+		manifests := readManifests(t, fullManifest(r))
+		assert.Equal(t, want, manifests.service.Name)
+		assert.LessOrEqual(t, len(manifests.metrics.Name), 63)
 	}
 }
 
 func TestChartAcceptsValuesOfExamples(t *testing.T) {
 	for gateway, domain := range map[string]string{"istio": "mesh", "contour": "contour", "emissary": "emissary", "gloo": "custom"} {
-		m := renderManifests(t, exampleImage+readFile(t, "examples/"+gateway+"/limits.yaml"))
-		domains := compile(t, m.limits()["limits.yaml"]).Domains()
+		manifests := renderManifests(t, exampleImage+readFile(t, "examples/"+gateway+"/limits.yaml"))
+		domains := compile(t, manifests.limits()["limits.yaml"]).Domains()
 		require.Len(t, domains, 1)
 		assert.Equal(t, domain, domains[0].Name)
 	}
@@ -240,15 +240,15 @@ func TestChartAcceptsValuesOfExamples(t *testing.T) {
 // TestPackagedChartRendersTheSame packages the chart as helm package does, without the files that
 // .helmignore names.
 func TestPackagedChartRendersTheSame(t *testing.T) {
-	c := loadChart(t)
-	archive, err := chartutil.Save(c, t.TempDir())
+	chart := loadChart(t)
+	archive, err := chartutil.Save(chart, t.TempDir())
 	require.NoError(t, err)
 	packagedChart, err := loader.Load(archive)
 	require.NoError(t, err)
 	for _, f := range packagedChart.Files {
 		assert.NotEqual(t, "ci", filepath.Dir(f.Name), f.Name)
 	}
-	assert.Equal(t, len(c.Templates), len(packagedChart.Templates))
+	assert.Equal(t, len(chart.Templates), len(packagedChart.Templates))
 	info, err := os.Stat(archive)
 	require.NoError(t, err)
 	assert.Less(t, info.Size(), int64(100_000))
@@ -263,18 +263,18 @@ func TestNotesWarnAboutCountersOfEachPod(t *testing.T) {
 }
 
 func TestHelmTestCallsTheService(t *testing.T) {
-	m := renderManifests(t, exampleImage+`
+	manifests := renderManifests(t, exampleImage+`
 limits: {a.yaml: "domain: shop"}
 tls: {secret: grpc-tls}
 tests: {serverName: rls.example}
 `)
-	require.Len(t, m.test.Spec.Containers, 2)
-	assert.Equal(t, []string{"doctor"}, m.test.Spec.Containers[0].Args)
+	require.Len(t, manifests.test.Spec.Containers, 2)
+	assert.Equal(t, []string{"doctor"}, manifests.test.Spec.Containers[0].Args)
 	assert.Equal(t, []string{
 		"hit", "--addr=shop-rls.limits.svc:8081", "--domain=shop", "--hits=0", "--timeout=10s",
 		"--tls", "--ca=/certs/grpc/ca.crt", "--server-name=rls.example", "helm-test=1",
-	}, m.test.Spec.Containers[1].Args)
-	m = renderManifests(t, shopFile+"\ntls: {secret: grpc-tls, clientAuth: true}")
-	assert.Len(t, m.test.Spec.Containers, 1, "the test has no certificate of a client")
+	}, manifests.test.Spec.Containers[1].Args)
+	manifests = renderManifests(t, shopFile+"\ntls: {secret: grpc-tls, clientAuth: true}")
+	assert.Len(t, manifests.test.Spec.Containers, 1, "the test has no certificate of a client")
 	assert.Nil(t, renderManifests(t, shopFile+"\ntests: {enabled: false}").test)
 }

@@ -31,36 +31,36 @@ type pod struct {
 
 // newPod makes the volumes and the environment of a pod. A missing ConfigMap, secret or key fails
 // the test, unless it is optional.
-func newPod(t *testing.T, spec corev1.PodSpec, configMaps map[string]map[string]string, s secrets) pod {
+func newPod(t *testing.T, spec corev1.PodSpec, configMaps map[string]map[string]string, podSecrets secrets) pod {
 	t.Helper()
-	c := spec.Containers[0]
-	p := pod{t: t, env: map[string]string{}}
+	container := spec.Containers[0]
+	result := pod{t: t, env: map[string]string{}}
 	folders := map[string]string{} // by mount path
-	for _, v := range spec.Volumes {
+	for _, volume := range spec.Volumes {
 		folder := t.TempDir()
-		for _, mount := range c.VolumeMounts {
-			if mount.Name == v.Name {
+		for _, mount := range container.VolumeMounts {
+			if mount.Name == volume.Name {
 				folders[mount.MountPath] = folder
 			}
 		}
 		var data map[string]string
 		switch {
-		case v.ConfigMap != nil:
-			data = configMaps[v.ConfigMap.Name]
-			require.True(t, data != nil || isTrue(v.ConfigMap.Optional), "no ConfigMap %s", v.ConfigMap.Name)
-		case v.Secret != nil:
-			data = s[v.Secret.SecretName]
-			require.NotNil(t, data, "no secret %s", v.Secret.SecretName)
+		case volume.ConfigMap != nil:
+			data = configMaps[volume.ConfigMap.Name]
+			require.True(t, data != nil || isTrue(volume.ConfigMap.Optional), "no ConfigMap %s", volume.ConfigMap.Name)
+		case volume.Secret != nil:
+			data = podSecrets[volume.Secret.SecretName]
+			require.NotNil(t, data, "no secret %s", volume.Secret.SecretName)
 		}
 		for name, text := range data {
 			require.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 		}
 	}
-	for _, e := range c.Env {
-		value := e.Value
-		if from := e.ValueFrom; from != nil && from.SecretKeyRef != nil {
-			require.Contains(t, s[from.SecretKeyRef.Name], from.SecretKeyRef.Key, "secret %s", from.SecretKeyRef.Name)
-			value = s[from.SecretKeyRef.Name][from.SecretKeyRef.Key]
+	for _, variable := range container.Env {
+		value := variable.Value
+		if from := variable.ValueFrom; from != nil && from.SecretKeyRef != nil {
+			require.Contains(t, podSecrets[from.SecretKeyRef.Name], from.SecretKeyRef.Key, "secret %s", from.SecretKeyRef.Name)
+			value = podSecrets[from.SecretKeyRef.Name][from.SecretKeyRef.Key]
 		} else if from != nil {
 			value = "pod-0" // a field of the pod
 		}
@@ -69,9 +69,9 @@ func newPod(t *testing.T, spec corev1.PodSpec, configMaps map[string]map[string]
 				value = folder + rest
 			}
 		}
-		p.env[e.Name] = value
+		result.env[variable.Name] = value
 	}
-	return p
+	return result
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }

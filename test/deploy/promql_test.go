@@ -36,8 +36,8 @@ func exportedMetrics(t *testing.T) map[string][]string {
 	require.Greater(t, len(exportedLabels), 40, "docs/metrics.md has another form")
 	families, err := metrics.New().Gather() // the Go runtime and the process
 	require.NoError(t, err)
-	for _, f := range families {
-		exportedLabels[f.GetName()] = nil
+	for _, family := range families {
+		exportedLabels[family.GetName()] = nil
 	}
 	return exportedLabels
 }

@@ -115,8 +115,8 @@ func TestEachSetUpOfChartIsTested(t *testing.T) {
 	files, err := filepath.Glob(path(chartFolder + "/ci/*-values.yaml"))
 	require.NoError(t, err)
 	var names []string
-	for _, s := range setUps {
-		names = append(names, path(chartFolder+"/ci/"+s.name+"-values.yaml"))
+	for _, setUp := range setUps {
+		names = append(names, path(chartFolder+"/ci/"+setUp.name+"-values.yaml"))
 	}
 	assert.ElementsMatch(t, names, files)
 }
@@ -124,10 +124,10 @@ func TestEachSetUpOfChartIsTested(t *testing.T) {
 // TestManifestsOfSetUpsEqualGoldenFiles compares the manifests of the set-ups with golden files. The alerts are
 // left out, because another test compares them with their source.
 func TestManifestsOfSetUpsEqualGoldenFiles(t *testing.T) {
-	for _, s := range setUps {
-		t.Run(s.name, func(t *testing.T) {
-			renderManifests(t, setUpValues(t, s.name))
-			r, err := render(t, "shop", setUpValues(t, s.name))
+	for _, setUp := range setUps {
+		t.Run(setUp.name, func(t *testing.T) {
+			renderManifests(t, setUpValues(t, setUp.name))
+			r, err := render(t, "shop", setUpValues(t, setUp.name))
 			require.NoError(t, err)
 			var documents []string
 			for _, document := range strings.Split(fullManifest(r), "---\n") {
@@ -135,7 +135,7 @@ func TestManifestsOfSetUpsEqualGoldenFiles(t *testing.T) {
 					documents = append(documents, strings.TrimSpace(document)+"\n")
 				}
 			}
-			assertGolden(t, "setups/"+s.name+".yaml", strings.Join(documents, "---\n"))
+			assertGolden(t, "setups/"+setUp.name+".yaml", strings.Join(documents, "---\n"))
 		})
 	}
 }
@@ -143,27 +143,27 @@ func TestManifestsOfSetUpsEqualGoldenFiles(t *testing.T) {
 // TestSetUpsRun starts rls with the environment and the files of the rendered pods, beside real
 // servers, and calls it.
 func TestSetUpsRun(t *testing.T) {
-	for _, s := range setUps {
-		t.Run(s.name, func(t *testing.T) {
+	for _, setUp := range setUps {
+		t.Run(setUp.name, func(t *testing.T) {
 			t.Parallel()
-			e := s.start(t)
-			m := renderManifests(t, setUpValues(t, s.name))
-			rendered := newPod(t, m.deployment.Spec.Template.Spec, m.configMaps, e.secrets)
+			environment := setUp.start(t)
+			manifests := renderManifests(t, setUpValues(t, setUp.name))
+			rendered := newPod(t, manifests.deployment.Spec.Template.Spec, manifests.configMaps, environment.secrets)
 			out, code := rendered.run("doctor", "--settings")
 			require.Zero(t, code, "rls rejects the settings as they are rendered:\n%s", out)
 
-			p := rendered.withSettings(e.localSettings)
-			p.assertHealthy()
-			addr := p.serve()
-			hit := append([]string{"hit", "-a", addr, "--timeout", "10s", "-d", "shop"}, e.flags...)
-			if s.name == "embedded" {
+			pod := rendered.withSettings(environment.localSettings)
+			pod.assertHealthy()
+			addr := pod.serve()
+			hit := append([]string{"hit", "-a", addr, "--timeout", "10s", "-d", "shop"}, environment.flags...)
+			if setUp.name == "embedded" {
 				hit = append(hit, "remote_address=10.0.0.1")
 			} else {
 				hit = append(hit, "tenant=acme")
 			}
 			polltest.Until(t, 30*time.Second, func() bool { // until the limits of xDS are in force, and Redis has the key
-				out, code = p.run(hit...)
-				return code == 0 && (len(e.redis) == 0 || hasKey(t, e.redis))
+				out, code = pod.run(hit...)
+				return code == 0 && (len(environment.redis) == 0 || hasKey(t, environment.redis))
 			}, "the call is not counted")
 			assert.Contains(t, out, "remaining", "a limit counts the call")
 		})
@@ -183,9 +183,9 @@ func hasKey(t *testing.T, servers []*redistest.Server) bool {
 // TestCallersOfMTLSAskOnlyTheirDomains calls the set-up mtls for the domain of another caller.
 func TestCallersOfMTLSAskOnlyTheirDomains(t *testing.T) {
 	e := startMTLS(t)
-	m := renderManifests(t, setUpValues(t, "mtls"))
-	p := newPod(t, m.deployment.Spec.Template.Spec, m.configMaps, e.secrets).withSettings(e.localSettings)
-	out, code := p.run(append([]string{"hit", "-a", p.serve(), "-d", "partner", "partner=p1"}, e.flags...)...)
+	manifests := renderManifests(t, setUpValues(t, "mtls"))
+	pod := newPod(t, manifests.deployment.Spec.Template.Spec, manifests.configMaps, e.secrets).withSettings(e.localSettings)
+	out, code := pod.run(append([]string{"hit", "-a", pod.serve(), "-d", "partner", "partner=p1"}, e.flags...)...)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, out, "PermissionDenied")
 }

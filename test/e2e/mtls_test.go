@@ -20,7 +20,7 @@ import (
 func TestMTLSAcceptsOnlyTheRightCertificates(t *testing.T) {
 	ca, otherCA := certtest.New(t), certtest.New(t)
 	server, client := ca.Issue("rls.example"), ca.Issue("envoy.example")
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		server, client certtest.Pair
 		ok             bool
 	}{
@@ -33,24 +33,24 @@ func TestMTLSAcceptsOnlyTheRightCertificates(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var env []string
-			if c.server.CertFile != "" {
+			if test.server.CertFile != "" {
 				env = []string{
-					"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + c.server.CertFile, "GRPC_SERVER_TLS_KEY=" + c.server.KeyFile,
+					"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + test.server.CertFile, "GRPC_SERVER_TLS_KEY=" + test.server.KeyFile,
 					"GRPC_CLIENT_TLS_CACERT=" + ca.File, "GRPC_CLIENT_TLS_SAN=envoy.example",
 				}
 			}
 			limits := limitsFile(t, "domain: shop\ndescriptors:\n  - {key: tenant, rate_limit: {unit: hour, requests_per_unit: 2}}\n")
 			conf := exampleConfig(t, "envoy-mtls.yaml", startRLS(t, limits, env...))
 			conf.editFilter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny = true })
-			conf.setCertificates(ca.File, c.client)
-			e := conf.start()
+			conf.setCertificates(ca.File, test.client)
+			envoy := conf.start()
 			awaitTimeLeft(time.Hour, 10*time.Second)
-			if !c.ok {
-				assert.Equal(t, http.StatusInternalServerError, e.send(t, call{"/", "x-tenant: acme"}).status)
+			if !test.ok {
+				assert.Equal(t, http.StatusInternalServerError, envoy.send(t, call{"/", "x-tenant: acme"}).status)
 				return
 			}
 			for _, want := range []int{http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
-				assert.Equal(t, want, e.send(t, call{"/", "x-tenant: acme"}).status)
+				assert.Equal(t, want, envoy.send(t, call{"/", "x-tenant: acme"}).status)
 			}
 		})
 	}

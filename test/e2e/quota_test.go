@@ -104,9 +104,9 @@ func TestEnvoysShareOneLimitWithoutACallPerRequest(t *testing.T) {
 		}
 	}
 	for i := range demands {
-		c := bootstrap(t, "quota/envoy.yaml", replicas...)
-		c.setEndpoints("echo", upstream.Listener.Addr().String())
-		envoys = append(envoys, c.start())
+		config := bootstrap(t, "quota/envoy.yaml", replicas...)
+		config.setEndpoints("echo", upstream.Listener.Addr().String())
+		envoys = append(envoys, config.start())
 		demands[i].run(t, envoys[i], call{"/", "x-tenant: acme"})
 	}
 	pause, isFull := 5*time.Second, os.Getenv("RLS_TEST_FULL") != ""

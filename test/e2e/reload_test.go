@@ -21,9 +21,9 @@ import (
 // then breaks the file. failure_mode_deny turns each failed call to rls into a 500.
 func TestReloadUnderLoadKeepsCountersAndRejectsBadFile(t *testing.T) {
 	dir := exampleLimits(t)
-	c := exampleConfig(t, "envoy.yaml", startRLS(t, dir))
-	c.editFilter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny = true })
-	e := c.start()
+	config := exampleConfig(t, "envoy.yaml", startRLS(t, dir))
+	config.editFilter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny = true })
+	envoy := config.start()
 
 	// The new file replaces the old file by a rename, as editors and deployments do.
 	file := filepath.Join(dir, "limits.yaml")
@@ -35,10 +35,10 @@ func TestReloadUnderLoadKeepsCountersAndRejectsBadFile(t *testing.T) {
 		require.NoError(t, os.WriteFile(next, []byte(strings.Replace(string(text), oldText, newText, 1)), 0o600))
 		require.NoError(t, os.Rename(next, file))
 	}
-	policy := func() string { return e.send(t, call{"/search?key=other"}).Get("x-ratelimit-limit") }
+	policy := func() string { return envoy.send(t, call{"/search?key=other"}).Get("x-ratelimit-limit") }
 
 	awaitTimeLeft(time.Minute, 20*time.Second)
-	load := e.startLoad(4, call{"/search?key=k1"})
+	load := envoy.startLoad(4, call{"/search?key=k1"})
 	require.Equal(t, `30, 30;w=60`, policy())
 	replace("requests_per_unit: 30", "requests_per_unit: 45")
 	polltest.Until(t, maxWait, func() bool { return policy() == `45, 45;w=60` })

@@ -21,7 +21,7 @@ func TestTwoEnvoysShareLimitsThroughRedis(t *testing.T) {
 	firstReplica := startRLS(t, limits, "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=10s")
 	secondReplica := startRLS(t, limits, "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=10s")
 	envoys := []*envoy{exampleConfig(t, "envoy.yaml", firstReplica, secondReplica).start(), exampleConfig(t, "envoy.yaml", firstReplica, secondReplica).start()}
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		call call
 		want int64
 	}{
@@ -36,7 +36,7 @@ func TestTwoEnvoysShareLimitsThroughRedis(t *testing.T) {
 			for i := range 8 {
 				callers.Go(func() {
 					for range 20 {
-						a, err := envoys[i%2].trySend(c.call)
+						a, err := envoys[i%2].trySend(test.call)
 						if assert.NoError(t, err) && a.status == http.StatusOK {
 							passed.Add(1)
 						}
@@ -44,7 +44,7 @@ func TestTwoEnvoysShareLimitsThroughRedis(t *testing.T) {
 				})
 			}
 			callers.Wait()
-			assert.Equal(t, c.want, passed.Load())
+			assert.Equal(t, test.want, passed.Load())
 		})
 	}
 	for i, r := range []*rls{firstReplica, secondReplica} {

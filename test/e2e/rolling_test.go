@@ -52,33 +52,33 @@ func TestRollingRestartFailsNoCall(t *testing.T) {
 			if timeout == defaultRollingTimeout {
 				t.Parallel() // the replicas mostly wait
 			}
-			d := &deployment{t: t, redis: redistest.Start(t).Addr, limits: exampleLimits(t)}
+			rollout := &deployment{t: t, redis: redistest.Start(t).Addr, limits: exampleLimits(t)}
 			for range rollingReplicas {
-				d.replicas = append(d.replicas, d.startReplica())
+				rollout.replicas = append(rollout.replicas, rollout.startReplica())
 			}
-			c := exampleConfig(t, "envoy.yaml", d.replicas...)
-			c.editFilter(func(f *ratelimitv3.RateLimit) {
+			config := exampleConfig(t, "envoy.yaml", rollout.replicas...)
+			config.editFilter(func(f *ratelimitv3.RateLimit) {
 				f.FailureModeDeny, f.Timeout = true, durationpb.New(timeout)
 			})
-			d.config = c
-			newDeployment(t, d)
-			e := c.start()
-			d.envoy = e
+			rollout.config = config
+			newDeployment(t, rollout)
+			envoy := config.start()
+			rollout.envoy = envoy
 			if timeout < defaultRollingTimeout {
-				e.checkCallsWithoutRestart(t)
+				envoy.checkCallsWithoutRestart(t)
 			}
 
-			d.failures = e.watchFailures(t)
-			load := e.startLoadAtRate(t, rollingRate, call{"/search?key=k1"})
+			rollout.failures = envoy.watchFailures(t)
+			load := envoy.startLoadAtRate(t, rollingRate, call{"/search?key=k1"})
 			time.Sleep(time.Second) // of load before the first restart
-			for i := range d.replicas {
-				d.replace(i)
+			for i := range rollout.replicas {
+				rollout.replace(i)
 			}
-			d.awaitStoppedReplicas()
+			rollout.awaitStoppedReplicas()
 			time.Sleep(time.Second)
 			answers := load.stop(t)
-			failedCount := d.failures.stop()
-			t.Log("stats of Envoy:\n" + strings.Join(callStats.FindAllString(e.adminPage("/stats?usedonly"), -1), "\n"))
+			failedCount := rollout.failures.stop()
+			t.Log("stats of Envoy:\n" + strings.Join(callStats.FindAllString(envoy.adminPage("/stats?usedonly"), -1), "\n"))
 			assert.Positive(t, answers[http.StatusOK])
 			assert.Positive(t, answers[http.StatusTooManyRequests])
 			assert.Len(t, answers, 2, "only 200 and 429")
@@ -143,15 +143,15 @@ func (d *deployment) terminate(r *rls) {
 // startReplica starts a replica with default settings, and returns once it is ready.
 func (d *deployment) startReplica(env ...string) *rls {
 	d.t.Helper()
-	r := startRLS(d.t, d.limits, append([]string{"REDIS_URL=" + d.redis, "DRAIN_DELAY="}, env...)...)
-	r.await("readiness", func() bool {
-		resp, err := http.Get("http://" + r.http + "/healthcheck")
+	service := startRLS(d.t, d.limits, append([]string{"REDIS_URL=" + d.redis, "DRAIN_DELAY="}, env...)...)
+	service.await("readiness", func() bool {
+		resp, err := http.Get("http://" + service.http + "/healthcheck")
 		if err == nil {
 			resp.Body.Close()
 		}
 		return err == nil && resp.StatusCode == http.StatusOK
 	})
-	return r
+	return service
 }
 
 // awaitStoppedReplicas waits until all stopped replicas have ended without cut calls.
@@ -171,13 +171,13 @@ func (d *deployment) awaitStoppedReplicas() {
 // useEndpoints gives Envoy the endpoints of ready replicas, as a control plane does. A replica is
 // replaced by a new one as in a Deployment: the new one becomes ready, then the old one stops, and
 // Envoy learns of it after propagation. The next replica does not wait for the end of this one.
-func useEndpoints(t *testing.T, d *deployment) {
+func useEndpoints(t *testing.T, rollout *deployment) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "endpoints.json")
 	version := 0
 	publish := func() {
 		var addrs []string
-		for _, r := range d.replicas {
+		for _, r := range rollout.replicas {
 			addrs = append(addrs, r.grpc)
 		}
 		resource, err := anypb.New(loadAssignment("rls", addrs))
@@ -189,38 +189,38 @@ func useEndpoints(t *testing.T, d *deployment) {
 		require.NoError(t, os.Rename(file+".new", file)) // Envoy notices files that are moved
 	}
 	publish()
-	d.config.Node = &corev3.Node{Id: "envoy", Cluster: "shop"}
-	cluster := d.config.cluster("rls")
+	rollout.config.Node = &corev3.Node{Id: "envoy", Cluster: "shop"}
+	cluster := rollout.config.cluster("rls")
 	cluster.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}
 	cluster.LoadAssignment, cluster.HealthChecks, cluster.OutlierDetection = nil, nil, nil
 	cluster.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: &corev3.ConfigSource{
 		ResourceApiVersion:    corev3.ApiVersion_V3,
 		ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{PathConfigSource: &corev3.PathConfigSource{Path: file}},
 	}}
-	d.replace = func(int) {
-		newReplica := d.startReplica()
-		d.replicas = append(d.replicas, newReplica)
+	rollout.replace = func(int) {
+		newReplica := rollout.startReplica()
+		rollout.replicas = append(rollout.replicas, newReplica)
 		publish()
-		d.failures.log("replica %s added", newReplica.grpc)
-		d.terminate(d.replicas[0])
-		d.replicas = slices.Delete(d.replicas, 0, 1)
+		rollout.failures.log("replica %s added", newReplica.grpc)
+		rollout.terminate(rollout.replicas[0])
+		rollout.replicas = slices.Delete(rollout.replicas, 0, 1)
 		time.Sleep(propagation)
 		publish()
-		d.failures.log("endpoint removed")
+		rollout.failures.log("endpoint removed")
 	}
 }
 
 // useHealthChecks lets Envoy check the health of the replicas, as the example does. A replica is
 // replaced by one with the same address after its end, as in a StatefulSet.
-func useHealthChecks(t *testing.T, d *deployment) {
-	d.replace = func(i int) {
-		oldReplica := d.replicas[i]
-		d.terminate(oldReplica)
-		d.awaitStoppedReplicas()
-		d.replicas[i] = d.startReplica("GRPC_PORT=" + portOf(oldReplica.grpc))
+func useHealthChecks(t *testing.T, rollout *deployment) {
+	rollout.replace = func(i int) {
+		oldReplica := rollout.replicas[i]
+		rollout.terminate(oldReplica)
+		rollout.awaitStoppedReplicas()
+		rollout.replicas[i] = rollout.startReplica("GRPC_PORT=" + portOf(oldReplica.grpc))
 		polltest.Until(t, maxWait, func() bool {
-			return strings.Contains(d.envoy.adminPage("/clusters"), "rls::"+oldReplica.grpc+"::health_flags::healthy\n")
+			return strings.Contains(rollout.envoy.adminPage("/clusters"), "rls::"+oldReplica.grpc+"::health_flags::healthy\n")
 		}, "healthy in Envoy")
-		d.failures.log("replica %s is back", oldReplica.grpc)
+		rollout.failures.log("replica %s is back", oldReplica.grpc)
 	}
 }

@@ -23,8 +23,8 @@ descriptors:
   - {key: stage, value: first, rate_limit: {unit: year, requests_per_unit: 3}}
   - {key: stage, value: second, rate_limit: {unit: year, requests_per_unit: 100}}
 `)
-	c := exampleConfig(t, "envoy.yaml", startRLS(t, limits))
-	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
+	config := exampleConfig(t, "envoy.yaml", startRLS(t, limits))
+	config.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
 		secondFilter := proto.CloneOf(hcm.HttpFilters[0])
 		secondFilter.Name = "second"
 		editAny(t, secondFilter.GetTypedConfig(), func(f *ratelimitv3.RateLimit) { f.Stage = 1 })
@@ -32,14 +32,14 @@ descriptors:
 		host := hcm.GetRouteConfig().VirtualHosts[0]
 		host.RateLimits = []*routev3.RateLimit{stageAction(0, "first"), stageAction(1, "second")}
 	})
-	e := c.start()
+	envoy := config.start()
 	for i, want := range []int{http.StatusOK, http.StatusOK, http.StatusOK, http.StatusTooManyRequests, http.StatusTooManyRequests} {
-		a := e.send(t, call{"/"})
-		assert.Equal(t, want, a.status, "call %d", i+1)
+		answer := envoy.send(t, call{"/"})
+		assert.Equal(t, want, answer.status, "call %d", i+1)
 	}
 	// Without the first filter a call shows the count of the second stage.
-	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) { hcm.HttpFilters = hcm.HttpFilters[1:] })
-	assert.Equal(t, "96", c.start().send(t, call{"/"}).Get("x-ratelimit-remaining"))
+	config.editHTTP(func(hcm *hcmv3.HttpConnectionManager) { hcm.HttpFilters = hcm.HttpFilters[1:] })
+	assert.Equal(t, "96", config.start().send(t, call{"/"}).Get("x-ratelimit-remaining"))
 }
 
 func stageAction(n uint32, value string) *routev3.RateLimit {

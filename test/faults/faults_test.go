@@ -56,13 +56,13 @@ func shortUnlessFull(d time.Duration) time.Duration {
 func singleRedis(addr string) redis.Server { return redis.Server{URL: addr} }
 
 func killScenario(t *testing.T, losesCounts bool, settings ...string) scenario {
-	s := redistest.Start(t, settings...)
-	return scenario{redis: singleRedis(s.Addr), fault: s.Kill, duration: shortUnlessFull(3 * time.Second), heal: func() { s.Restart(t) }, losesCounts: losesCounts}
+	server := redistest.Start(t, settings...)
+	return scenario{redis: singleRedis(server.Addr), fault: server.Kill, duration: shortUnlessFull(3 * time.Second), heal: func() { server.Restart(t) }, losesCounts: losesCounts}
 }
 
 func freezeScenario(t *testing.T) scenario {
-	s := redistest.Start(t)
-	return scenario{redis: singleRedis(s.Addr), fault: s.Pause, duration: shortUnlessFull(5 * time.Second), heal: s.Resume}
+	server := redistest.Start(t)
+	return scenario{redis: singleRedis(server.Addr), fault: server.Pause, duration: shortUnlessFull(5 * time.Second), heal: server.Resume}
 }
 
 func freezeWithManyClientsScenario(t *testing.T) scenario {
@@ -80,31 +80,31 @@ func refuseFromStartScenario(t *testing.T) scenario {
 // toxicScenario disturbs all connections through a proxy.
 func toxicScenario(kind, attributes string) func(*testing.T) scenario {
 	return func(t *testing.T) scenario {
-		s := redistest.Start(t)
-		p := startProxy(t, "127.0.0.1:0", s.Addr)
+		server := redistest.Start(t)
+		proxy := startProxy(t, "127.0.0.1:0", server.Addr)
 		return scenario{
-			redis: singleRedis(p.Listen), duration: shortUnlessFull(3 * time.Second), heal: p.removeToxics,
-			fault: func() { p.addToxic(kind, 1, attributes) },
+			redis: singleRedis(proxy.Listen), duration: shortUnlessFull(3 * time.Second), heal: proxy.removeToxics,
+			fault: func() { proxy.addToxic(kind, 1, attributes) },
 		}
 	}
 }
 
 // resetConnectionsScenario draws the connections anew every 100 ms, because the others live on.
 func resetConnectionsScenario(t *testing.T) scenario {
-	s := redistest.Start(t)
-	p := startProxy(t, "127.0.0.1:0", s.Addr)
+	server := redistest.Start(t)
+	proxy := startProxy(t, "127.0.0.1:0", server.Addr)
 	begin, end := repeat(100*time.Millisecond, func() {
-		p.removeToxics()
-		p.addToxic("reset_peer", 0.3, `"timeout": 0`)
+		proxy.removeToxics()
+		proxy.addToxic("reset_peer", 0.3, `"timeout": 0`)
 	})
-	return scenario{redis: singleRedis(p.Listen), fault: begin, duration: shortUnlessFull(3 * time.Second), heal: func() { end(); p.removeToxics() }}
+	return scenario{redis: singleRedis(proxy.Listen), fault: begin, duration: shortUnlessFull(3 * time.Second), heal: func() { end(); proxy.removeToxics() }}
 }
 
 func flushScriptsScenario(t *testing.T) scenario {
-	s := redistest.Start(t)
-	c := s.Client(t)
-	begin, end := repeat(5*time.Millisecond, func() { c.ScriptFlush(context.Background()) })
-	return scenario{redis: singleRedis(s.Addr), fault: begin, duration: shortUnlessFull(3 * time.Second), heal: end}
+	server := redistest.Start(t)
+	client := server.Client(t)
+	begin, end := repeat(5*time.Millisecond, func() { client.ScriptFlush(context.Background()) })
+	return scenario{redis: singleRedis(server.Addr), fault: begin, duration: shortUnlessFull(3 * time.Second), heal: end}
 }
 
 // repeat returns a function that starts calling f in a loop, and one that ends the loop.
@@ -127,27 +127,27 @@ func repeat(pause time.Duration, f func()) (begin, end func()) {
 }
 
 func outOfMemoryScenario(t *testing.T) scenario {
-	s := redistest.Start(t)
-	c := s.Client(t)
+	server := redistest.Start(t)
+	client := server.Client(t)
 	return scenario{
-		redis: singleRedis(s.Addr), duration: shortUnlessFull(3 * time.Second),
-		fault: func() { command(t, c, "CONFIG", "SET", "maxmemory", "1") },
-		heal:  func() { command(t, c, "CONFIG", "SET", "maxmemory", "0") },
+		redis: singleRedis(server.Addr), duration: shortUnlessFull(3 * time.Second),
+		fault: func() { command(t, client, "CONFIG", "SET", "maxmemory", "1") },
+		heal:  func() { command(t, client, "CONFIG", "SET", "maxmemory", "0") },
 	}
 }
 
 func changePasswordScenario(t *testing.T) scenario {
-	s := redistest.Start(t)
-	c := goredis.NewClient(&goredis.Options{Addr: s.Addr, PoolSize: 1, Protocol: 2})
-	t.Cleanup(func() { c.Close() })
+	server := redistest.Start(t)
+	client := goredis.NewClient(&goredis.Options{Addr: server.Addr, PoolSize: 1, Protocol: 2})
+	t.Cleanup(func() { client.Close() })
 	return scenario{
-		redis: singleRedis(s.Addr), duration: shortUnlessFull(3 * time.Second),
+		redis: singleRedis(server.Addr), duration: shortUnlessFull(3 * time.Second),
 		fault: func() {
-			command(t, c, "CONFIG", "SET", "requirepass", "other")
-			command(t, c, "AUTH", "other")
-			command(t, c, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+			command(t, client, "CONFIG", "SET", "requirepass", "other")
+			command(t, client, "AUTH", "other")
+			command(t, client, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 		},
-		heal: func() { command(t, c, "CONFIG", "SET", "requirepass", "") },
+		heal: func() { command(t, client, "CONFIG", "SET", "requirepass", "") },
 	}
 }
 
@@ -166,19 +166,19 @@ func moveNameScenario(t *testing.T) scenario {
 }
 
 func promoteReplicaScenario(t *testing.T) scenario {
-	s := redistest.StartSentinels(t)
-	replica := s.Replica.Client(t)
+	sentinels := redistest.StartSentinels(t)
+	replica := sentinels.Replica.Client(t)
 	return scenario{
-		redis: redis.Server{Kind: redis.Sentinel, URL: s.URL()}, fault: s.Master.Kill, losesCounts: true,
+		redis: redis.Server{Kind: redis.Sentinel, URL: sentinels.URL()}, fault: sentinels.Master.Kill, losesCounts: true,
 		heal: func() { await(t, "a new master", func() bool { return isMaster(replica) }) },
 	}
 }
 
 func replaceMasterScenario(t *testing.T) scenario {
-	c := redistest.StartCluster(t, 3, true)
-	replica, otherMaster := c.Replicas[0].Client(t), c.Masters[1].Client(t)
+	cluster := redistest.StartCluster(t, 3, true)
+	replica, otherMaster := cluster.Replicas[0].Client(t), cluster.Masters[1].Client(t)
 	return scenario{
-		redis: redis.Server{Kind: redis.Cluster, URL: c.URL()}, fault: c.Masters[0].Kill, losesCounts: true,
+		redis: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, fault: cluster.Masters[0].Kill, losesCounts: true,
 		heal: func() {
 			await(t, "a new master", func() bool {
 				return isMaster(replica) && strings.Contains(otherMaster.ClusterInfo(context.Background()).Val(), "cluster_state:ok")
@@ -188,21 +188,21 @@ func replaceMasterScenario(t *testing.T) scenario {
 }
 
 func loseShardScenario(t *testing.T) scenario {
-	c := redistest.StartCluster(t, 3, false)
-	for _, m := range c.Masters {
+	cluster := redistest.StartCluster(t, 3, false)
+	for _, m := range cluster.Masters {
 		command(t, m.Client(t), "CONFIG", "SET", "cluster-require-full-coverage", "no")
 	}
-	return scenario{redis: redis.Server{Kind: redis.Cluster, URL: c.URL()}, fault: c.Masters[0].Kill, duration: 6 * time.Second}
+	return scenario{redis: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, fault: cluster.Masters[0].Kill, duration: 6 * time.Second}
 }
 
 // migrateSlotsScenario moves each slot of the first master that has keys to the second master
 // and back.
 func migrateSlotsScenario(t *testing.T) scenario {
-	c := redistest.StartCluster(t, 3, false)
-	first := c.Masters[0].Client(t)
+	cluster := redistest.StartCluster(t, 3, false)
+	first := cluster.Masters[0].Client(t)
 	pause := func() { time.Sleep(20 * time.Millisecond) }
 	return scenario{
-		redis: redis.Server{Kind: redis.Cluster, URL: c.URL()}, heal: func() {},
+		redis: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, heal: func() {},
 		fault: func() {
 			ctx, slots := context.Background(), map[int]bool{}
 			for _, key := range first.Keys(ctx, "*").Val() {
@@ -210,8 +210,8 @@ func migrateSlotsScenario(t *testing.T) scenario {
 			}
 			require.NotEmpty(t, slots)
 			for slot := range slots {
-				c.Migrate(t, slot, c.Masters[0], c.Masters[1], pause)
-				c.Migrate(t, slot, c.Masters[1], c.Masters[0], pause)
+				cluster.Migrate(t, slot, cluster.Masters[0], cluster.Masters[1], pause)
+				cluster.Migrate(t, slot, cluster.Masters[1], cluster.Masters[0], pause)
 			}
 		},
 	}

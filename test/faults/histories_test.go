@@ -190,25 +190,33 @@ var killReplica = nemesisStep{"replica killed", noLoss, func(h *historyRun) { h.
 const freezeTime = 400 * time.Millisecond
 
 func singleNemesis(t *testing.T) nemesis {
-	s := redistest.Start(t)
-	return nemesis{settings: []string{"REDIS_URL=" + s.Addr}, masters: []*redistest.Server{s}, steps: []nemesisStep{
-		{"Redis frozen", noLoss, func(*historyRun) { s.Pause(); time.Sleep(freezeTime); s.Resume() }},
+	server := redistest.Start(t)
+	return nemesis{settings: []string{"REDIS_URL=" + server.Addr}, masters: []*redistest.Server{server}, steps: []nemesisStep{
+		{"Redis frozen", noLoss, func(*historyRun) { server.Pause(); time.Sleep(freezeTime); server.Resume() }},
 		killReplica,
-		{"Redis killed, started empty", allLost, func(h *historyRun) { s.Kill(); time.Sleep(freezeTime); s.Restart(h.t) }},
+		{"Redis killed, started empty", allLost, func(h *historyRun) { server.Kill(); time.Sleep(freezeTime); server.Restart(h.t) }},
 	}}
 }
 
 // partitionNemesis breaks the network of the first replica in several ways.
 func partitionNemesis(t *testing.T) nemesis {
-	s := redistest.Start(t)
-	p := startProxy(t, "127.0.0.1:0", s.Addr)
-	return nemesis{settings: []string{"REDIS_URL=" + s.Addr}, proxy: p.Listen, masters: []*redistest.Server{s}, steps: []nemesisStep{
-		{"packets vanish", noLoss, func(*historyRun) { p.addToxic("timeout", 1, `"timeout": 0`); time.Sleep(freezeTime); p.removeToxics() }},
-		{"late answers", noLoss, func(*historyRun) { p.addToxic("latency", 1, `"latency": 40`); time.Sleep(freezeTime); p.removeToxics() }},
-		{"connections reset", noLoss, func(*historyRun) {
-			p.addToxic("reset_peer", 1, `"timeout": 0`)
+	server := redistest.Start(t)
+	proxy := startProxy(t, "127.0.0.1:0", server.Addr)
+	return nemesis{settings: []string{"REDIS_URL=" + server.Addr}, proxy: proxy.Listen, masters: []*redistest.Server{server}, steps: []nemesisStep{
+		{"packets vanish", noLoss, func(*historyRun) {
+			proxy.addToxic("timeout", 1, `"timeout": 0`)
 			time.Sleep(freezeTime)
-			p.removeToxics()
+			proxy.removeToxics()
+		}},
+		{"late answers", noLoss, func(*historyRun) {
+			proxy.addToxic("latency", 1, `"latency": 40`)
+			time.Sleep(freezeTime)
+			proxy.removeToxics()
+		}},
+		{"connections reset", noLoss, func(*historyRun) {
+			proxy.addToxic("reset_peer", 1, `"timeout": 0`)
+			time.Sleep(freezeTime)
+			proxy.removeToxics()
 		}},
 		killReplica,
 	}}
@@ -218,27 +226,27 @@ func partitionNemesis(t *testing.T) nemesis {
 // without rights on the machine, so DEBUG SLEEP takes the place of a slow fsync after each
 // write. The server is killed and reads its data again.
 func slowDiskNemesis(t *testing.T) nemesis {
-	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always", "--dir", t.TempDir())
-	c := s.Client(t)
-	return nemesis{settings: []string{"REDIS_URL=" + s.Addr}, masters: []*redistest.Server{s}, steps: []nemesisStep{
+	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always", "--dir", t.TempDir())
+	client := server.Client(t)
+	return nemesis{settings: []string{"REDIS_URL=" + server.Addr}, masters: []*redistest.Server{server}, steps: []nemesisStep{
 		{"slow disk", noLoss, func(*historyRun) {
 			for range 8 {
-				_ = c.Do(context.Background(), "DEBUG", "SLEEP", "0.06").Err()
+				_ = client.Do(context.Background(), "DEBUG", "SLEEP", "0.06").Err()
 				time.Sleep(30 * time.Millisecond)
 			}
 		}},
-		{"Redis killed, started with its data", noLoss, func(h *historyRun) { s.Kill(); time.Sleep(freezeTime); s.Restart(h.t) }},
+		{"Redis killed, started with its data", noLoss, func(h *historyRun) { server.Kill(); time.Sleep(freezeTime); server.Restart(h.t) }},
 		killReplica,
 	}}
 }
 
 func sentinelNemesis(t *testing.T) nemesis {
-	s := redistest.StartSentinels(t)
-	replica := s.Replica.Client(t)
-	return nemesis{settings: []string{"REDIS_TYPE=sentinel", "REDIS_URL=" + s.URL()}, masters: []*redistest.Server{s.Replica}, steps: []nemesisStep{
-		{"master frozen", noLoss, func(*historyRun) { s.Master.Pause(); time.Sleep(freezeTime / 2); s.Master.Resume() }},
+	sentinels := redistest.StartSentinels(t)
+	replica := sentinels.Replica.Client(t)
+	return nemesis{settings: []string{"REDIS_TYPE=sentinel", "REDIS_URL=" + sentinels.URL()}, masters: []*redistest.Server{sentinels.Replica}, steps: []nemesisStep{
+		{"master frozen", noLoss, func(*historyRun) { sentinels.Master.Pause(); time.Sleep(freezeTime / 2); sentinels.Master.Resume() }},
 		{"master killed", someLost, func(h *historyRun) {
-			s.Master.Kill()
+			sentinels.Master.Kill()
 			await(h.t, "a new master", func() bool { return isMaster(replica) })
 		}},
 		killReplica,
@@ -246,13 +254,13 @@ func sentinelNemesis(t *testing.T) nemesis {
 }
 
 func clusterNemesis(t *testing.T) nemesis {
-	c := redistest.StartCluster(t, 3, true)
-	replica := c.Replicas[0].Client(t)
-	return nemesis{settings: []string{"REDIS_TYPE=cluster", "REDIS_URL=" + c.URL()}, masters: []*redistest.Server{c.Replicas[0], c.Masters[1], c.Masters[2]}, steps: []nemesisStep{
-		{"a master frozen", noLoss, func(*historyRun) { c.Masters[1].Pause(); time.Sleep(freezeTime / 2); c.Masters[1].Resume() }},
+	cluster := redistest.StartCluster(t, 3, true)
+	replica := cluster.Replicas[0].Client(t)
+	return nemesis{settings: []string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL()}, masters: []*redistest.Server{cluster.Replicas[0], cluster.Masters[1], cluster.Masters[2]}, steps: []nemesisStep{
+		{"a master frozen", noLoss, func(*historyRun) { cluster.Masters[1].Pause(); time.Sleep(freezeTime / 2); cluster.Masters[1].Resume() }},
 		killReplica,
 		{"a master killed", someLost, func(h *historyRun) {
-			c.Masters[0].Kill()
+			cluster.Masters[0].Kill()
 			await(h.t, "a new master", func() bool { return isMaster(replica) })
 		}},
 	}}

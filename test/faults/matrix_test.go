@@ -95,14 +95,14 @@ func (*outageCounter) BlipEnded(fallback.Outage)             {}
 func (*outageCounter) Served(int)                            {}
 func (*outageCounter) Replayed(int64)                        {}
 
-func run(t *testing.T, name string, s scenario) {
-	if s.fromStart {
-		s.fault()
+func run(t *testing.T, name string, scenario scenario) {
+	if scenario.fromStart {
+		scenario.fault()
 	}
-	if s.callers == 0 {
-		s.callers, s.pause = 32, 4*time.Millisecond
+	if scenario.callers == 0 {
+		scenario.callers, scenario.pause = 32, 4*time.Millisecond
 	}
-	redisLimiter, err := redis.New(redis.Options{Main: s.redis, Timeout: budget})
+	redisLimiter, err := redis.New(redis.Options{Main: scenario.redis, Timeout: budget})
 	require.NoError(t, err)
 	defer redisLimiter.Close()
 	var outages outageCounter
@@ -114,17 +114,17 @@ func run(t *testing.T, name string, s scenario) {
 	})
 	defer limiter.Close()
 
-	load := startLoad(backend.Scopes{Global: limiter, Instance: backend.Counters{Limiter: localLimiter}}, s.callers, s.pause)
+	load := startLoad(backend.Scopes{Global: limiter, Instance: backend.Counters{Limiter: localLimiter}}, scenario.callers, scenario.pause)
 	time.Sleep(time.Second)
 	usageBefore := measureUsage()
 	var faultStart time.Duration
-	if !s.fromStart {
+	if !scenario.fromStart {
 		faultStart = load.elapsed()
-		s.fault()
+		scenario.fault()
 	}
-	time.Sleep(s.duration)
-	if s.heal != nil {
-		s.heal()
+	time.Sleep(scenario.duration)
+	if scenario.heal != nil {
+		scenario.heal()
 	}
 	healTime := load.elapsed()
 	waitForRecovery(load, healTime)
@@ -146,12 +146,12 @@ func run(t *testing.T, name string, s scenario) {
 	assert.LessOrEqual(t, p99, factor*(budget+overhead)+timerDelay, "p99")
 
 	// Redis decides again. After a permanent fault only the keys that Redis still has count.
-	permanent := s.heal == nil
+	permanent := scenario.heal == nil
 	readTimeout, recoveryStart := 20*time.Second, healTime
 	if permanent { // a read of a lost key waits for the whole timeout
 		readTimeout, recoveryStart = 2*time.Second, faultStart
 	}
-	reader, err := redis.New(redis.Options{Main: s.redis, Timeout: readTimeout})
+	reader, err := redis.New(redis.Options{Main: scenario.redis, Timeout: readTimeout})
 	require.NoError(t, err)
 	defer reader.Close()
 	recovery := load.recoveryTime(recoveryStart, func(key int, isTight bool) bool {
@@ -168,7 +168,7 @@ func run(t *testing.T, name string, s scenario) {
 
 	// No tight key admits more than the bound. Redis neither charges twice nor forgets.
 	bound := int64(tightMax + localShare)
-	if s.losesCounts {
+	if scenario.losesCounts {
 		bound += tightMax
 	}
 	maxAdmitted := int64(0)
@@ -181,14 +181,14 @@ func run(t *testing.T, name string, s scenario) {
 		}
 		byRedis, byLocal := load.roomyByRedis[key].Load(), load.roomyByLocal[key].Load()
 		assert.LessOrEqual(t, charged, byRedis+byLocal, "hits charged twice")
-		if !s.losesCounts {
+		if !scenario.losesCounts {
 			assert.GreaterOrEqual(t, charged, byRedis, "hits forgotten")
 		}
 	}
 	assert.LessOrEqual(t, maxAdmitted, bound, "admitted hits")
 
 	// Nothing leaks.
-	if !s.fromStart {
+	if !scenario.fromStart {
 		assert.LessOrEqual(t, usageAfter.goroutines, usageBefore.goroutines+64, "goroutines")
 		assert.LessOrEqual(t, usageAfter.heap, usageBefore.heap+16<<20, "heap bytes")
 	}

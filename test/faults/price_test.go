@@ -149,42 +149,42 @@ func TestPricesAreWithinBounds(t *testing.T) {
 }
 
 func runFullQueue(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
-	r := newRun("REDIS_URL="+redistest.Start(t).Addr, "REDIS_MAX_QUEUE_SIZE=1")
-	r.callWhile(8, 0, func() { time.Sleep(shortUnlessFull(3 * time.Second)) })
-	overloads := r.decisionsWithoutRedis("overload")
+	run := newRun("REDIS_URL="+redistest.Start(t).Addr, "REDIS_MAX_QUEUE_SIZE=1")
+	run.callWhile(8, 0, func() { time.Sleep(shortUnlessFull(3 * time.Second)) })
+	overloads := run.decisionsWithoutRedis("overload")
 	assert.Positive(t, overloads)
-	return r, fmt.Sprintf("%d decisions with the reason `overload`", overloads)
+	return run, fmt.Sprintf("%d decisions with the reason `overload`", overloads)
 }
 
 // runUnconfirmedWrites has a Redis without replicas.
 func runUnconfirmedWrites(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
-	r := newRun("REDIS_URL="+redistest.Start(t).Addr, "REDIS_WAIT_REPLICAS=1")
-	r.callWhile(8, 0, func() {
-		polltest.Until(t, 30*time.Second, func() bool { return r.calls.Load() >= 400 })
+	run := newRun("REDIS_URL="+redistest.Start(t).Addr, "REDIS_WAIT_REPLICAS=1")
+	run.callWhile(8, 0, func() {
+		polltest.Until(t, 30*time.Second, func() bool { return run.calls.Load() >= 400 })
 	})
-	batches := r.sum("rls_redis_unconfirmed_batches_total", "")
+	batches := run.sum("rls_redis_unconfirmed_batches_total", "")
 	assert.Positive(t, batches)
-	assert.Contains(t, r.processes[0].log(), "REDIS_WAIT_REPLICAS")
-	return r, fmt.Sprintf("%d unconfirmed batches", batches)
+	assert.Contains(t, run.processes[0].log(), "REDIS_WAIT_REPLICAS")
+	return run, fmt.Sprintf("%d unconfirmed batches", batches)
 }
 
 func runStallsBySignal(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
-	s := redistest.Start(t)
-	return runStalls(t, newRun("REDIS_URL="+s.Addr), s.Pause, s.Resume)
+	server := redistest.Start(t)
+	return runStalls(t, newRun("REDIS_URL="+server.Addr), server.Pause, server.Resume)
 }
 
 func runStallsByNetwork(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
-	p := startProxy(t, "127.0.0.1:0", redistest.Start(t).Addr)
-	return runStalls(t, newRun("REDIS_URL="+p.Listen), func() { p.addToxic("latency", 1, `"latency": 60`) }, p.removeToxics)
+	proxy := startProxy(t, "127.0.0.1:0", redistest.Start(t).Addr)
+	return runStalls(t, newRun("REDIS_URL="+proxy.Listen), func() { proxy.addToxic("latency", 1, `"latency": 60`) }, proxy.removeToxics)
 }
 
-func runStalls(t *testing.T, r *priceRun, begin, end func()) (*priceRun, string) {
+func runStalls(t *testing.T, run *priceRun, begin, end func()) (*priceRun, string) {
 	const stallTime, pause = 60 * time.Millisecond, 60 * time.Millisecond
 	stallCount := 60
 	if !*full {
 		stallCount = 15
 	}
-	r.callWhile(4, 10*time.Millisecond, func() {
+	run.callWhile(4, 10*time.Millisecond, func() {
 		for range stallCount {
 			time.Sleep(pause)
 			begin()
@@ -192,39 +192,39 @@ func runStalls(t *testing.T, r *priceRun, begin, end func()) (*priceRun, string)
 			end()
 		}
 	})
-	late := r.decisionsWithoutRedis("late")
+	late := run.decisionsWithoutRedis("late")
 	assert.Positive(t, late)
-	assert.LessOrEqual(t, r.admitted.Load(), r.limit+maxStallExcess)
-	return r, fmt.Sprintf("%d decisions with the reason `late`", late)
+	assert.LessOrEqual(t, run.admitted.Load(), run.limit+maxStallExcess)
+	return run, fmt.Sprintf("%d decisions with the reason `late`", late)
 }
 
 // runKillAfterCount kills Redis after 200 hits. The fallback starts from this count.
 func runKillAfterCount(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
-	s := redistest.Start(t)
-	r := newRun("REDIS_URL=" + s.Addr)
-	r.callInTurn(200)
-	s.Kill()
-	r.callInTurn(200)
-	polltest.Until(t, 30*time.Second, func() bool { r.callInTurn(1); return r.sum("rls_redis_state_changes_total", "down") == 1 }, "an outage")
-	return r, "1 outage"
+	server := redistest.Start(t)
+	run := newRun("REDIS_URL=" + server.Addr)
+	run.callInTurn(200)
+	server.Kill()
+	run.callInTurn(200)
+	polltest.Until(t, 30*time.Second, func() bool { run.callInTurn(1); return run.sum("rls_redis_state_changes_total", "down") == 1 }, "an outage")
+	return run, "1 outage"
 }
 
 var remainingInRedis = regexp.MustCompile(`spent: 0 of \d+, (\d+) left`)
 
 // runCounterDeletion deletes a spent counter behind the back of a process.
 func runCounterDeletion(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
-	s := redistest.Start(t)
-	r := newRun("REDIS_URL="+s.Addr, "ADMIN_TOKEN=price")
+	server := redistest.Start(t)
+	run := newRun("REDIS_URL="+server.Addr, "ADMIN_TOKEN=price")
 	t.Setenv("ADMIN_TOKEN", "price")
-	r.callInTurn(tightMax + 1)
-	c, ctx := s.Client(t), context.Background()
+	run.callInTurn(tightMax + 1)
+	c, ctx := server.Client(t), context.Background()
 	counters := c.Keys(ctx, "*:d|k=v@*").Val()
 	require.Len(t, counters, 1)
 	command(t, c, "DEL", counters[0])
-	r.callInTurn(300)
-	out := r.processes[0].command("explain", "-d", "d", "k=v")
+	run.callInTurn(300)
+	out := run.processes[0].command("explain", "-d", "d", "k=v")
 	m := remainingInRedis.FindStringSubmatch(out)
 	require.NotNil(t, m, out)
 	assert.Contains(t, out, "answered by the deny cache of this replica")
-	return r, "`rls explain`: " + m[1] + " left, and the deny cache of this replica answers"
+	return run, "`rls explain`: " + m[1] + " left, and the deny cache of this replica answers"
 }

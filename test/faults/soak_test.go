@@ -41,8 +41,8 @@ descriptors:
 }()
 
 // soakFaults break Redis, or the way to it, for a time.
-func soakFaults(t *testing.T, s *redistest.Server, p *proxy) map[string]func(time.Duration) {
-	client := s.Client(t)
+func soakFaults(t *testing.T, server *redistest.Server, p *proxy) map[string]func(time.Duration) {
+	client := server.Client(t)
 	disturb := func(kind string, share float64, attributes string) func(time.Duration) {
 		return func(d time.Duration) {
 			p.addToxic(kind, share, attributes)
@@ -51,8 +51,8 @@ func soakFaults(t *testing.T, s *redistest.Server, p *proxy) map[string]func(tim
 		}
 	}
 	return map[string]func(time.Duration){
-		"killed":             func(d time.Duration) { s.Kill(); time.Sleep(d); s.Restart(t) },
-		"frozen":             func(d time.Duration) { s.Pause(); time.Sleep(d); s.Resume() },
+		"killed":             func(d time.Duration) { server.Kill(); time.Sleep(d); server.Restart(t) },
+		"frozen":             func(d time.Duration) { server.Pause(); time.Sleep(d); server.Resume() },
 		"late":               disturb("latency", 1, `"latency": 60`),
 		"connections reset":  disturb("reset_peer", 0.5, `"timeout": 0`),
 		"packets vanish":     disturb("timeout", 1, `"timeout": 0`),
@@ -70,21 +70,21 @@ func TestSoak(t *testing.T) {
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 
-	s := redistest.Start(t)
-	p := startProxy(t, "127.0.0.1:0", s.Addr)
+	server := redistest.Start(t)
+	proxy := startProxy(t, "127.0.0.1:0", server.Addr)
 	limits := filepath.Join(t.TempDir(), "limits.yaml")
 	writeLimits(t, limits, 0)
 	var replicas []*soakReplica
 	for range soakReplicas {
-		replicas = append(replicas, startSoakReplica(t, program, limits, p.Listen))
+		replicas = append(replicas, startSoakReplica(t, program, limits, proxy.Listen))
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	for _, r := range replicas {
-		r.begin(ctx)
+	for _, replica := range replicas {
+		replica.begin(ctx)
 	}
 
-	faults := soakFaults(t, s, p)
+	faults := soakFaults(t, server, proxy)
 	names := slices.Collect(maps.Keys(faults))
 	counts, reloads := map[string]int{}, 0
 	for end := time.Now().Add(*soakTime); time.Now().Before(end); {
@@ -99,11 +99,11 @@ func TestSoak(t *testing.T) {
 	}
 	writeLimits(t, limits, 0)
 	stop()
-	awaitAllExpire(t, s)
+	awaitAllExpire(t, server)
 	t.Logf("faults: %v; writes of the limits file: %d", counts, reloads)
 	fmt.Println("| replica | calls | failed | decided by the fallback | with a lease | goroutines | open files | heap after GC, MiB | resident, MiB |\n|---|---|---|---|---|---|---|---|---|")
-	for i, r := range replicas {
-		r.check(t, i+1)
+	for i, replica := range replicas {
+		replica.check(t, i+1)
 	}
 }
 

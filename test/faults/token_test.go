@@ -42,8 +42,8 @@ func TestNoCallFailsWhileTokensChange(t *testing.T) {
 		cmd.Wait()
 	})
 
-	s := redistest.Start(t)
-	admin := s.Client(t)
+	server := redistest.Start(t)
+	admin := server.Client(t)
 	var tokens []string
 	passOnToken := func() bool { // reports whether there is a new token, which Redis and then the backend know
 		text, err := redis.ReadAuthFile(tokenFile)
@@ -66,7 +66,7 @@ func TestNoCallFailsWhileTokensChange(t *testing.T) {
 	}
 	polltest.Until(t, 20*time.Second, passOnToken)
 
-	l, err := redis.New(redis.Options{Main: redis.Server{URL: s.Addr, AuthFile: authFile}, Timeout: 5 * time.Second})
+	l, err := redis.New(redis.Options{Main: redis.Server{URL: server.Addr, AuthFile: authFile}, Timeout: 5 * time.Second})
 	require.NoError(t, err)
 	defer l.Close()
 	lim, err := limit.New(limit.Spec{Requests: 1_000_000_000, Unit: limit.Day})

@@ -80,7 +80,7 @@ func newHTTP(t *testing.T) string {
 	store.Set(descriptors.Compile(set))
 	rateLimiter := service.New(service.Options{Limits: store, Limiter: local.New(local.Options{MaxKeys: 100})})
 	freePort := server.Addr{Host: "127.0.0.1"}
-	s, err := server.New(server.Options{
+	testServer, err := server.New(server.Options{
 		Services: []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimiter) }},
 		Check:    check.New(check.Options{Service: rateLimiter}), GRPC: server.GRPC{Addr: freePort, MaxMessageBytes: 1000}, HTTP: freePort, Debug: freePort,
 		HTTPPages: []server.Page{{Path: openapi.CheckPath, Handler: http.HandlerFunc(openapi.CheckHandler)}},
@@ -88,17 +88,17 @@ func newHTTP(t *testing.T) string {
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- s.Serve(ctx) }()
+	go func() { done <- testServer.Serve(ctx) }()
 	t.Cleanup(func() { stop(); <-done })
-	return "http://" + s.HTTPAddr().String()
+	return "http://" + testServer.HTTPAddr().String()
 }
 
 // TestListenerAnswersAsTheFileSays sends requests to each path of the file, and compares requests
 // and answers with the file.
 func TestListenerAnswersAsTheFileSays(t *testing.T) {
-	v, addr := newValidator(t, "check.json"), newHTTP(t)
+	validator, addr := newValidator(t, "check.json"), newHTTP(t)
 	operations := operationsOf(t, "check.json")
-	for _, c := range []struct {
+	for _, test := range []struct {
 		operation, body string
 		isValid         bool
 		want            int
@@ -111,21 +111,21 @@ func TestListenerAnswersAsTheFileSays(t *testing.T) {
 		{"POST /v1/check", `{"domian": "shop", "checks": [{"descriptor": [{"key": "user"}]}]}`, false, 400},
 		{"POST /v1/check", `{"domain": "` + strings.Repeat("x", 1000) + `", "checks": [{"descriptor": [{"key": "user"}]}]}`, true, 413},
 	} {
-		delete(operations, c.operation)
-		method, path, _ := strings.Cut(c.operation, " ")
+		delete(operations, test.operation)
+		method, path, _ := strings.Cut(test.operation, " ")
 		newRequest := func() *http.Request {
-			req, err := http.NewRequestWithContext(t.Context(), method, addr+path, strings.NewReader(c.body))
+			req, err := http.NewRequestWithContext(t.Context(), method, addr+path, strings.NewReader(test.body))
 			require.NoError(t, err)
 			req.Header.Set("Content-Type", "application/json")
 			return req
 		}
-		isValid, problems := v.ValidateHttpRequest(newRequest())
-		assert.Equal(t, c.isValid, isValid, "%s: %v", c.body, problems)
+		isValid, problems := validator.ValidateHttpRequest(newRequest())
+		assert.Equal(t, test.isValid, isValid, "%s: %v", test.body, problems)
 		resp, err := http.DefaultClient.Do(newRequest())
 		require.NoError(t, err)
-		assert.Equal(t, c.want, resp.StatusCode, c.body)
-		ok, problems := v.ValidateHttpResponse(newRequest(), resp)
-		assert.True(t, ok, "%s: %v", c.body, problems)
+		assert.Equal(t, test.want, resp.StatusCode, test.body)
+		ok, problems := validator.ValidateHttpResponse(newRequest(), resp)
+		assert.True(t, ok, "%s: %v", test.body, problems)
 		_ = resp.Body.Close()
 	}
 	assert.Empty(t, operations, "operations without a request")
@@ -158,10 +158,10 @@ func newAdmin(t *testing.T) http.Handler {
 
 // TestAdminAnswersAsTheFileSays sends a request to each operation of the file.
 func TestAdminAnswersAsTheFileSays(t *testing.T) {
-	v, api := newValidator(t, "admin.json"), newAdmin(t)
+	validator, api := newValidator(t, "admin.json"), newAdmin(t)
 	operations := operationsOf(t, "admin.json")
 	const user = "?target=shop%7Cuser%3Dalice"
-	for _, c := range []struct {
+	for _, test := range []struct {
 		operation, query, body string
 		want                   int
 	}{
@@ -190,23 +190,23 @@ func TestAdminAnswersAsTheFileSays(t *testing.T) {
 		{"GET /admin/history", "?count=5", "", 200},
 		{"POST /admin/rollback", "?dry_run=true", "", 200},
 	} {
-		delete(operations, c.operation)
-		method, path, _ := strings.Cut(c.operation, " ")
+		delete(operations, test.operation)
+		method, path, _ := strings.Cut(test.operation, " ")
 		newRequest := func() *http.Request {
-			req := httptest.NewRequest(method, "http://localhost:6070"+path+c.query, strings.NewReader(c.body))
+			req := httptest.NewRequest(method, "http://localhost:6070"+path+test.query, strings.NewReader(test.body))
 			req.Header.Set("Authorization", "Bearer "+token)
-			if c.body != "" {
+			if test.body != "" {
 				req.Header.Set("Content-Type", "application/json")
 			}
 			return req
 		}
-		isValid, problems := v.ValidateHttpRequest(newRequest())
-		assert.True(t, isValid, "%s%s: %v", c.operation, c.query, problems)
+		isValid, problems := validator.ValidateHttpRequest(newRequest())
+		assert.True(t, isValid, "%s%s: %v", test.operation, test.query, problems)
 		w := httptest.NewRecorder()
 		api.ServeHTTP(w, newRequest())
-		assert.Equal(t, c.want, w.Code, "%s%s: %s", c.operation, c.query, w.Body)
-		isValid, problems = v.ValidateHttpResponse(newRequest(), w.Result())
-		assert.True(t, isValid, "%s%s: %v\n%s", c.operation, c.query, problems, w.Body)
+		assert.Equal(t, test.want, w.Code, "%s%s: %s", test.operation, test.query, w.Body)
+		isValid, problems = validator.ValidateHttpResponse(newRequest(), w.Result())
+		assert.True(t, isValid, "%s%s: %v\n%s", test.operation, test.query, problems, w.Body)
 	}
 	assert.Empty(t, operations, "operations without a request")
 

@@ -47,7 +47,7 @@ type tab struct {
 }
 
 // openTab opens an address in a new tab.
-func openTab(t *testing.T, address string, l appearance) *tab {
+func openTab(t *testing.T, address string, appearance appearance) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
@@ -69,11 +69,11 @@ func openTab(t *testing.T, address string, l appearance) *tab {
 		}
 	}()
 	t.Cleanup(func() { b.check(address) })
-	b.setAppearance(l)
+	b.setAppearance(appearance)
 	b.run(
 		call(network.Enable, network.EnableParams{}),
 		chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
-			_, err := cdp.Call(ctx, target, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: l.noScript})
+			_, err := cdp.Call(ctx, target, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: appearance.noScript})
 			return err
 		}),
 		chromedp.Navigate(address),

@@ -40,17 +40,17 @@ func TestPageFollowsTheProgram(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "limits.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(limits), 0o600))
 	env := []string{"REDIS_URL=" + redis.Addr, "OVERRIDES_ENABLED=true"}
-	s := startService(t, file, env...)
+	service := startService(t, file, env...)
 	otherService := startService(t, file, append(env, "ADMIN_TOKEN=dana:secret")...)
 
-	b := openTab(t, s.debug+"/", appearance{})
+	b := openTab(t, service.debug+"/", appearance{})
 	b.awaitTrue(isUpdated)
 	assert.Contains(t, b.text("#headline"), "Counting in Redis")
 	assert.Contains(t, b.text("#hint"), "rls hit -d shop remote_address=example -n 8")
 	assert.Contains(t, b.text("#rules-count"), "0 of 4")
 	b.screenshot("program-start")
 
-	stop := sendTraffic(t, s.http)
+	stop := sendTraffic(t, service.http)
 	defer stop()
 	row := func(path string) string {
 		return fmt.Sprintf(`document.querySelector('[data-path="shop > %s"]')`, path)
@@ -71,11 +71,11 @@ func TestPageFollowsTheProgram(t *testing.T) {
 	b.awaitTrue(`document.querySelector('#decisions').textContent.includes('✕ denied')`)
 	b.awaitTrue(`document.querySelector('#decisions').textContent.includes('◌ shadow')`)
 
-	detailsTab := openTab(t, s.debug+"/?rule=shop+%3E+remote_address", appearance{})
+	detailsTab := openTab(t, service.debug+"/?rule=shop+%3E+remote_address", appearance{})
 	assert.Contains(t, detailsTab.text("tr.opened"), file+":3")
 	assert.Contains(t, detailsTab.text("tr.opened"), "remote_address=10.0.0.1")
 
-	explainTab := openTab(t, s.debug+"/?domain=shop&descriptor=remote_address%3D10.0.0.1#explain", appearance{})
+	explainTab := openTab(t, service.debug+"/?domain=shop&descriptor=remote_address%3D10.0.0.1#explain", appearance{})
 	assert.Contains(t, explainTab.text(".verdict"), "Denied")
 	assert.Contains(t, explainTab.text(".report"), "shop > remote_address")
 	explainTab.screenshot("program-explain")
@@ -119,7 +119,7 @@ func TestPageFollowsTheProgram(t *testing.T) {
 		viewer.allowedProblems = []string{"net::ERR_"} // of the lost connection
 		viewer.mu.Unlock()
 	}
-	s.kill()
+	service.kill()
 	b.awaitTrue(`!document.querySelector('#connection').hidden`)
 	assert.Regexp(t, `^Figures of \d\d:\d\d:\d\d, trying again\.`, b.text("#connection"))
 	b.setAppearance(appearance{})
@@ -130,10 +130,10 @@ func TestPageFollowsTheProgram(t *testing.T) {
 func TestCallersWithoutTokenSeeHashesOnly(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "limits.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(limits), 0o600))
-	s := startService(t, file, "ADMIN_TOKEN=secret")
-	stop := sendTraffic(t, s.http)
+	service := startService(t, file, "ADMIN_TOKEN=secret")
+	stop := sendTraffic(t, service.http)
 	defer stop()
-	b := openTab(t, s.debug+"/?domain=shop&descriptor=tenant%3Dacme#explain", appearance{})
+	b := openTab(t, service.debug+"/?domain=shop&descriptor=tenant%3Dacme#explain", appearance{})
 	b.allowedProblems = []string{"401"}
 	b.awaitTrue(`document.querySelectorAll('#hottest tbody tr').length > 1`)
 	assert.Contains(t, b.text("#explain [role=alert]"), "send a token")

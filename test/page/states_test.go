@@ -50,8 +50,8 @@ func TestEachStateIsReadable(t *testing.T) {
 	for name, state := range states {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := serve(t, state.snapshot())
-			b := openTab(t, f.URL+"/", appearance{})
+			fixture := serve(t, state.snapshot())
+			b := openTab(t, fixture.URL+"/", appearance{})
 			b.awaitTrue(isUpdated)
 			for _, text := range state.texts {
 				assert.Contains(t, b.text("body"), text)
@@ -109,10 +109,10 @@ const lowContrast = `(() => {
 })()`
 
 func TestTextsOfRequestsRunNoScript(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := openTab(t, f.URL+"/?filter=%3Cscript%3Ealert(1)%3C/script%3E&domain=%22%3E%3Cimg+src=x%3E&descriptor=%3Cimg+src=x%3E", appearance{})
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/?filter=%3Cscript%3Ealert(1)%3C/script%3E&domain=%22%3E%3Cimg+src=x%3E&descriptor=%3Cimg+src=x%3E", appearance{})
 	b.awaitTrue(isUpdated)
-	f.send(pagetest.Hostile())
+	fixture.send(pagetest.Hostile())
 	b.awaitTrue(`document.querySelector('#changes').textContent.includes('alert')`)
 	assert.Equal(t, 0, eval[int](b, `document.querySelectorAll('img, body script').length`))
 	assert.Equal(t, "<script>alert(1)</script>", eval[string](b, `document.querySelector('#filter').value`))
@@ -120,8 +120,8 @@ func TestTextsOfRequestsRunNoScript(t *testing.T) {
 }
 
 func TestPolicyBlocksInlineCode(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := openTab(t, f.URL+"/", appearance{})
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/", appearance{})
 	b.allowedProblems = []string{"Content Security Policy"}
 	assert.Equal(t, 0, eval[int](b, `document.querySelectorAll('[style], style, script:not([src]), [onclick]').length`))
 	blocked := eval[[]string](b, `new Promise(resolve => {
@@ -143,20 +143,20 @@ func TestPolicyBlocksInlineCode(t *testing.T) {
 }
 
 func TestPageWorksWithoutScript(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := openTab(t, f.URL+"/?rule=shop+%3E+remote_address", appearance{noScript: true})
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/?rule=shop+%3E+remote_address", appearance{noScript: true})
 	for _, text := range []string{"Counting in Redis", "1,240", "31.2", "rls tail", "loads again every 5 seconds", "14:02:31 UTC", "Defined in"} {
 		assert.Contains(t, b.text("body"), text)
 	}
 	assert.Equal(t, "5", eval[string](b, `document.querySelector('meta[http-equiv=refresh]').content`))
 	b.screenshot("no-script")
-	f.send(pagetest.RedisAway())
+	fixture.send(pagetest.RedisAway())
 	b.awaitTrue(`document.body?.textContent.includes('Redis away')`) // loaded again
 }
 
 func TestPrintedPageShowsAllRowsWithoutNavigation(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := openTab(t, f.URL+"/", appearance{width: 800})
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/", appearance{width: 800})
 	b.awaitTrue(isUpdated)
 	b.run(call(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Media: "print"}))
 	assert.False(t, eval[bool](b, `document.querySelector('nav').checkVisibility()`))
@@ -166,8 +166,8 @@ func TestPrintedPageShowsAllRowsWithoutNavigation(t *testing.T) {
 }
 
 func TestElementsHaveNamesForScreenReaders(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := openTab(t, f.URL+"/?rule=shop+%3E+remote_address", appearance{})
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/?rule=shop+%3E+remote_address", appearance{})
 	b.awaitTrue(isUpdated)
 	for _, rule := range []struct{ elements, condition string }{
 		{"table", `e.caption && e.caption.textContent.trim()`},

@@ -55,7 +55,7 @@ func TestScriptShowsWhatServerRenders(t *testing.T) {
 	otherSnapshot.Figures.Calls.Now = 99_960
 	otherSnapshot.Figures.P50.Now, otherSnapshot.Figures.P99.Now = 0.9996, 0.00099951
 
-	for name, s := range map[string]*live.Snapshot{
+	for name, snapshot := range map[string]*live.Snapshot{
 		"busy": pagetest.Busy(), "away": pagetest.RedisAway(), "refused": pagetest.Refused(), "hostile": pagetest.Hostile(), "unmatched": pagetest.Unmatched(),
 		"many": pagetest.Many(300), "others": otherSnapshot,
 	} {
@@ -66,14 +66,14 @@ func TestScriptShowsWhatServerRenders(t *testing.T) {
 		for _, query := range queries {
 			t.Run(name+query, func(t *testing.T) {
 				t.Parallel()
-				f := serve(t, pagetest.Quiet())
-				b := openTab(t, f.URL+"/"+query, appearance{})
+				fixture := serve(t, pagetest.Quiet())
+				b := openTab(t, fixture.URL+"/"+query, appearance{})
 				b.awaitTrue(isUpdated)
-				f.send(s)
-				polltest.Until(t, maxWait, func() bool { return b.text("#headline") == s.State.Headline })
+				fixture.send(snapshot)
+				polltest.Until(t, maxWait, func() bool { return b.text("#headline") == snapshot.State.Headline })
 				// Rows keep their place for some time, so the sort is chosen again.
 				eval[bool](b, `(choose({}), show(snapshot), true)`)
-				serverPage := openTab(t, f.URL+"/"+query, appearance{noScript: true})
+				serverPage := openTab(t, fixture.URL+"/"+query, appearance{noScript: true})
 				want := eval[[]string](serverPage, pageLines)
 				polltest.Until(t, maxWait, func() bool { return len(eval[[]string](b, pageLines)) == len(want) }, "number of elements and texts")
 				assert.Equal(t, want, eval[[]string](b, pageLines))
@@ -84,10 +84,10 @@ func TestScriptShowsWhatServerRenders(t *testing.T) {
 }
 
 func TestTableOfReplicasStaysUpToDate(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := openTab(t, f.URL+"/", appearance{})
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/", appearance{})
 	b.awaitTrue(`document.querySelector('#replicas').textContent.includes('lost, 34 s ago')`)
-	f.send(pagetest.RedisAway())
+	fixture.send(pagetest.RedisAway())
 	b.awaitTrue(`document.querySelector('#replicas').textContent.includes('Other replicas unknown since')`)
 	assert.NotContains(t, b.text("#replicas"), "UTC", "times are local")
 	assert.NotContains(t, b.text("#replicas"), "8rq2m")
@@ -95,38 +95,38 @@ func TestTableOfReplicasStaysUpToDate(t *testing.T) {
 
 // TestNothingMovesWhenFiguresChange sums the layout shifts that the browser measures.
 func TestNothingMovesWhenFiguresChange(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := openTab(t, f.URL+"/", appearance{})
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/", appearance{})
 	b.awaitTrue(isUpdated)
 	eval[bool](b, `(window.shifts = [], new PerformanceObserver(list => {
 		for (const e of list.getEntries()) window.shifts.push(e.value + ' ' + e.sources.map(s => s.node?.outerHTML?.slice(0, 80)));
 	}).observe({type: 'layout-shift'}), true)`)
 	for i := range 8 {
-		s := pagetest.Busy()
+		snapshot := pagetest.Busy()
 		factor := live.Value([]float64{0.001, 9.99, 0.37, 120, 0, 1, 3.3, 10}[i])
-		s.Figures.Calls.Now *= factor
-		s.Figures.DeniedShare.Now *= min(factor, 30)
-		s.Figures.P50.Now *= factor
-		s.Figures.P99.Now *= factor
-		s.Figures.RedisP50.Now *= factor
-		for j := range s.Rules.Shown {
-			r := &s.Rules.Shown[j]
+		snapshot.Figures.Calls.Now *= factor
+		snapshot.Figures.DeniedShare.Now *= min(factor, 30)
+		snapshot.Figures.P50.Now *= factor
+		snapshot.Figures.P99.Now *= factor
+		snapshot.Figures.RedisP50.Now *= factor
+		for j := range snapshot.Rules.Shown {
+			r := &snapshot.Rules.Shown[j]
 			r.OK, r.Denied, r.Shadow, r.Use = r.OK*factor, r.Denied*factor, r.Shadow*factor, r.Use*min(factor, 12)
 		}
-		for j := range s.Keys.Hottest {
-			s.Keys.Hottest[j].Rate *= factor
+		for j := range snapshot.Keys.Hottest {
+			snapshot.Keys.Hottest[j].Rate *= factor
 		}
-		s.State.Headline = "Counting in Redis · " + strings.Repeat("x", i)
-		f.send(s)
-		b.awaitTrue(`document.querySelector('#headline').textContent === ` + quote(s.State.Headline))
+		snapshot.State.Headline = "Counting in Redis · " + strings.Repeat("x", i)
+		fixture.send(snapshot)
+		b.awaitTrue(`document.querySelector('#headline').textContent === ` + quote(snapshot.State.Headline))
 		eval[bool](b, `new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(() => resolve(true))))`)
 	}
 	assert.Empty(t, eval[[]string](b, `window.shifts`))
 }
 
 func TestSortAndFilterSurviveUpdates(t *testing.T) {
-	f := serve(t, pagetest.Many(3000))
-	b := openTab(t, f.URL+"/", appearance{})
+	fixture := serve(t, pagetest.Many(3000))
+	b := openTab(t, fixture.URL+"/", appearance{})
 	b.awaitTrue(isUpdated)
 	assert.Equal(t, 200, eval[int](b, `document.querySelectorAll('#rules-body tr').length`))
 	assert.Equal(t, "descending", eval[string](b, `document.querySelector('[data-sort=denied]').closest('th').ariaSort`))
@@ -141,9 +141,9 @@ func TestSortAndFilterSurviveUpdates(t *testing.T) {
 	assert.Equal(t, want, eval[[]string](b, paths))
 	assert.Contains(t, eval[string](b, `location.href`), "filter=svc-0599&sort=rule")
 
-	s := pagetest.Many(3000)
-	s.State.Headline = "later"
-	f.send(s)
+	snapshot := pagetest.Many(3000)
+	snapshot.State.Headline = "later"
+	fixture.send(snapshot)
 	b.awaitTrue(`document.querySelector('#headline').textContent === 'later'`)
 	assert.Equal(t, want, eval[[]string](b, paths))
 	assert.Equal(t, "svc-0599", eval[string](b, `document.querySelector('#filter').value`))
@@ -153,8 +153,8 @@ func TestSortAndFilterSurviveUpdates(t *testing.T) {
 }
 
 func TestQuietRulesUnfold(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := openTab(t, f.URL+"/", appearance{})
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/", appearance{})
 	b.awaitTrue(isUpdated)
 	assert.NotContains(t, b.text("#rules-body"), "quiet=1")
 	b.run(chromedp.Click(chromedp.CSS("#quiet-toggle")))
@@ -166,8 +166,8 @@ func TestQuietRulesUnfold(t *testing.T) {
 
 // TestRuleOpensByKeyboard moves the focus with the tab key only.
 func TestRuleOpensByKeyboard(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := openTab(t, f.URL+"/", appearance{})
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/", appearance{})
 	b.awaitTrue(isUpdated)
 	for range 40 {
 		b.press("Tab", 9)
@@ -185,9 +185,9 @@ func TestRuleOpensByKeyboard(t *testing.T) {
 	assert.Equal(t, "/?descriptor=remote_address%3Dexample&domain=shop#explain", eval[string](b, `[...document.querySelectorAll('tr.opened a')].at(-1).getAttribute('href')`))
 	b.screenshot("opened-light-1280")
 
-	s := pagetest.Busy()
-	s.State.Headline = "later"
-	f.send(s)
+	snapshot := pagetest.Busy()
+	snapshot.State.Headline = "later"
+	fixture.send(snapshot)
 	b.awaitTrue(`document.querySelector('#headline').textContent === 'later'`)
 	assert.True(t, eval[bool](b, `!!document.querySelector('tr.opened')`), "an update closes no rule")
 	assert.Equal(t, "shop > remote_address", eval[string](b, `document.activeElement.title`), "an update keeps the focus")
@@ -209,8 +209,8 @@ func (b *tab) press(key string, code int64) {
 }
 
 func TestFocusFollowsReadingOrder(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := openTab(t, f.URL+"/", appearance{})
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/", appearance{})
 	b.awaitTrue(isUpdated)
 	var tops []float64
 	for range 200 {
@@ -225,8 +225,8 @@ func TestFocusFollowsReadingOrder(t *testing.T) {
 }
 
 func TestExplainIsRememberedInAddress(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	f.report = &explain.Report{Code: "OVER_LIMIT", Descriptors: []explain.Descriptor{{
+	fixture := serve(t, pagetest.Busy())
+	fixture.report = &explain.Report{Code: "OVER_LIMIT", Descriptors: []explain.Descriptor{{
 		Descriptor: "remote_address=10.0.0.1,path=/login", Code: "OVER_LIMIT", Summary: "3 per 15 minutes is spent until 14:15:00.",
 		Rule: "shop > remote_address > path=/login", Place: "limits.yaml:19",
 		Levels: []explain.Level{{
@@ -240,7 +240,7 @@ func TestExplainIsRememberedInAddress(t *testing.T) {
 			NextHit: &explain.Answer{By: "Redis", RetryAt: &pagetest.Now},
 		}},
 	}}}
-	b := openTab(t, f.URL+"/", appearance{})
+	b := openTab(t, fixture.URL+"/", appearance{})
 	b.awaitTrue(isUpdated)
 	b.run(
 		chromedp.SendKeys(chromedp.CSS("[name=domain]"), "shop"),
@@ -260,21 +260,21 @@ func TestExplainIsRememberedInAddress(t *testing.T) {
 		b.screenshot("explain-" + suffix)
 	}
 
-	f.report = nil
-	tabWithWrongDescriptor := openTab(t, f.URL+"/?domain=shop&descriptor=nonsense#explain", appearance{})
+	fixture.report = nil
+	tabWithWrongDescriptor := openTab(t, fixture.URL+"/?domain=shop&descriptor=nonsense#explain", appearance{})
 	assert.Contains(t, tabWithWrongDescriptor.text("#explain [role=alert]"), `got "nonsense", want KEY=VALUE`)
 }
 
 func TestDecisionsPauseUnderPointer(t *testing.T) {
-	f := serve(t, pagetest.Busy())
+	fixture := serve(t, pagetest.Busy())
 	lines := `{"time":"2026-03-14T14:02:31Z","domain":"shop","descriptor":[{"key":"path","value":"/a\u202eb"}],"rule":"shop > path","limit":"5 per second","code":"OVER_LIMIT","remaining":0,"source":"fallback","reason":"outage","duration_us":1234}
 {"time":"2026-03-14T14:02:31Z","domain":"shop","rule":"shop > tenant=trial","limit":"10 per minute","code":"OVER_LIMIT","shadow":true,"remaining":0,"source":"redis","duration_us":40}
 {"time":"2026-03-14T14:02:31Z","domain":"nowhere","code":"OK","duration_us":3}
 
 {"time":"2026-03-14T14:02:32Z","dropped":7,"reason":"reader too slow"}
 `
-	f.sendDecisions(lines)
-	b := openTab(t, f.URL+"/", appearance{})
+	fixture.sendDecisions(lines)
+	b := openTab(t, fixture.URL+"/", appearance{})
 	b.run(chromedp.ScrollIntoView(chromedp.CSS("#decisions-box")))
 	b.awaitTrue(`document.querySelectorAll('#decisions tr').length === 3`)
 	for _, text := range []string{"✕ denied", "◌ shadow", "✓ OK", "no rule in nowhere", `path=/a\u{202e}b`, "fallback (outage)", "1.23"} {
@@ -285,8 +285,8 @@ func TestDecisionsPauseUnderPointer(t *testing.T) {
 
 	b.hover("#decisions-box")
 	b.awaitTrue(`document.querySelector('#decisions-note').textContent.includes('Paused')`)
-	f.sendDecisions(lines)
-	polltest.Until(t, maxWait, func() bool { return f.sentCount() == 2 })
+	fixture.sendDecisions(lines)
+	polltest.Until(t, maxWait, func() bool { return fixture.sentCount() == 2 })
 	b.awaitTrue(`feed.waiting.length === 3`)
 	assert.Equal(t, 3, eval[int](b, `document.querySelectorAll('#decisions tr').length`))
 	b.hover("#decisions-title")
@@ -294,7 +294,7 @@ func TestDecisionsPauseUnderPointer(t *testing.T) {
 
 	b.run(chromedp.SetValue(chromedp.CSS("#decisions-form [name=code]"), "OVER_LIMIT"))
 	eval[bool](b, `document.querySelector('#decisions-form').dispatchEvent(new Event('input'))`)
-	polltest.Until(t, maxWait, func() bool { return strings.Contains(f.decisionQuery(), "code=OVER_LIMIT") })
+	polltest.Until(t, maxWait, func() bool { return strings.Contains(fixture.decisionQuery(), "code=OVER_LIMIT") })
 }
 
 // hover moves the pointer to the middle of an element.
@@ -305,9 +305,9 @@ func (b *tab) hover(selector string) {
 }
 
 func TestPageSaysThatTooManyViewersAreConnected(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	f.refusal = "live stream: 20 viewers are connected, which is the maximum"
-	b := openTab(t, f.URL+"/", appearance{})
+	fixture := serve(t, pagetest.Busy())
+	fixture.refusal = "live stream: 20 viewers are connected, which is the maximum"
+	b := openTab(t, fixture.URL+"/", appearance{})
 	b.allowedProblems = []string{"503"}
 	b.awaitTrue(`!document.querySelector('#connection').hidden`)
 	assert.Contains(t, b.text("#connection"), "20 viewers are connected")
@@ -323,8 +323,8 @@ func TestMotionIsReduced(t *testing.T) {
 
 // TestReadoutShowsTheValueUnderThePointer moves the pointer over the line of a figure and of a rule.
 func TestReadoutShowsTheValueUnderThePointer(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := openTab(t, f.URL+"/", appearance{})
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/", appearance{})
 	b.awaitTrue(isUpdated)
 	hoverUntil := func(selector, expression string) {
 		polltest.Until(t, maxWait, func() bool { // scrolling hides the readout
@@ -341,8 +341,8 @@ func TestReadoutShowsTheValueUnderThePointer(t *testing.T) {
 }
 
 func TestLongListsFoldOnAPhone(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := openTab(t, f.URL+"/", appearance{width: narrowWidth})
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/", appearance{width: narrowWidth})
 	b.awaitTrue(isUpdated)
 	const shownKeys = `[...document.querySelectorAll('#hottest tbody tr')].filter(e => e.checkVisibility()).length`
 	assert.Equal(t, 5, eval[int](b, shownKeys))
@@ -354,11 +354,11 @@ func TestLongListsFoldOnAPhone(t *testing.T) {
 // TestFirstPaintIsQuick takes the quickest of some loads, because other tests keep the machine busy.
 func TestFirstPaintIsQuick(t *testing.T) {
 	const maxPaint = 200 // ms
-	f := serve(t, pagetest.Busy())
-	b := openTab(t, f.URL+"/", appearance{})
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/", appearance{})
 	var paints []float64
 	for len(paints) < 30 && (len(paints) < 3 || slices.Min(paints) > maxPaint) {
-		b.run(chromedp.Navigate(f.URL + "/"))
+		b.run(chromedp.Navigate(fixture.URL + "/"))
 		b.awaitTrue(`performance.getEntriesByName('first-contentful-paint').length`)
 		paints = append(paints, eval[float64](b, `performance.getEntriesByName('first-contentful-paint')[0].startTime`))
 	}
@@ -369,8 +369,8 @@ func TestFirstPaintIsQuick(t *testing.T) {
 // TestPageIsSmall counts the bytes of the page without rows, the style and the script.
 func TestPageIsSmall(t *testing.T) {
 	const budget = 60 << 10
-	f := serve(t, pagetest.Quiet())
-	b := openTab(t, f.URL+"/", appearance{})
+	fixture := serve(t, pagetest.Quiet())
+	b := openTab(t, fixture.URL+"/", appearance{})
 	b.awaitTrue(isUpdated)
 	total := eval[int](b, `Promise.all(['/', '/assets/page.css', '/assets/page.js', '/assets/icon.svg'].map(async path => (await (await fetch(path)).arrayBuffer()).byteLength)).then(sizes => sizes.reduce((a, b) => a + b))`)
 	assert.Greater(t, total, budget/4)

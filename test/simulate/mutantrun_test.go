@@ -22,19 +22,19 @@ var search = flag.String("search", "", "seeds, such as 1-20: also list which of 
 // TestSimulationFindsEachMutant builds all mutants into one program, because the compilation takes
 // half a minute. A variable of the environment selects the mutant of a run.
 func TestSimulationFindsEachMutant(t *testing.T) {
-	p, err := Compile(t.Context(), "-overlay", writeMutants(t))
+	program, err := Compile(t.Context(), "-overlay", writeMutants(t))
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = p.Close(context.Background()) })
-	for _, m := range mutants {
-		t.Run(m.name, func(t *testing.T) {
+	t.Cleanup(func() { _ = program.Close(context.Background()) })
+	for _, mutant := range mutants {
+		t.Run(mutant.name, func(t *testing.T) {
 			t.Parallel()
-			for _, r := range m.runs {
-				problems, isFound := m.find(t, p, r)
-				assert.True(t, isFound, "%+v: got %q, want a problem with %q", r, problems, m.problem)
+			for _, r := range mutant.runs {
+				problems, isFound := mutant.find(t, program, r)
+				assert.True(t, isFound, "%+v: got %q, want a problem with %q", r, problems, mutant.problem)
 				t.Logf("%+v: %s", r, strings.Join(problems, "\n"))
 			}
 			if *search != "" {
-				t.Logf("seeds %s: found by %v", *search, m.seedsThatFind(t, p))
+				t.Logf("seeds %s: found by %v", *search, mutant.seedsThatFind(t, program))
 			}
 		})
 	}
@@ -76,14 +76,14 @@ func writeMutants(t *testing.T) string {
 		require.NoError(t, os.WriteFile(replacements[path], []byte(code), 0o600))
 	}
 	changedCode := map[string]string{} // code by file
-	for _, m := range mutants {
-		if changedCode[m.file] == "" {
-			code, err := os.ReadFile(filepath.Join(root, m.file))
+	for _, mutant := range mutants {
+		if changedCode[mutant.file] == "" {
+			code, err := os.ReadFile(filepath.Join(root, mutant.file))
 			require.NoError(t, err)
-			changedCode[m.file] = string(code)
+			changedCode[mutant.file] = string(code)
 		}
-		newCode := strings.ReplaceAll(m.new, "isMutant()", fmt.Sprintf("isMutant(%q)", m.name))
-		changedCode[m.file] = strings.Replace(changedCode[m.file], m.old, newCode, 1)
+		newCode := strings.ReplaceAll(mutant.new, "isMutant()", fmt.Sprintf("isMutant(%q)", mutant.name))
+		changedCode[mutant.file] = strings.Replace(changedCode[mutant.file], mutant.old, newCode, 1)
 	}
 	for file, code := range changedCode {
 		write(file, code)

@@ -223,9 +223,9 @@ func (w *quotaWorld) update(r *quotaReplica) {
 		w.updating = r
 	}
 	isGone := func(h quota.Holder) bool { return r.envoys[h.ID] == nil }
-	u := quota.Update{OwnHolders: slices.DeleteFunc(slices.Clone(r.knownHolders), isGone)}
+	update := quota.Update{OwnHolders: slices.DeleteFunc(slices.Clone(r.knownHolders), isGone)}
 	for _, id := range slices.Sorted(maps.Keys(r.reports)) {
-		u.Reports = append(u.Reports, r.reports[id])
+		update.Reports = append(update.Reports, r.reports[id])
 	}
 	var grants []quota.Grant
 	var after *quota.State
@@ -235,10 +235,10 @@ func (w *quotaWorld) update(r *quotaReplica) {
 		defer w.Unlock()
 		before, err := quota.Decode(old)
 		after, _ = quota.Decode(old)
-		u.IsFrozen = err != nil || now < created+w.limit.TTL+w.limit.Delay
-		grants = after.Apply(&w.applied, now, u)
+		update.IsFrozen = err != nil || now < created+w.limit.TTL+w.limit.Delay
+		grants = after.Apply(&w.applied, now, update)
 		next := after.Append(nil)
-		w.steps[string(next)] = quotaStep{now, before.Holders(), after.Holders(), u}
+		w.steps[string(next)] = quotaStep{now, before.Holders(), after.Holders(), update}
 		return next, time.Minute
 	}
 	w.Unlock()
@@ -272,28 +272,28 @@ func (w *quotaWorld) accept(old, next string) {
 	}
 	w.stored = next
 	w.accepted++
-	s := w.steps[next]
+	step := w.steps[next]
 	expiry := func(h *quota.Holder) int64 { return max(h.SentAt, h.ReportedAt) + w.limit.TTL + w.limit.Delay }
 	before, ownHolders := map[quota.HolderID]quota.Holder{}, map[quota.HolderID]bool{}
-	for _, h := range s.before {
+	for _, h := range step.before {
 		before[h.ID] = h
 	}
-	for _, own := range s.update.OwnHolders {
+	for _, own := range step.update.OwnHolders {
 		h, isFound := before[own.ID]
 		if isFound && h.Rate == own.Rate && h.Burst == own.Burst && h.ReducedAt == own.ReducedAt {
 			own.MaxRate = min(own.MaxRate, h.MaxRate)
 		}
 		before[own.ID], ownHolders[own.ID] = own, true
 	}
-	for _, r := range s.update.Reports {
+	for _, r := range step.update.Reports {
 		ownHolders[r.Holder] = true
 	}
 	var sum, raisedRate int64
-	for _, h := range s.after {
+	for _, h := range step.after {
 		old := before[h.ID]
 		delete(before, h.ID)
 		confirmed := old.MaxRate
-		if h.ReportedAt == s.now && s.now >= old.ReducedAt+w.limit.Delay {
+		if h.ReportedAt == step.now && step.now >= old.ReducedAt+w.limit.Delay {
 			confirmed = old.Rate
 		}
 		sum, raisedRate = sum+h.MaxRate, raisedRate+max(h.Rate-confirmed, 0)
@@ -302,18 +302,18 @@ func (w *quotaWorld) accept(old, next string) {
 			w.problem("Apply: %d counts, want %d or the new grant %d", h.MaxRate, confirmed, h.Rate)
 		case isGrant && !ownHolders[h.ID]:
 			w.problem("Apply: the grant of another replica changes from %d to %d", old.Rate, h.Rate)
-		case isGrant && h.SentAt != s.now || h.Rate < old.Rate && h.ReducedAt != s.now:
+		case isGrant && h.SentAt != step.now || h.Rate < old.Rate && h.ReducedAt != step.now:
 			w.problem("Apply: a grant changes from %d to %d without its time", old.Rate, h.Rate)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(before)) {
-		if h := before[id]; expiry(&h) > s.now {
-			w.problem("Expire: a holder with the rate %d is forgotten %d us too early", h.MaxRate, expiry(&h)-s.now)
+		if h := before[id]; expiry(&h) > step.now {
+			w.problem("Expire: a holder with the rate %d is forgotten %d us too early", h.MaxRate, expiry(&h)-step.now)
 		}
 	}
 	reserve := int64(float64(w.limit.Rate) * w.limit.Headroom / 2)
-	if raisedRate > 0 && sum > w.limit.Rate || s.update.IsFrozen && raisedRate > reserve {
-		w.problem("Apply: rates are raised by %d to %d of %d, frozen: %v", raisedRate, sum, w.limit.Rate, s.update.IsFrozen)
+	if raisedRate > 0 && sum > w.limit.Rate || step.update.IsFrozen && raisedRate > reserve {
+		w.problem("Apply: rates are raised by %d to %d of %d, frozen: %v", raisedRate, sum, w.limit.Rate, step.update.IsFrozen)
 	}
 }
 

@@ -44,14 +44,14 @@ func parseSeeds(t *testing.T, text string) (firstSeed, lastSeed uint64) {
 }
 
 func TestNoSeedBreaksAnInvariant(t *testing.T) {
-	p := compileProgram(t)
+	program := compileProgram(t)
 	firstSeed, lastSeed := parseSeeds(t, *seeds)
 	nextSeeds := make(chan uint64)
 	var goroutines sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		goroutines.Go(func() {
 			for seed := range nextSeeds {
-				run, err := p.Run(t.Context(), seed, *schedule)
+				run, err := program.Run(t.Context(), seed, *schedule)
 				if err != nil || len(run.Problems) > 0 {
 					t.Errorf("seed %d: %v\n%s\nschedule:\n%s\nreplay: make simulate SEEDS=%d SCHEDULE=%s TRACE=/tmp/trace",
 						seed, err, strings.Join(firstOf(run.Problems, 10), "\n"), head(run.Trace), seed, *schedule)
@@ -99,21 +99,21 @@ var schedules = []string{
 }
 
 func TestNoNamedScheduleBreaksAnInvariant(t *testing.T) {
-	p := compileProgram(t)
+	program := compileProgram(t)
 	for _, name := range schedules {
-		run, err := p.Run(t.Context(), 1, name)
+		run, err := program.Run(t.Context(), 1, name)
 		require.NoError(t, err)
 		assert.Empty(t, firstOf(run.Problems, 10), "make simulate SEEDS=1 SCHEDULE=%s", name)
 	}
 }
 
 func TestSeedReplaysExactly(t *testing.T) {
-	p := compileProgram(t)
+	program := compileProgram(t)
 	for _, seed := range []uint64{1, 2, 3} {
-		firstRun, err := p.Run(t.Context(), seed, "")
+		firstRun, err := program.Run(t.Context(), seed, "")
 		require.NoError(t, err)
 		for range 2 {
-			secondRun, err := p.Run(t.Context(), seed, "")
+			secondRun, err := program.Run(t.Context(), seed, "")
 			require.NoError(t, err)
 			assert.Equal(t, firstRun.Hash, secondRun.Hash, "seed %d", seed)
 		}

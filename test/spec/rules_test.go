@@ -212,9 +212,9 @@ func findIn(rules []*rule, e entry) *rule {
 		func(r *rule) bool { return r.condition == "" && r.value == "" },
 	}
 	for _, isMatch := range kinds {
-		for _, r := range rules {
-			if r.key == e.key && isMatch(r) {
-				return r
+		for _, rule := range rules {
+			if rule.key == e.key && isMatch(rule) {
+				return rule
 			}
 		}
 	}

@@ -37,12 +37,12 @@ type runner struct {
 }
 
 // run returns how the answers of the stack differ from those of the reference, or nil.
-func run(tb testing.TB, t *trace, s *stack) (problems []string) {
-	r := &runner{trace: t, stack: s, domain: fmt.Sprintf("shop%d", t.seed)}
+func run(tb testing.TB, t *trace, testStack *stack) (problems []string) {
+	r := &runner{trace: t, stack: testStack, domain: fmt.Sprintf("shop%d", t.seed)}
 	r.reference = &reference{settings: &t.settings, ledgers: map[string]*ledger{}}
 	store := new(descriptors.Store)
 	r.reloader = reload.New(reload.Options{Store: store, Observer: noReports{}, Log: slog.New(slog.DiscardHandler)})
-	for _, replica := range s.replicas {
+	for _, replica := range testStack.replicas {
 		r.services = append(r.services, service.New(service.Options{
 			Limits: store, Limiter: replica.limiter, Observers: []service.Observer{recorder{}},
 			Now:        func() time.Time { return time.UnixMicro(r.now) },
@@ -56,14 +56,14 @@ func run(tb testing.TB, t *trace, s *stack) (problems []string) {
 	for i := range t.steps {
 		step := &t.steps[i]
 		r.now = t.start + step.at
-		s.now.Store(r.now)
+		testStack.now.Store(r.now)
 		switch {
 		case step.version > 0:
 			if err := r.load(step.version); err != nil {
 				problems = []string{err.Error()}
 			}
 		case step.request == nil:
-			s.setOutage(step.outage)
+			testStack.setOutage(step.outage)
 			hasOutage = step.outage
 		case step.calls > 0:
 			problems = r.callAtOnce(step)
@@ -76,7 +76,7 @@ func run(tb testing.TB, t *trace, s *stack) (problems []string) {
 		}
 	}
 	if hasOutage {
-		s.setOutage(false)
+		testStack.setOutage(false)
 	}
 	return problems
 }

@@ -66,8 +66,8 @@ func newStack(tb testing.TB, s *settings, servers *servers) *stack {
 }
 
 func (s *stack) close() {
-	for _, r := range s.replicas {
-		r.close()
+	for _, replica := range s.replicas {
+		replica.close()
 	}
 }
 
@@ -77,8 +77,8 @@ func (s *stack) setOutage(isOut bool) {
 	if isOut {
 		err = fmt.Errorf("%w: %w", backend.ErrUnavailable, errOutage)
 	}
-	for _, r := range s.replicas {
-		r.redis.SetError(err)
+	for _, replica := range s.replicas {
+		replica.redis.SetError(err)
 	}
 }
 

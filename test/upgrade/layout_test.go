@@ -133,7 +133,7 @@ func storedKeys(t *testing.T, c *goredis.Client) (lines []string) {
 }
 
 // restoreKey stores the key of a line of storedKeys.
-func restoreKey(t *testing.T, c *goredis.Client, line string) {
+func restoreKey(t *testing.T, client *goredis.Client, line string) {
 	t.Helper()
 	rest, isKey := strings.CutPrefix(line, "key ")
 	if !isKey {
@@ -152,30 +152,30 @@ func restoreKey(t *testing.T, c *goredis.Client, line string) {
 	kind, values, _ := strings.Cut(strings.TrimSpace(rest), " ")
 	for rest = values; rest != ""; {
 		if kind == "list" {
-			require.NoError(t, c.RPush(t.Context(), key, unquote()).Err())
+			require.NoError(t, client.RPush(t.Context(), key, unquote()).Err())
 		} else {
-			require.NoError(t, c.Set(t.Context(), key, unquote(), 0).Err())
+			require.NoError(t, client.Set(t.Context(), key, unquote(), 0).Err())
 		}
 	}
-	require.NoError(t, c.PExpire(t.Context(), key, time.Hour).Err())
+	require.NoError(t, client.PExpire(t.Context(), key, time.Hour).Err())
 }
 
 func TestLayoutOfCountersIsThatOfTheLastVersion(t *testing.T) {
 	server := redistest.Start(t)
-	r := newReplica(t, redis.Options{Main: redis.Server{URL: server.Addr}})
+	replica := newReplica(t, redis.Options{Main: redis.Server{URL: server.Addr}})
 	for _, c := range calls {
-		r.ask(t, start.Add(c.after), c.descriptor, c.hits)
+		replica.ask(t, start.Add(c.after), c.descriptor, c.hits)
 	}
-	answers := r.answers(t)
+	answers := replica.answers(t)
 	keys := storedKeys(t, server.Client(t))
 	requireGolden(t, "testdata/layout.txt", append(keys, answers...))
 }
 
 func TestLayoutOfClusterIsThatOfTheLastVersion(t *testing.T) {
 	cluster := redistest.StartCluster(t, 3, false)
-	r := newReplica(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, KeyPrefix: "team:"})
+	replica := newReplica(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, KeyPrefix: "team:"})
 	for _, c := range calls {
-		r.ask(t, start.Add(c.after), c.descriptor, c.hits)
+		replica.ask(t, start.Add(c.after), c.descriptor, c.hits)
 	}
 	var keys []string
 	for _, master := range cluster.Masters {
@@ -201,8 +201,8 @@ func TestCountersOfTheLastVersionAreRead(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, want)
-	r := newReplica(t, redis.Options{Main: redis.Server{URL: server.Addr}})
-	assert.Equal(t, want, r.answers(t), breaksUpgrades)
+	replica := newReplica(t, redis.Options{Main: redis.Server{URL: server.Addr}})
+	assert.Equal(t, want, replica.answers(t), breaksUpgrades)
 }
 
 // requireGolden compares the sorted lines with those of a file.

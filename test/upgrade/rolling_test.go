@@ -118,15 +118,15 @@ func requireExactLimits(t *testing.T, lastProgram, currentProgram, limits string
 // requireSharedOverrides changes one override with each version in turn.
 func requireSharedOverrides(t *testing.T, lastProgram, currentProgram, limits string) {
 	redisAddr := redistest.Start(t).Addr
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name           string
 		setter, reader string
 	}{
 		{"set by the last version", lastProgram, currentProgram},
 		{"set by this version", currentProgram, lastProgram},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			setter, reader := startProcess(t, c.setter, redisAddr, limits), startProcess(t, c.reader, redisAddr, limits)
+		t.Run(test.name, func(t *testing.T) {
+			setter, reader := startProcess(t, test.setter, redisAddr, limits), startProcess(t, test.reader, redisAddr, limits)
 			setter.limits(t, "set", "-d", "shop", "overridden=acme", "requests_per_unit=3", "--reason", "upgrade")
 			requireLimit(t, reader, 3)
 			reader.limits(t, "set", "-d", "shop", "overridden=acme", "requests_per_unit=4")

@@ -17,7 +17,7 @@ func TestLoadReportsAllConflictsOfSettings(t *testing.T) {
 	pair := certtest.New(t).Issue("localhost")
 	fileWithoutCert := filepath.Join(t.TempDir(), "text.pem")
 	require.NoError(t, os.WriteFile(fileWithoutCert, []byte("text"), 0o600))
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		env  map[string]string
 		want []string
 	}{
@@ -135,9 +135,9 @@ func TestLoadReportsAllConflictsOfSettings(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := read(t, c.env)
+			_, _, err := read(t, test.env)
 			require.Error(t, err)
-			assert.ElementsMatch(t, c.want, strings.Split(err.Error(), "\n"))
+			assert.ElementsMatch(t, test.want, strings.Split(err.Error(), "\n"))
 		})
 	}
 }
@@ -169,7 +169,7 @@ func TestUnusedSettingsAreNotChecked(t *testing.T) {
 }
 
 func TestLoadWarnsOfProbableMistakes(t *testing.T) {
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		env  map[string]string
 		want string // empty if no warning is expected
 	}{
@@ -197,15 +197,15 @@ func TestLoadWarnsOfProbableMistakes(t *testing.T) {
 		"files with xDS":                               {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "LIMITS_PATH": "x"}, "LIMITS_PATH: limits come from the xDS server"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, warnings, err := read(t, c.env)
+			_, warnings, err := read(t, test.env)
 			require.NoError(t, err)
-			if c.want == "" {
+			if test.want == "" {
 				assert.Empty(t, warnings)
 				return
 			}
 			require.Len(t, warnings, 1)
 			w := warnings[0]
-			assert.Contains(t, w.Message+": "+w.Setting+": "+w.Reason, c.want)
+			assert.Contains(t, w.Message+": "+w.Setting+": "+w.Reason, test.want)
 		})
 	}
 }

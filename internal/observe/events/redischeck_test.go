@@ -18,8 +18,8 @@ import (
 func TestRedisCheckLogsOnceAndAgainAfterChange(t *testing.T) {
 	var out bytes.Buffer
 	var findings, reportedFindings []redis.Finding
-	c := newEvents(&out).NewRedisCheck(func(context.Context) []redis.Finding { return findings })
-	c.report = func(f []redis.Finding) { reportedFindings = f }
+	check := newEvents(&out).NewRedisCheck(func(context.Context) []redis.Finding { return findings })
+	check.report = func(f []redis.Finding) { reportedFindings = f }
 	missingRight := redis.Finding{Address: "a:1", Check: redis.CheckRights, Level: redis.LevelProblem, Text: "may not run mget", Advice: "allow mget"}
 	twoMissingRights := missingRight
 	twoMissingRights.Text = "may not run mget, set"
@@ -41,9 +41,9 @@ func TestRedisCheckLogsOnceAndAgainAfterChange(t *testing.T) {
 	} {
 		out.Reset()
 		findings = step.findings
-		c.runOnce(t.Context())
+		check.runOnce(t.Context())
 		assert.GreaterOrEqual(t, len(reportedFindings), len(step.findings))
-		assert.Equal(t, reportedFindings, c.Findings())
+		assert.Equal(t, reportedFindings, check.Findings())
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if len(step.lines) == 0 {
 			assert.Empty(t, out.String(), step.name)
@@ -60,13 +60,13 @@ func TestRedisCheckLogsOnceAndAgainAfterChange(t *testing.T) {
 func TestRedisIsCheckedAtStartEachMinuteAndAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var checks atomic.Int64
-		c := newEvents(io.Discard).NewRedisCheck(func(context.Context) []redis.Finding { checks.Add(1); return nil })
-		go c.Run(t.Context())
+		check := newEvents(io.Discard).NewRedisCheck(func(context.Context) []redis.Finding { checks.Add(1); return nil })
+		go check.Run(t.Context())
 		synctest.Wait()
 		assert.EqualValues(t, 1, checks.Load())
 		time.Sleep(redisCheckPause + time.Second)
 		assert.EqualValues(t, 2, checks.Load())
-		c.OutageEnded()
+		check.OutageEnded()
 		synctest.Wait()
 		assert.EqualValues(t, 3, checks.Load())
 	})

@@ -20,7 +20,7 @@ import (
 )
 
 func TestBreakerOfEachShardIsLogged(t *testing.T) {
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name   string
 		shards []metrics.Shard
 		want   []string
@@ -32,24 +32,24 @@ func TestBreakerOfEachShardIsLogged(t *testing.T) {
 		}},
 		{"one shard: the outage has its own lines", []metrics.Shard{{}}, nil},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
-				o := newEvents(&log).NewStore(StoreOptions{Name: "Redis", Shards: c.shards})
-				shard := len(c.shards) - 1
+				store := newEvents(&log).NewStore(StoreOptions{Name: "Redis", Shards: test.shards})
+				shard := len(test.shards) - 1
 				openedBreaker := fallback.BreakerChange{Shard: shard, Open: true, Err: errors.New("broken")}
 				closedBreaker := fallback.BreakerChange{Shard: shard, OpenFor: 1500 * time.Millisecond}
 				for _, change := range []fallback.BreakerChange{openedBreaker, closedBreaker, openedBreaker, closedBreaker} { // the second opening comes too soon for a line
-					o.BreakerChanged(change)
+					store.BreakerChanged(change)
 				}
 				time.Sleep(breakerLogPause)
-				o.BreakerChanged(openedBreaker)
+				store.BreakerChanged(openedBreaker)
 				var got []string
 				for line := range strings.Lines(log.String()) {
 					_, text, _ := strings.Cut(strings.TrimSpace(line), " ")
 					got = append(got, text)
 				}
-				assert.Equal(t, c.want, got)
+				assert.Equal(t, test.want, got)
 			})
 		})
 	}
@@ -71,27 +71,27 @@ func TestPriceInTheLogNamesTheLimitsWithTheMostExcess(t *testing.T) {
 func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		e := newEvents(&log)
+		eventLog := newEvents(&log)
 		for range 50 {
-			e.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force"})
+			eventLog.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force"})
 		}
-		o := e.NewStore(StoreOptions{Name: "Redis", Address: "redis:6379", Shards: []metrics.Shard{{}}, Advice: func(error) string { return "the usual" }})
+		store := eventLog.NewStore(StoreOptions{Name: "Redis", Address: "redis:6379", Shards: []metrics.Shard{{}}, Advice: func(error) string { return "the usual" }})
 		startOutage := func() {
-			o.StateChanged(fallback.StateChange{Down: true, Outage: fallback.Outage{Start: time.Now(), Err: context.DeadlineExceeded}})
+			store.StateChanged(fallback.StateChange{Down: true, Outage: fallback.Outage{Start: time.Now(), Err: context.DeadlineExceeded}})
 		}
 		endOutage := func() {
-			o.StateChanged(fallback.StateChange{Outage: fallback.Outage{Start: time.Now().Add(-time.Second), End: time.Now(), Err: context.DeadlineExceeded, Calls: 2, MaxExcessHits: 1}})
+			store.StateChanged(fallback.StateChange{Outage: fallback.Outage{Start: time.Now().Add(-time.Second), End: time.Now(), Err: context.DeadlineExceeded, Calls: 2, MaxExcessHits: 1}})
 		}
 		reset := func() { // takes the lock, because a timer writes to the log
-			o.mu.Lock()
-			defer o.mu.Unlock()
+			store.mu.Lock()
+			defer store.mu.Unlock()
 			log.Reset()
 		}
 		for range 200 { // 420 seconds
 			startOutage()
 			time.Sleep(700 * time.Millisecond)
 			endOutage()
-			o.BlipEnded(fallback.Outage{Start: time.Now(), Calls: 1})
+			store.BlipEnded(fallback.Outage{Start: time.Now(), Calls: 1})
 			time.Sleep(1400 * time.Millisecond)
 		}
 		time.Sleep(3 * outageLogPause)
@@ -108,7 +108,7 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 		assert.Equal(t, map[string]int{"outages": 200, "blips": 200, "calls": 3 * 200, "most_beyond_limits": 200}, counts)
 		assert.Contains(t, log.String(), `msg="Redis outages repeated" address=redis:6379 outages=5 blips=5 is_down=true`)
 
-		events := e.Events()
+		events := eventLog.Events()
 		assert.Len(t, events, 3+50+1)
 		assert.Equal(t, []timeline.Attr{{Name: "times", Value: "200"}}, events[0].Attrs[:1])
 
@@ -134,15 +134,15 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 func TestBlipDoesNotDelayTheLineAboutAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		o := newEvents(&log).NewStore(StoreOptions{Name: "Redis", Shards: []metrics.Shard{{}}, Advice: func(error) string { return "the usual" }})
+		store := newEvents(&log).NewStore(StoreOptions{Name: "Redis", Shards: []metrics.Shard{{}}, Advice: func(error) string { return "the usual" }})
 		for range 2 { // the second blip is only counted
-			o.BlipEnded(fallback.Outage{Start: time.Now(), Calls: 1})
+			store.BlipEnded(fallback.Outage{Start: time.Now(), Calls: 1})
 			time.Sleep(time.Second)
 		}
-		o.StateChanged(fallback.StateChange{Down: true, Outage: fallback.Outage{Start: time.Now(), Err: context.DeadlineExceeded}})
-		o.mu.Lock() // a later line must not race with this look at the log
+		store.StateChanged(fallback.StateChange{Down: true, Outage: fallback.Outage{Start: time.Now(), Err: context.DeadlineExceeded}})
+		store.mu.Lock() // a later line must not race with this look at the log
 		assert.Contains(t, log.String(), "Redis outage started")
-		o.mu.Unlock()
+		store.mu.Unlock()
 		time.Sleep(2 * outageLogPause)
 		synctest.Wait()
 		assert.NotContains(t, log.String(), "outages repeated", "no outage was repeated")

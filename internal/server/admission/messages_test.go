@@ -38,18 +38,18 @@ func (c *client) sendPartOfAnswer() {
 }
 
 func TestStreamWithAnsweredMessagesIsNotCut(t *testing.T) {
-	f := newGateFixture(t, Options{MaxPendingBytes: 1 << 20})
-	c := f.connect("10.0.0.1")
+	fixture := newGateFixture(t, Options{MaxPendingBytes: 1 << 20})
+	client := fixture.connect("10.0.0.1")
 	for range 1000 {
-		_, err := c.exchange(appendData(nil, message(3000), 0))
+		_, err := client.exchange(appendData(nil, message(3000), 0))
 		require.NoError(t, err)
-		assert.EqualValues(t, 3005+frameOverhead, f.gate.PendingBytes())
-		c.sendPartOfAnswer()
-		assert.Zero(t, f.gate.PendingBytes())
+		assert.EqualValues(t, 3005+frameOverhead, fixture.gate.PendingBytes())
+		client.sendPartOfAnswer()
+		assert.Zero(t, fixture.gate.PendingBytes())
 	}
-	assert.Empty(t, f.reasons)
-	c.answer(1)
-	assert.Zero(t, f.gate.PendingBytes())
+	assert.Empty(t, fixture.reasons)
+	client.answer(1)
+	assert.Zero(t, fixture.gate.PendingBytes())
 }
 
 func TestHalfSentMessagesStayPending(t *testing.T) {
@@ -66,16 +66,16 @@ func TestHalfSentMessagesStayPending(t *testing.T) {
 		"a whole message with padding":    {message(9000), 8, 9005 + frameOverhead},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newGateFixture(t, Options{MaxPendingBytes: 1 << 20})
-			c := f.connect("10.0.0.1")
-			_, err := c.exchange(appendData(nil, test.content, test.flags))
+			fixture := newGateFixture(t, Options{MaxPendingBytes: 1 << 20})
+			client := fixture.connect("10.0.0.1")
+			_, err := client.exchange(appendData(nil, test.content, test.flags))
 			require.NoError(t, err)
-			c.sendPartOfAnswer()
-			assert.Equal(t, test.want, f.gate.PendingBytes())
-			c.sendPartOfAnswer()
-			assert.Equal(t, test.want, f.gate.PendingBytes())
-			c.answer(1)
-			assert.Zero(t, f.gate.PendingBytes())
+			client.sendPartOfAnswer()
+			assert.Equal(t, test.want, fixture.gate.PendingBytes())
+			client.sendPartOfAnswer()
+			assert.Equal(t, test.want, fixture.gate.PendingBytes())
+			client.answer(1)
+			assert.Zero(t, fixture.gate.PendingBytes())
 		})
 	}
 }

@@ -139,30 +139,30 @@ func TestTooManyDescriptorsOrEntriesAreOnlyCounted(t *testing.T) {
 // drawResponse draws a response with common and rare fields.
 func drawResponse(t *rapid.T) *rlsv3.RateLimitResponse {
 	isRare := func(field string) bool { return rapid.IntRange(0, 19).Draw(t, field) == 0 }
-	r := &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_Code(rapid.IntRange(0, 2).Draw(t, "code"))}
+	response := &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_Code(rapid.IntRange(0, 2).Draw(t, "code"))}
 	for range rapid.IntRange(0, 6).Draw(t, "statuses") {
-		s := &rlsv3.RateLimitResponse_DescriptorStatus{Code: rlsv3.RateLimitResponse_Code(rapid.IntRange(0, 2).Draw(t, "status"))}
+		status := &rlsv3.RateLimitResponse_DescriptorStatus{Code: rlsv3.RateLimitResponse_Code(rapid.IntRange(0, 2).Draw(t, "status"))}
 		if rapid.Bool().Draw(t, "has limit") {
-			s.CurrentLimit = &rlsv3.RateLimitResponse_RateLimit{
+			status.CurrentLimit = &rlsv3.RateLimitResponse_RateLimit{
 				RequestsPerUnit: rapid.Uint32().Draw(t, "limit"),
 				Unit:            rlsv3.RateLimitResponse_RateLimit_Unit(rapid.IntRange(0, 7).Draw(t, "unit")),
 				Name:            rapid.StringN(0, 200, 200).Draw(t, "name"),
 			}
 			if isRare("multiplier") {
-				s.CurrentLimit.UnitMultiplier = wrapperspb.UInt32(2)
+				status.CurrentLimit.UnitMultiplier = wrapperspb.UInt32(2)
 			}
-			s.DurationUntilReset = &durationpb.Duration{Seconds: rapid.Int64().Draw(t, "seconds"), Nanos: rapid.Int32().Draw(t, "nanos")}
+			status.DurationUntilReset = &durationpb.Duration{Seconds: rapid.Int64().Draw(t, "seconds"), Nanos: rapid.Int32().Draw(t, "nanos")}
 		}
-		s.LimitRemaining = rapid.Uint32().Draw(t, "remaining")
-		r.Statuses = append(r.Statuses, s)
+		status.LimitRemaining = rapid.Uint32().Draw(t, "remaining")
+		response.Statuses = append(response.Statuses, status)
 	}
 	if isRare("headers") {
-		r.ResponseHeadersToAdd = []*corev3.HeaderValue{{Key: "a", Value: "b"}}
+		response.ResponseHeadersToAdd = []*corev3.HeaderValue{{Key: "a", Value: "b"}}
 	}
 	if isRare("body") {
-		r.RawBody = []byte("denied")
+		response.RawBody = []byte("denied")
 	}
-	return r
+	return response
 }
 
 func TestResponseHasSameBytesAsFromGeneralCodec(t *testing.T) {
@@ -210,11 +210,11 @@ func BenchmarkMessages(b *testing.B) {
 		Code: rlsv3.RateLimitResponse_OK, CurrentLimit: &rlsv3.RateLimitResponse_RateLimit{RequestsPerUnit: 100, Unit: 1},
 		LimitRemaining: 1234, DurationUntilReset: durationpb.New(17e9),
 	}}}
-	for name, c := range map[string]encoding.CodecV2{"general": generalCodec, "own": codec.New(0, 0)} {
+	for name, codecUnderTest := range map[string]encoding.CodecV2{"general": generalCodec, "own": codec.New(0, 0)} {
 		b.Run("request/"+name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := c.Unmarshal(buffers, new(rlsv3.RateLimitRequest)); err != nil {
+				if err := codecUnderTest.Unmarshal(buffers, new(rlsv3.RateLimitRequest)); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -222,7 +222,7 @@ func BenchmarkMessages(b *testing.B) {
 		b.Run("response/"+name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := c.Marshal(response); err != nil {
+				if _, err := codecUnderTest.Marshal(response); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -68,18 +68,18 @@ type replica struct {
 func neverExpired(string, time.Time) bool { return false }
 
 // newReplica sets the missing options of o, and returns a replica that does not run.
-func newReplica(tb testing.TB, o overrides.Options) *replica {
+func newReplica(tb testing.TB, options overrides.Options) *replica {
 	r := &replica{tb: tb}
-	o.Resync = cmp.Or(o.Resync, 30*time.Second)
-	if o.IsExpired == nil {
-		o.IsExpired = neverExpired
+	options.Resync = cmp.Or(options.Resync, 30*time.Second)
+	if options.IsExpired == nil {
+		options.IsExpired = neverExpired
 	}
-	if o.OnMissedResets == nil {
-		o.OnMissedResets = func() {}
+	if options.OnMissedResets == nil {
+		options.OnMissedResets = func() {}
 	}
-	o.OnReset = func(counter string) { r.withLock(func() { r.resets = append(r.resets, counter) }) }
-	o.Log = slog.New(slog.NewTextHandler(r, nil))
-	r.Store = overrides.New(o)
+	options.OnReset = func(counter string) { r.withLock(func() { r.resets = append(r.resets, counter) }) }
+	options.Log = slog.New(slog.NewTextHandler(r, nil))
+	r.Store = overrides.New(options)
 	return r
 }
 
@@ -105,10 +105,10 @@ func (r *replica) apply(u source.Update) error {
 // startReplica starts a replica that runs until the test ends, and waits for the first read.
 func startReplica(tb testing.TB, o overrides.Options) *replica {
 	tb.Helper()
-	r := newReplica(tb, o)
-	r.start()
-	r.awaitOverrides(map[string]string{})
-	return r
+	testReplica := newReplica(tb, o)
+	testReplica.start()
+	testReplica.awaitOverrides(map[string]string{})
+	return testReplica
 }
 
 // start runs r until the test ends or stop is called.
@@ -193,16 +193,16 @@ func awaitSubscriptions(tb testing.TB, channel string, n int64, nodes ...*goredi
 
 // awaitSettled waits until the replicas have subscribed and have made the full read after the subscription. Otherwise
 // this full read could find changes without messages.
-func awaitSettled(tb testing.TB, c *goredis.Client, prefix string, replicas ...*replica) {
+func awaitSettled(tb testing.TB, client *goredis.Client, prefix string, replicas ...*replica) {
 	tb.Helper()
 	channel := prefix + "rls:resets"
-	awaitSubscriptions(tb, channel, int64(len(replicas)), c)
-	for _, r := range replicas {
+	awaitSubscriptions(tb, channel, int64(len(replicas)), client)
+	for _, replica := range replicas {
 		for range 2 { // the first message can arrive during the full read
 			message := rand.Text()
-			r.await(func() (isReceived bool) {
-				require.NoError(tb, c.Publish(context.Background(), channel, message).Err())
-				r.withLock(func() { isReceived = slices.Contains(r.resets, message) })
+			replica.await(func() (isReceived bool) {
+				require.NoError(tb, client.Publish(context.Background(), channel, message).Err())
+				replica.withLock(func() { isReceived = slices.Contains(replica.resets, message) })
 				return isReceived
 			})
 		}

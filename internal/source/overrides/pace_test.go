@@ -25,7 +25,7 @@ func TestReadsAfterMessagesHavePauses(t *testing.T) {
 	db := redistest.Open(t)
 	var applied atomic.Int64
 	applyStarted := make(chan struct{}, 1000)
-	s := overrides.New(overrides.Options{
+	store := overrides.New(overrides.Options{
 		Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: time.Hour,
 		IsExpired: neverExpired, OnReset: func(string) {}, OnMissedResets: func() {}, Log: slog.New(slog.DiscardHandler),
 	})
@@ -39,18 +39,18 @@ func TestReadsAfterMessagesHavePauses(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = s.Run(ctx, apply)
+		_ = store.Run(ctx, apply)
 	}()
 	defer func() {
 		cancel()
 		<-done
 	}()
 	<-applyStarted
-	c := db.Client(t)
-	awaitSubscriptions(t, db.Prefix+"rls:overrides", 1, c)
+	client := db.Client(t)
+	awaitSubscriptions(t, db.Prefix+"rls:overrides", 1, client)
 	change := func(i int) {
-		require.NoError(t, c.HSet(t.Context(), db.Prefix+"rls:overrides", "a", strconv.Itoa(i)).Err())
-		require.NoError(t, c.Publish(t.Context(), db.Prefix+"rls:overrides", "a").Err())
+		require.NoError(t, client.HSet(t.Context(), db.Prefix+"rls:overrides", "a", strconv.Itoa(i)).Err())
+		require.NoError(t, client.Publish(t.Context(), db.Prefix+"rls:overrides", "a").Err())
 	}
 
 	// A busy machine makes some changes slow, but not all.

@@ -61,9 +61,9 @@ func limitsWith(fields string) string {
 func TestChangedNumberKeepsCounter(t *testing.T) {
 	t.Parallel()
 	forEachBackend(t, func(t *testing.T, counters backend.Limiter) {
-		r := newFixture(t)
-		r.load(limitsWith("unit: year, requests_per_unit: 100"))
-		r.take(counters, 60)
+		source := newFixture(t)
+		source.load(limitsWith("unit: year, requests_per_unit: 100"))
+		source.take(counters, 60)
 		for _, step := range []struct {
 			fields    string
 			remaining int64
@@ -76,9 +76,9 @@ func TestChangedNumberKeepsCounter(t *testing.T) {
 			{"unit: month, requests_per_unit: 80", 80, "counters=new"},
 			{"unit: year, requests_per_unit: 90", 30, "counters=new"}, // the first counter resumes
 		} {
-			r.load(limitsWith(step.fields))
-			assert.Equal(t, step.remaining, r.take(counters, 0).Remaining, step.fields)
-			assert.Contains(t, r.lastLine(), step.logText, step.fields)
+			source.load(limitsWith(step.fields))
+			assert.Equal(t, step.remaining, source.take(counters, 0).Remaining, step.fields)
+			assert.Contains(t, source.lastLine(), step.logText, step.fields)
 		}
 	})
 }
@@ -88,16 +88,16 @@ func TestChangedNumberKeepsCounter(t *testing.T) {
 func TestChangeAdmitsAtMostOldAndNewLimitTogether(t *testing.T) {
 	t.Parallel()
 	forEachBackend(t, func(t *testing.T, counters backend.Limiter) {
-		r := newFixture(t)
-		r.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
-		assert.Equal(t, 10, r.takeUntilDenied(counters))
-		r.override("shop|tenant=acme", `{"algorithm": "sliding_log", "requests_per_unit": 20}`)
-		assert.Equal(t, 20, r.takeUntilDenied(counters))
-		r.override()
-		assert.Zero(t, r.takeUntilDenied(counters), "the old counter resumes")
-		r.load(limitsWith("unit: year, requests_per_unit: 5, algorithm: sliding_window"))
-		assert.Equal(t, 5, r.takeUntilDenied(counters))
-		r.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
-		assert.Zero(t, r.takeUntilDenied(counters))
+		source := newFixture(t)
+		source.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
+		assert.Equal(t, 10, source.takeUntilDenied(counters))
+		source.override("shop|tenant=acme", `{"algorithm": "sliding_log", "requests_per_unit": 20}`)
+		assert.Equal(t, 20, source.takeUntilDenied(counters))
+		source.override()
+		assert.Zero(t, source.takeUntilDenied(counters), "the old counter resumes")
+		source.load(limitsWith("unit: year, requests_per_unit: 5, algorithm: sliding_window"))
+		assert.Equal(t, 5, source.takeUntilDenied(counters))
+		source.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
+		assert.Zero(t, source.takeUntilDenied(counters))
 	})
 }

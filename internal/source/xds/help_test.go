@@ -53,7 +53,7 @@ type testClient struct {
 }
 
 // runClient runs a Client of server until the test ends. It sets the missing options of o.
-func runClient(t *testing.T, server string, o Options) *testClient {
+func runClient(t *testing.T, server string, options Options) *testClient {
 	t.Helper()
 	s := &testClient{
 		t:        t,
@@ -62,12 +62,12 @@ func runClient(t *testing.T, server string, o Options) *testClient {
 		outages:  make(chan string, 10_000),
 		log:      &logLines{},
 	}
-	o.Server, o.NodeID = server, xdstest.Node
-	if o.Backoff == (wait.Backoff{}) {
-		o.Backoff = wait.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Jitter: 0.5}
+	options.Server, options.NodeID = server, xdstest.Node
+	if options.Backoff == (wait.Backoff{}) {
+		options.Backoff = wait.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Jitter: 0.5}
 	}
-	o.Log = slog.New(slog.NewTextHandler(s.log, nil))
-	c, err := New(o)
+	options.Log = slog.New(slog.NewTextHandler(s.log, nil))
+	c, err := New(options)
 	require.NoError(t, err)
 	c.nackBackoff = wait.Backoff{Initial: 10 * time.Millisecond, Max: 50 * time.Millisecond}
 	c.maxSilence = 100 * time.Millisecond

@@ -40,7 +40,7 @@ func descriptorWith(fields, limitFields string) string {
 
 func TestEachChangeHasItsKindAndReason(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name, old, current string
 		kind               Kind
 		counters, reason   string
@@ -84,17 +84,17 @@ func TestEachChangeHasItsKindAndReason(t *testing.T) {
 		{"one limit is raised, another lowered", "{key: k, rate_limits: [{unit: minute, requests_per_unit: 10}, {unit: day, requests_per_unit: 5}]}", "{key: k, rate_limits: [{unit: minute, requests_per_unit: 11}, {unit: day, requests_per_unit: 4}]}", Mixed, "kept", "5 per day becomes 4 per day"},
 		{"limits in requests are disabled", "{key: k}", "{key: k}\ndefaults: {enabled: false}", Looser, "", "limits in requests are off"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			newText := shopFile(c.current)
-			if item, domainFields, ok := strings.Cut(c.current, "\n"); ok {
+			newText := shopFile(test.current)
+			if item, domainFields, ok := strings.Cut(test.current, "\n"); ok {
 				newText = shopFile(item) + "\n" + domainFields
 			}
-			r := compare(t, shopFile(c.old), newText)
-			require.Len(t, r.Changes, 1)
-			assert.Equal(t, c.kind, r.Kind)
-			assert.Equal(t, c.counters, r.Changes[0].Counters)
-			assert.Contains(t, strings.Join(r.Changes[0].Reasons, "\n"), c.reason)
+			report := compare(t, shopFile(test.old), newText)
+			require.Len(t, report.Changes, 1)
+			assert.Equal(t, test.kind, report.Kind)
+			assert.Equal(t, test.counters, report.Changes[0].Counters)
+			assert.Contains(t, strings.Join(report.Changes[0].Reasons, "\n"), test.reason)
 		})
 	}
 }
@@ -102,7 +102,7 @@ func TestEachChangeHasItsKindAndReason(t *testing.T) {
 func TestRequestsThatMeetAnotherRuleAreFound(t *testing.T) {
 	t.Parallel()
 	const limit10, limit5 = "rate_limit: {unit: minute, requests_per_unit: 10}", "rate_limit: {unit: minute, requests_per_unit: 5}"
-	for _, c := range []struct{ name, old, current, want string }{
+	for _, test := range []struct{ name, old, current, want string }{
 		{
 			"a value gets its own rule", shopFile("{key: k, " + limit10 + "}"), shopFile("{key: k, "+limit10+"}", "{key: k, value: a, "+limit5+"}"),
 			"tighter  shop > k=a: requests meet another rule: shop > k before, shop > k=a now\n    before: 10 per minute (old.yaml:3)\n    now:    5 per minute (new.yaml:4)\n",
@@ -128,21 +128,21 @@ func TestRequestsThatMeetAnotherRuleAreFound(t *testing.T) {
 			"looser   d > k: rule gone; these requests have no rule now\n    before: 10 per minute (old.yaml:2)\n",
 		},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			var text bytes.Buffer
-			require.NoError(t, compare(t, c.old, c.current).WriteText(&text))
-			assert.Contains(t, text.String(), c.want)
+			require.NoError(t, compare(t, test.old, test.current).WriteText(&text))
+			assert.Contains(t, text.String(), test.want)
 		})
 	}
 }
 
 func TestEqualLimitsHaveNoChange(t *testing.T) {
 	t.Parallel()
-	r := compare(t, shopFile(descriptorWith("", ""), "{key: off, rate_limit: {unit: day, requests_per_unit: 1, enabled: false}}"), shopFile(descriptorWith("", "")))
-	assert.Empty(t, r.Changes)
-	assert.Empty(t, r.Kind)
-	text, err := json.Marshal(r)
+	report := compare(t, shopFile(descriptorWith("", ""), "{key: off, rate_limit: {unit: day, requests_per_unit: 1, enabled: false}}"), shopFile(descriptorWith("", "")))
+	assert.Empty(t, report.Changes)
+	assert.Empty(t, report.Kind)
+	text, err := json.Marshal(report)
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"kind": "", "changes": []}`, string(text))
 	assert.Empty(t, compare(t, shopFile(descriptorWith("", "enabled: false")), shopFile(descriptorWith("refunds: false,", "enabled: false"))).Changes, "without a limit in force, a change of refunds has no effect")
@@ -239,15 +239,15 @@ func TestChangesBehindExpressionsAreFound(t *testing.T) {
 		return fmt.Sprintf("domain: shop\ndescriptors:\n- {key: plan, descriptors: [{key: path, cel: '%s', rate_limit: {unit: day, requests_per_unit: %d}}, {key: path, rate_limit: {unit: day, requests_per_unit: 9}}]}\n", cel, perDay)
 	}
 	const text = `entries.plan == "free" && value.startsWith("/export/")`
-	r := compare(t, plan(5, text), plan(4, text))
-	require.Len(t, r.Changes, 1)
-	assert.Equal(t, Tighter, r.Kind)
-	assert.Equal(t, "shop > plan > path=cel("+text+")", r.Changes[0].New.Path)
-	assert.Equal(t, []string{"5 per day becomes 4 per day"}, r.Changes[0].Reasons)
+	report := compare(t, plan(5, text), plan(4, text))
+	require.Len(t, report.Changes, 1)
+	assert.Equal(t, Tighter, report.Kind)
+	assert.Equal(t, "shop > plan > path=cel("+text+")", report.Changes[0].New.Path)
+	assert.Equal(t, []string{"5 per day becomes 4 per day"}, report.Changes[0].Reasons)
 
-	r = compare(t, "domain: shop\ndescriptors: [{key: plan, descriptors: [{key: path, rate_limit: {unit: day, requests_per_unit: 9}}]}]", plan(4, text))
-	require.NotEmpty(t, r.Changes)
-	assert.Equal(t, Moved, r.Changes[0].Event)
-	assert.Equal(t, Tighter, r.Kind)
+	report = compare(t, "domain: shop\ndescriptors: [{key: plan, descriptors: [{key: path, rate_limit: {unit: day, requests_per_unit: 9}}]}]", plan(4, text))
+	require.NotEmpty(t, report.Changes)
+	assert.Equal(t, Moved, report.Changes[0].Event)
+	assert.Equal(t, Tighter, report.Kind)
 	assert.Empty(t, compare(t, plan(5, text), plan(5, text)).Changes)
 }

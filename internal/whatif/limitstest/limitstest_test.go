@@ -60,7 +60,7 @@ func mismatches(r *Report) string {
 func TestReportHasTheWrongValuesOfAnswers(t *testing.T) {
 	t.Parallel()
 	// The first request is in line 7 of its file.
-	for _, c := range []struct{ name, settings, requests, want string }{
+	for _, test := range []struct{ name, settings, requests, want string }{
 		{"fixed_window ends with its window", "", `
   - {descriptor: fixed=a, at: 59s, repeat: 3, want: {admitted: 2, reset: 1s}}
   - {descriptor: fixed=a, at: 1m, want: {code: OK, remaining: 1, reset: 1m}}`, ""},
@@ -136,28 +136,28 @@ func TestReportHasTheWrongValuesOfAnswers(t *testing.T) {
   - {descriptor: fixed=a, repeat: 5, want: {code: OK}}
   - {descriptor: fixed=a, want: {code: OVER_LIMIT, remaining: 7}}`, "7: code: OVER_LIMIT, not OK\n8: remaining: 0, not 7"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			r := runTests(t, c.settings, strings.TrimPrefix(c.requests, "\n"))
-			assert.Equal(t, c.want, mismatches(r))
-			assert.Equal(t, c.want == "", r.Passed == 1)
+			report := runTests(t, test.settings, strings.TrimPrefix(test.requests, "\n"))
+			assert.Equal(t, test.want, mismatches(report))
+			assert.Equal(t, test.want == "", report.Passed == 1)
 		})
 	}
 }
 
 func TestEachTestStartsWithEmptyCounters(t *testing.T) {
 	t.Parallel()
-	r := runTests(t, "", `  - {descriptor: kept=a, want: {code: OK}}
+	report := runTests(t, "", `  - {descriptor: kept=a, want: {code: OK}}
 - name: two
   requests: [{descriptor: kept=a, want: {code: OK}}]`)
-	assert.Equal(t, 2, r.Passed)
+	assert.Equal(t, 2, report.Passed)
 }
 
 func TestExplanationShowsCountersJustBeforeTheFailure(t *testing.T) {
 	t.Parallel()
-	r := runTests(t, "", "  - {descriptor: log=a, repeat: 5, every: 10s, want: {code: OK}}")
+	report := runTests(t, "", "  - {descriptor: log=a, repeat: 5, every: 10s, want: {code: OK}}")
 	var text bytes.Buffer
-	require.NoError(t, r.WriteText(&text, false))
+	require.NoError(t, report.WriteText(&text, false))
 	for _, want := range []string{
 		"FAIL  t_test.yaml:5: one\n",
 		"  t_test.yaml:7: request log=a in domain shop, at 2026-01-01 00:00:20, 3 of 5\n    code: got OVER_LIMIT, want OK\n",
@@ -170,9 +170,9 @@ func TestExplanationShowsCountersJustBeforeTheFailure(t *testing.T) {
 
 func TestExplanationOfARejectedRequestNamesTheReason(t *testing.T) {
 	t.Parallel()
-	r := runTests(t, "", "  - {descriptors: [fixed=a, kept=a], hits: -1, want: {code: OK}}")
+	report := runTests(t, "", "  - {descriptors: [fixed=a, kept=a], hits: -1, want: {code: OK}}")
 	var text bytes.Buffer
-	require.NoError(t, r.WriteText(&text, false))
+	require.NoError(t, report.WriteText(&text, false))
 	for _, want := range []string{
 		"error: got descriptors[1]: rule shop > kept has refunds: false, want none\n",
 		"next answer: error: descriptors[1]: rule shop > kept has refunds: false\n",
@@ -185,13 +185,13 @@ func TestExplanationOfARejectedRequestNamesTheReason(t *testing.T) {
 
 func TestCoverageListsRulesThatNoTestMeets(t *testing.T) {
 	t.Parallel()
-	r := runTests(t, "", "  - {descriptors: [log=a, fixed=b, free=c], want: {code: OK}}\n  - {descriptor: two=a, limit: 1/day, want: {code: OK}}")
-	assert.Equal(t, 12, r.Coverage.Rules)
-	assert.Equal(t, 3, r.Coverage.MetRules)
-	assert.InDelta(t, 25.0, r.Coverage.Percent, 0.01)
-	assert.Contains(t, r.Coverage.UnmetRules, UnmetRule{"shop > two", "limits.yaml:8"}, "a request with its own limit does not meet the rule")
+	report := runTests(t, "", "  - {descriptors: [log=a, fixed=b, free=c], want: {code: OK}}\n  - {descriptor: two=a, limit: 1/day, want: {code: OK}}")
+	assert.Equal(t, 12, report.Coverage.Rules)
+	assert.Equal(t, 3, report.Coverage.MetRules)
+	assert.InDelta(t, 25.0, report.Coverage.Percent, 0.01)
+	assert.Contains(t, report.Coverage.UnmetRules, UnmetRule{"shop > two", "limits.yaml:8"}, "a request with its own limit does not meet the rule")
 	var text bytes.Buffer
-	require.NoError(t, r.WriteText(&text, true))
+	require.NoError(t, report.WriteText(&text, true))
 	assert.Contains(t, text.String(), "ok    t_test.yaml:5: one\n")
 	assert.Contains(t, text.String(), "coverage: 3 of 12 rules (25.0 %)\n  no test meets shop > first (limits.yaml:4)\n")
 }
@@ -199,7 +199,7 @@ func TestCoverageListsRulesThatNoTestMeets(t *testing.T) {
 func TestProblemsHaveTheirPlaceAndRemedy(t *testing.T) {
 	t.Parallel()
 	fileWithRequest := func(request string) string { return testFile("", "  - "+request) }
-	for _, c := range []struct{ name, yaml, want string }{
+	for _, test := range []struct{ name, yaml, want string }{
 		{"empty file", "", "f: file is empty: limits and tests are missing"},
 		{"no YAML", "a: [", "f:1:4: not valid YAML: [ opens here and is not closed; want ]"},
 		{"a list", "[]", "f:1:1: test file: got a list, want a mapping with limits, merge, "},
@@ -232,10 +232,10 @@ func TestProblemsHaveTheirPlaceAndRemedy(t *testing.T) {
 		{"alias of itself", "limits: &a [*a]", "f:1:13: alias *a is inside its own anchor"},
 		{"too many requests", fileWithRequest(strings.Repeat("{descriptor: a=b, repeat: 100000, want: {code: OK}}\n  - ", 11) + "{descriptor: a=b, want: {code: OK}}"), "file has more than 1000000 requests"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := Parse("f", []byte(c.yaml))
-			assert.ErrorContains(t, err, c.want)
+			_, err := Parse("f", []byte(test.yaml))
+			assert.ErrorContains(t, err, test.want)
 		})
 	}
 	_, err := Parse("f", make([]byte, MaxFileBytes+1))

@@ -40,14 +40,14 @@ func (r *recorder) ShouldRateLimit(_ context.Context, request *rlsv3.RateLimitRe
 }
 
 func startRecorder(t *testing.T) (*recorder, *Client) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	r := &recorder{hits: map[string]int{}}
 	server := grpc.NewServer()
 	rlsv3.RegisterRateLimitServiceServer(server, r)
-	go func() { _ = server.Serve(l) }()
+	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
-	client, err := Dial(l.Addr().String())
+	client, err := Dial(listener.Addr().String())
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	require.NoError(t, client.Ready(t.Context()))
@@ -55,16 +55,16 @@ func startRecorder(t *testing.T) (*recorder, *Client) {
 }
 
 func TestFillHitsEachKeyOnce(t *testing.T) {
-	for _, l := range []curves.Load{
+	for _, load := range []curves.Load{
 		{Descriptors: 1, Keys: 1234},
 		{Descriptors: 4, Keys: 300},
 		{Descriptors: 100, Keys: 1000},
 	} {
 		r, client := startRecorder(t)
-		require.NoError(t, client.Fill(l))
-		want := l.Keys * l.Descriptors
-		if l.Descriptors >= 10 {
-			want = l.Keys
+		require.NoError(t, client.Fill(load))
+		want := load.Keys * load.Descriptors
+		if load.Descriptors >= 10 {
+			want = load.Keys
 		}
 		assert.Len(t, r.hits, want)
 		for value, n := range r.hits {

@@ -25,11 +25,11 @@ func TestSameSeedGivesSameResult(t *testing.T) {
 }
 
 func TestLoneCallCostsOneTrip(t *testing.T) {
-	r := simulateSmall(func(p *plan) { p.Replicas, p.Rate, p.Even = 1, 1000, true })
-	assert.InDelta(t, 1, r.HitsInTrip, 0.01)
-	assert.InDelta(t, 1000, r.Trips, 10)
-	assert.InDelta(t, 70+300+10+2, r.P50, 3, "a call, the network and a trip that wakes Redis")
-	assert.InDelta(t, 1000*12e-6, r.Busy, 0.001)
+	result := simulateSmall(func(p *plan) { p.Replicas, p.Rate, p.Even = 1, 1000, true })
+	assert.InDelta(t, 1, result.HitsInTrip, 0.01)
+	assert.InDelta(t, 1000, result.Trips, 10)
+	assert.InDelta(t, 70+300+10+2, result.P50, 3, "a call, the network and a trip that wakes Redis")
+	assert.InDelta(t, 1000*12e-6, result.Busy, 0.001)
 }
 
 func TestBusyRedisGetsLargerBatches(t *testing.T) {
@@ -40,17 +40,17 @@ func TestBusyRedisGetsLargerBatches(t *testing.T) {
 }
 
 func TestOverloadGoesToFallback(t *testing.T) {
-	r := simulateSmall(func(p *plan) { p.Keys, p.Replicas, p.Rate = 100_000, 100, 2_000_000 })
-	assert.Greater(t, r.Fallback, 0.5)
-	assert.LessOrEqual(t, r.P99, budget/micro+testCosts.Call)
+	result := simulateSmall(func(p *plan) { p.Keys, p.Replicas, p.Rate = 100_000, 100, 2_000_000 })
+	assert.Greater(t, result.Fallback, 0.5)
+	assert.LessOrEqual(t, result.P99, budget/micro+testCosts.Call)
 }
 
 func TestLimitIsNeverExceededWithoutFallback(t *testing.T) {
 	for _, lease := range []bool{false, true} {
-		r := simulateSmall(func(p *plan) { p.Keys, p.Limit, p.Seconds, p.Lease, p.Waste = 2, 2000, 1, lease, 0.1 })
-		require.Zero(t, r.Fallback)
-		assert.LessOrEqual(t, r.Over, 0.0)
-		assert.LessOrEqual(t, r.Unused, 0.1)
+		result := simulateSmall(func(p *plan) { p.Keys, p.Limit, p.Seconds, p.Lease, p.Waste = 2, 2000, 1, lease, 0.1 })
+		require.Zero(t, result.Fallback)
+		assert.LessOrEqual(t, result.Over, 0.0)
+		assert.LessOrEqual(t, result.Unused, 0.1)
 	}
 }
 
@@ -64,8 +64,8 @@ func TestLeasesSaveTrips(t *testing.T) {
 func TestHitsOfNewKeysNeedTwoCommands(t *testing.T) {
 	assert.InDelta(t, 1, newKeyShare(0, 60), 1e-6)
 	assert.InDelta(t, 0.01, newKeyShare(100, 1), 1e-3)
-	r := simulateSmall(func(p *plan) { p.Keys, p.Window = 10_000_000, 1 })
-	assert.InDelta(t, 2, r.Operations, 0.05)
+	result := simulateSmall(func(p *plan) { p.Keys, p.Window = 10_000_000, 1 })
+	assert.InDelta(t, 2, result.Operations, 0.05)
 }
 
 func TestCostsFitMeasuredCells(t *testing.T) {
@@ -80,7 +80,7 @@ func TestCostsFitMeasuredCells(t *testing.T) {
 		{Connections: 64, Commands: 1, Micros: curves.Spread{Median: 5}},
 		{Connections: 64, Commands: 16, Micros: curves.Spread{Median: 35}},
 	}}
-	for _, c := range []struct {
+	for _, test := range []struct {
 		load         curves.Load
 		trips, costs float64
 	}{
@@ -89,11 +89,11 @@ func TestCostsFitMeasuredCells(t *testing.T) {
 		{curves.Load{Rate: 4000, Descriptors: 1, Keys: curves.DefaultKeys}, 0.5, 99},
 	} {
 		run.Cells = append(run.Cells,
-			curves.Cell{Server: curves.Redis, Load: c.load, Figures: figures(map[curves.Figure]float64{
-				curves.RedisReads: c.trips, curves.RedisCommands: 1, curves.RedisCPU: c.costs,
+			curves.Cell{Server: curves.Redis, Load: test.load, Figures: figures(map[curves.Figure]float64{
+				curves.RedisReads: test.trips, curves.RedisCommands: 1, curves.RedisCPU: test.costs,
 				curves.P50: 130, curves.ServerCPU: 60, curves.PerSecond: 4000,
 			})},
-			curves.Cell{Server: curves.Local, Load: c.load, Figures: figures(map[curves.Figure]float64{curves.P50: 80})})
+			curves.Cell{Server: curves.Local, Load: test.load, Figures: figures(map[curves.Figure]float64{curves.P50: 80})})
 	}
 	got, err := costsOf(run)
 	require.NoError(t, err)

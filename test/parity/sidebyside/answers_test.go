@@ -238,20 +238,20 @@ func TestRandomRequestsOverExamples(t *testing.T) {
 		"dynamic metadata":    {"RESPONSE_DYNAMIC_METADATA=true"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := startPair(t, "examples, "+name, limitsFilesOf(t, domains), env, nil)
+			pair := startPair(t, "examples, "+name, limitsFilesOf(t, domains), env, nil)
 			hasCache := name == "with local cache"
 			// The cache of the incumbent denies other limits of a key too.
-			g := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains, units: units, hasLimits: !hasCache}
+			random := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains, units: units, hasLimits: !hasCache}
 			for range requestCount {
-				p.send(g.request())
+				pair.send(random.request())
 			}
 			if !hasCache { // the deny cache asks Redis again after a second, so its counters depend on the time
-				p.compareCounters()
+				pair.compareCounters()
 			}
-			p.print()
+			pair.print()
 			for _, d := range listedDifferences {
 				isPossible := d.row != metadataRow || name == "dynamic metadata"
-				assert.Equal(t, isPossible, p.explainedByRow[d.row] > 0, "each listed difference occurs: %s", d.row)
+				assert.Equal(t, isPossible, pair.explainedByRow[d.row] > 0, "each listed difference occurs: %s", d.row)
 			}
 		})
 	}

@@ -127,17 +127,17 @@ func quietUnits() (units []string) {
 
 // eachRule calls f with all rules.
 func eachRule(rules []*rule, f func(*rule)) {
-	for _, r := range rules {
-		f(r)
-		eachRule(r.Rules, f)
+	for _, rule := range rules {
+		f(rule)
+		eachRule(rule.Rules, f)
 	}
 }
 
 // withoutInnerStars returns rules without those that have a * before the end of their value. See avoidedDifferences.
 func withoutInnerStars(rules []*rule) []*rule {
 	rules = slices.DeleteFunc(rules, func(r *rule) bool { return strings.Contains(strings.TrimSuffix(r.Value, "*"), "*") })
-	for _, r := range rules {
-		r.Rules = withoutInnerStars(r.Rules)
+	for _, rule := range rules {
+		rule.Rules = withoutInnerStars(rule.Rules)
 	}
 	return rules
 }
@@ -179,21 +179,21 @@ func xdsResources(domains []*domain) (configs []*confv3.RateLimitConfig) {
 }
 
 func xdsDescriptors(rules []*rule) (all []*confv3.RateLimitDescriptor) {
-	for _, r := range rules {
-		d := &confv3.RateLimitDescriptor{
-			Key: r.Key, Value: r.Value, ShadowMode: r.ShadowMode, QuotaMode: r.QuotaMode, DetailedMetric: r.DetailedMetric,
-			Descriptors: xdsDescriptors(r.Rules),
+	for _, rule := range rules {
+		descriptor := &confv3.RateLimitDescriptor{
+			Key: rule.Key, Value: rule.Value, ShadowMode: rule.ShadowMode, QuotaMode: rule.QuotaMode, DetailedMetric: rule.DetailedMetric,
+			Descriptors: xdsDescriptors(rule.Rules),
 		}
-		if l := r.Limit; l != nil {
-			d.RateLimit = &confv3.RateLimitPolicy{
+		if l := rule.Limit; l != nil {
+			descriptor.RateLimit = &confv3.RateLimitPolicy{
 				Unit:            confv3.RateLimitUnit(confv3.RateLimitUnit_value[strings.ToUpper(l.Unit)]),
 				RequestsPerUnit: l.RequestsPerUnit, Unlimited: l.Unlimited, Name: l.Name,
 			}
 			for _, replaced := range l.Replaces {
-				d.RateLimit.Replaces = append(d.RateLimit.Replaces, &confv3.RateLimitReplace{Name: replaced.Name})
+				descriptor.RateLimit.Replaces = append(descriptor.RateLimit.Replaces, &confv3.RateLimitReplace{Name: replaced.Name})
 			}
 		}
-		all = append(all, d)
+		all = append(all, descriptor)
 	}
 	return all
 }

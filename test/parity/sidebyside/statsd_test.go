@@ -116,7 +116,7 @@ func (s *statsdServer) counts() map[string]float64 {
 }
 
 func TestStatsdLinesEqualThoseOfTheIncumbent(t *testing.T) {
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		network string
 		env     []string
 	}{
@@ -134,8 +134,8 @@ func TestStatsdLinesEqualThoseOfTheIncumbent(t *testing.T) {
 			env := append([]string{
 				"REDIS_URL=" + redis.Addr, "REDIS_SOCKET_TYPE=tcp", "LOCAL_CACHE_SIZE_IN_BYTES=0",
 				"USE_PROMETHEUS=false", "STATSD_HOST=127.0.0.1", "STATS_FLUSH_INTERVAL=1s", "EXTRA_TAGS=dc:eu.1,app:x",
-			}, c.env...)
-			ourServer, theirServer := listenStatsd(t, c.network), listenStatsd(t, c.network)
+			}, test.env...)
+			ourServer, theirServer := listenStatsd(t, test.network), listenStatsd(t, test.network)
 			ours := startRLS(t, limits, append(slices.Clip(env), "STATSD_PORT="+ourServer.port)...)
 			theirs := startIncumbent(t, limits, append(slices.Clip(env), "STATSD_PORT="+theirServer.port)...)
 			random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))

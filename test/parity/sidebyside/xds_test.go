@@ -52,17 +52,17 @@ func TestRandomRequestsOverEnvoyGatewaysResources(t *testing.T) {
 	require.Greater(t, len(domains), 25)
 	units := quietUnits()
 	useQuietUnits(domains, units)
-	p := startXDSPair(t, "resources of Envoy Gateway", domains)
-	g := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains, units: units, hasLimits: true}
+	pair := startXDSPair(t, "resources of Envoy Gateway", domains)
+	random := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains, units: units, hasLimits: true}
 	for i := range requestCount {
 		if i%2 == 0 {
-			p.send(g.request())
+			pair.send(random.request())
 		} else {
-			p.send(g.routeRequest(pick(g, domains...), 100))
+			pair.send(random.routeRequest(pick(random, domains...), 100))
 		}
 	}
-	p.compareCounters()
-	p.print()
+	pair.compareCounters()
+	pair.print()
 }
 
 // The largest requests and resources that users of Envoy Gateway report. Envoy Gateway admits 64 header matches in a
@@ -117,23 +117,23 @@ func TestLargeTreesOfEnvoyGatewayHaveTheAnswersOfTheIncumbent(t *testing.T) {
 			routeRule("httproute/default/mixed", ruleChain(0, 1, false, &limit{Unlimited: true}), shadow, replacing, ruleChain(3, 1, false, &limit{Unit: unit, RequestsPerUnit: 2, Name: "old"})),
 		}},
 	}
-	p := startXDSPair(t, "large trees and requests", domains)
-	g := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains}
+	pair := startXDSPair(t, "large trees and requests", domains)
+	random := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains}
 	for _, d := range domains {
 		for range 40 {
-			req := g.routeRequest(d, routeRules)
-			p.send(req)
-			if g.IntN(4) == 0 {
+			req := random.routeRequest(d, routeRules)
+			pair.send(req)
+			if random.IntN(4) == 0 {
 				req.Descriptors[0].Entries = req.Descriptors[0].GetEntries()[:len(req.Descriptors[0].GetEntries())-1]
-				p.send(req)
+				pair.send(req)
 			}
 		}
 	}
 	for range 3 * 10 {
-		p.send(largeRequest(g))
+		pair.send(largeRequest(random))
 	}
-	p.compareCounters()
-	p.print()
+	pair.compareCounters()
+	pair.print()
 }
 
 // largeRequest returns a request of messageBytes.
@@ -141,11 +141,11 @@ func largeRequest(g *generator) *rlsv3.RateLimitRequest {
 	req := &rlsv3.RateLimitRequest{Domain: "values"}
 	letter := pick(g, "a", "b", "c")
 	for proto.Size(req) < messageBytes {
-		d := &ratelimitv3.RateLimitDescriptor{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{
+		descriptor := &ratelimitv3.RateLimitDescriptor{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{
 			{Key: "httproute/default/values", Value: "httproute/default/values"},
 			{Key: "rule-0-match-0", Value: strings.Repeat(letter, min(8000, messageBytes-proto.Size(req)))},
 		}}
-		req.Descriptors = append(req.Descriptors, d)
+		req.Descriptors = append(req.Descriptors, descriptor)
 	}
 	return req
 }
@@ -161,27 +161,27 @@ func TestCostsOfAIGatewayAreCountedAsByTheIncumbent(t *testing.T) {
 		rules = append(rules, user)
 	}
 	domains := []*domain{{Domain: "ai-gateway/http", Rules: []*rule{routeRule("httproute/default/llm/rule/0", rules...)}}}
-	p := startXDSPair(t, "costs of AI Gateway", domains)
-	g := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains}
+	pair := startXDSPair(t, "costs of AI Gateway", domains)
+	random := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains}
 	denied := 0
 	for range requestCount / 4 {
-		firstRequest := g.routeRequest(domains[0], len(rules))
-		firstRequest.Descriptors = slices.DeleteFunc(firstRequest.GetDescriptors(), func(*ratelimitv3.RateLimitDescriptor) bool { return g.IntN(3) == 0 })
+		firstRequest := random.routeRequest(domains[0], len(rules))
+		firstRequest.Descriptors = slices.DeleteFunc(firstRequest.GetDescriptors(), func(*ratelimitv3.RateLimitDescriptor) bool { return random.IntN(3) == 0 })
 		if len(firstRequest.GetDescriptors()) == 0 {
 			continue
 		}
 		lastRequest := proto.CloneOf(firstRequest)
 		for i := range firstRequest.GetDescriptors() {
 			firstRequest.Descriptors[i].HitsAddend = wrapperspb.UInt64(0)
-			lastRequest.Descriptors[i].HitsAddend = wrapperspb.UInt64(uint64(g.IntN(pick(g, 10, 300, 4000))))
+			lastRequest.Descriptors[i].HitsAddend = wrapperspb.UInt64(uint64(random.IntN(pick(random, 10, 300, 4000))))
 		}
-		if p.send(firstRequest) == rlsv3.RateLimitResponse_OVER_LIMIT {
+		if pair.send(firstRequest) == rlsv3.RateLimitResponse_OVER_LIMIT {
 			denied++
 			continue
 		}
-		p.send(lastRequest)
+		pair.send(lastRequest)
 	}
 	assert.Positive(t, denied, "budgets were spent")
-	p.compareCounters()
-	p.print()
+	pair.compareCounters()
+	pair.print()
 }

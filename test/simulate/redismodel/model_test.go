@@ -234,36 +234,36 @@ const ttlSlack = 60_000
 
 // The keys have the same values, and the same times to live, after the same commands.
 func TestModelAnswersLikeRedis(t *testing.T) {
-	f := newFixture(t)
-	for _, c := range []*goredis.Client{f.server, f.model} {
+	fixture := newFixture(t)
+	for _, c := range []*goredis.Client{fixture.server, fixture.model} {
 		require.Equal(t, takeDigest, reply(c, []string{"SCRIPT", "LOAD", takeScript}))
 	}
 	allKeys := append([]string{"s1", "s2", "s3"}, names...)
 	rapid.Check(t, func(t *rapid.T) {
-		for _, c := range []*goredis.Client{f.server, f.model} {
+		for _, c := range []*goredis.Client{fixture.server, fixture.model} {
 			reply(c, append([]string{"DEL"}, allKeys...))
 		}
 		for range rapid.IntRange(1, 30).Draw(t, "commands") {
 			args := commandGenerator.Draw(t, "command")
-			want, got := reply(f.server, args), reply(f.model, args)
+			want, got := reply(fixture.server, args), reply(fixture.model, args)
 			require.Equal(t, want, got, "reply to %.100q", args)
 			for _, name := range allKeys {
-				if got, want := reply(f.model, []string{"GET", name}), reply(f.server, []string{"GET", name}); want == "error WRONGTYPE" {
+				if got, want := reply(fixture.model, []string{"GET", name}), reply(fixture.server, []string{"GET", name}); want == "error WRONGTYPE" {
 					for _, read := range [][]string{{"LRANGE", name, "0", "-1"}, {"ZRANGEBYSCORE", name, "-inf", "+inf", "WITHSCORES"}} {
-						require.Equal(t, reply(f.server, read), reply(f.model, read), "%s after %.100q", read, args)
+						require.Equal(t, reply(fixture.server, read), reply(fixture.model, read), "%s after %.100q", read, args)
 					}
 				} else {
 					require.Equal(t, want, got, "key %s after %.100q", name, args)
 				}
 				ttl := []string{"PTTL", name}
-				require.InDelta(t, reply(f.server, ttl), reply(f.model, ttl), ttlSlack, "time to live of %s after %.100q", name, args)
+				require.InDelta(t, reply(fixture.server, ttl), reply(fixture.model, ttl), ttlSlack, "time to live of %s after %.100q", name, args)
 			}
 		}
 	})
 }
 
 func TestScriptFlushForgetsScripts(t *testing.T) {
-	f := newFixture(t)
+	fixture := newFixture(t)
 	for _, args := range [][]string{
 		{"EVALSHA", takeDigest, "0"},
 		{"EVAL", "return 1", "0"},
@@ -275,7 +275,7 @@ func TestScriptFlushForgetsScripts(t *testing.T) {
 		{"SCRIPT", "FLUSH"},
 		{"EVALSHA", goredis.NewScript("return 1").Hash(), "0"},
 	} {
-		require.Equal(t, reply(f.server, args), reply(f.model, args), "%q", args)
+		require.Equal(t, reply(fixture.server, args), reply(fixture.model, args), "%q", args)
 	}
 }
 
