@@ -27,7 +27,7 @@ func TestCertificateBindsCallerToDomains(t *testing.T) {
 	t.Parallel()
 	authority := certtest.New(t)
 	serverPair := authority.IssueNamed("rls")
-	callers := file(t, "callers.yaml", "callers:\n- {uri: 'spiffe://test/shop', domains: [shop]}\n- {without_certificate: true, domains: [public]}\n")
+	callers := writeFile(t, "callers.yaml", "callers:\n- {uri: 'spiffe://test/shop', domains: [shop]}\n- {without_certificate: true, domains: [public]}\n")
 	limits := t.TempDir()
 	for _, domain := range []string{"shop", "bank", "public"} {
 		text := "domain: " + domain + "\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000}}]\n"
@@ -80,7 +80,7 @@ func TestCertificateBindsCallerToDomains(t *testing.T) {
 
 func TestInvalidCallersFileStopsStart(t *testing.T) {
 	t.Parallel()
-	cmd := command(t, []string{"LIMITS_PATH=" + file(t, "limits.yaml", "domain: d"), "CALLER_DOMAINS_FILE=" + file(t, "callers.yaml", "callers: {}")}, "serve")
+	cmd := command(t, []string{"LIMITS_PATH=" + writeFile(t, "limits.yaml", "domain: d"), "CALLER_DOMAINS_FILE=" + writeFile(t, "callers.yaml", "callers: {}")}, "serve")
 	out, err := cmd.CombinedOutput()
 	require.Error(t, err)
 	assert.Contains(t, string(out), "needs GRPC_SERVER_USE_TLS=true and GRPC_CLIENT_TLS_CACERT")
@@ -92,7 +92,7 @@ func TestCallerThatSendsTooManyCallsIsRefusedAndShown(t *testing.T) {
 	t.Parallel()
 	decisions := t.TempDir() + "/decisions.log"
 	service := start(t, []string{
-		"LIMITS_PATH=" + file(t, "limits.yaml", "domain: shop\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000}}]\n"),
+		"LIMITS_PATH=" + writeFile(t, "limits.yaml", "domain: shop\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000}}]\n"),
 		"CALLER_HEADER=X-Envoy-Node", "MAX_CALLER_CALLS_PER_SECOND=1", "DECISION_LOG=denied", "DECISION_LOG_PATH=" + decisions,
 	})
 	conn, err := grpc.NewClient(service.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -146,7 +146,7 @@ func TestCallerThatSendsTooManyCallsIsRefusedAndShown(t *testing.T) {
 
 func TestInvalidCallerHeaderStopsStart(t *testing.T) {
 	t.Parallel()
-	cmd := command(t, []string{"LIMITS_PATH=" + file(t, "limits.yaml", "domain: d"), "CALLER_HEADER=a b"}, "serve")
+	cmd := command(t, []string{"LIMITS_PATH=" + writeFile(t, "limits.yaml", "domain: d"), "CALLER_HEADER=a b"}, "serve")
 	out, err := cmd.CombinedOutput()
 	require.Error(t, err)
 	assert.Contains(t, string(out), `CALLER_HEADER: got \"a b\", want the name of a header, such as x-envoy-node`)

@@ -31,7 +31,7 @@ var redisKinds = []struct {
 // startReplicasWithEnv starts n services with overrides and the admin API. env names their Redis.
 func startReplicasWithEnv(t *testing.T, n int, env []string, limits string) []*testService {
 	t.Helper()
-	path := file(t, "limits.yaml", limits)
+	path := writeFile(t, "limits.yaml", limits)
 	env = append([]string{"REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=tester:" + adminToken}, env...)
 	var replicas []*testService
 	for range n {
@@ -73,10 +73,10 @@ func TestChangesReachAllReplicas(t *testing.T) {
 				change(i, "rule deleted", http.MethodDelete, "rules", "", 5)
 			}
 			for _, name := range []string{"rule created", "kill switch", "switched on", "rule deleted"} {
-				sorted := durations[name]
-				slices.Sort(sorted)
-				t.Logf("%s, %s: %d changes on 3 replicas, p50 %v, p99 %v, max %v", kind.name, name, len(sorted),
-					sorted[len(sorted)/2].Round(10*time.Microsecond), sorted[len(sorted)*99/100].Round(10*time.Microsecond), sorted[len(sorted)-1].Round(10*time.Microsecond))
+				sortedDurations := durations[name]
+				slices.Sort(sortedDurations)
+				t.Logf("%s, %s: %d changes on 3 replicas, p50 %v, p99 %v, max %v", kind.name, name, len(sortedDurations),
+					sortedDurations[len(sortedDurations)/2].Round(10*time.Microsecond), sortedDurations[len(sortedDurations)*99/100].Round(10*time.Microsecond), sortedDurations[len(sortedDurations)-1].Round(10*time.Microsecond))
 			}
 		})
 	}

@@ -30,7 +30,7 @@ descriptors:
 
 func TestAcquireExitsWithTheCodesOfTheTimeoutCommand(t *testing.T) {
 	t.Parallel()
-	service := start(t, nil, "--limits", file(t, "limits.yaml", acquireLimits))
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", acquireLimits))
 	require.Equal(t, 0, acquireIn(t, service, "queue=full", "-n", "2", "--", "true").code)
 	for name, test := range map[string]struct {
 		args           []string
@@ -84,7 +84,7 @@ func acquireIn(t *testing.T, service *testService, args ...string) acquireResult
 
 func TestAcquirePassesSignalsToCommand(t *testing.T) {
 	t.Parallel()
-	service := start(t, nil, "--limits", file(t, "limits.yaml", acquireLimits))
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", acquireLimits))
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1} {
 		t.Run(signal.String(), func(t *testing.T) {
 			t.Parallel()
@@ -114,9 +114,9 @@ func TestSignalAfterPermitStartsNoCommand(t *testing.T) {
 	endSignals := make(chan os.Signal, 1)
 	endSignals <- syscall.SIGTERM
 	path := filepath.Join(t.TempDir(), "started")
-	touch, err := exec.LookPath("touch")
+	touchProgram, err := exec.LookPath("touch")
 	require.NoError(t, err)
-	err = runCommand(io.Discard, touch, []string{"touch", path}, new(client.Hold), endSignals)
+	err = runCommand(io.Discard, touchProgram, []string{"touch", path}, new(client.Hold), endSignals)
 	var failure *errorWithCode
 	require.ErrorAs(t, err, &failure)
 	assert.Equal(t, 143, failure.code)
@@ -127,7 +127,7 @@ func TestSignalAfterPermitStartsNoCommand(t *testing.T) {
 func TestDeniedAcquireChargesNothingInRedis(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "ADMIN_TOKEN=" + opsToken}, "--limits", file(t, "limits.yaml", `
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "ADMIN_TOKEN=" + opsToken}, "--limits", writeFile(t, "limits.yaml", `
 domain: jobs
 descriptors:
   - key: queue
@@ -146,7 +146,7 @@ descriptors:
 func TestAcquireHoldsSlotWhileCommandRuns(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}, "--limits", file(t, "limits.yaml", `
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}, "--limits", writeFile(t, "limits.yaml", `
 domain: jobs
 descriptors:
   - key: job

@@ -167,12 +167,12 @@ func TestClientUsesTLS(t *testing.T) {
 		cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
 		return srv
 	})
-	out, _, code := api.run("limits", "show", "--changes", "--ca", file(t, "ca.pem", string(cert)))
+	out, _, code := api.run("limits", "show", "--changes", "--ca", writeFile(t, "ca.pem", string(cert)))
 	assert.Zero(t, code)
 	assert.Equal(t, "no overrides, rules or switches\n", out)
 
 	t.Run("--ca implies https", func(t *testing.T) {
-		_, _, code := api.runWithEnv([]string{"ADMIN_TOKEN=" + opsToken}, "limits", "show", "--changes", "--ca", file(t, "ca.pem", string(cert)), "--admin", strings.TrimPrefix(api.url, "https://"))
+		_, _, code := api.runWithEnv([]string{"ADMIN_TOKEN=" + opsToken}, "limits", "show", "--changes", "--ca", writeFile(t, "ca.pem", string(cert)), "--admin", strings.TrimPrefix(api.url, "https://"))
 		assert.Zero(t, code)
 	})
 	t.Run("unknown authority", func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestClientCertificateAuthorizes(t *testing.T) {
 		cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
 		return srv
 	})
-	caFile := file(t, "ca.pem", string(cert))
+	caFile := writeFile(t, "ca.pem", string(cert))
 	for name, test := range map[string]struct {
 		pair certtest.Pair
 		want string // in the error; empty if authorized

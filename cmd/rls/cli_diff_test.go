@@ -15,7 +15,7 @@ import (
 
 func TestDiffHasAnExitCodeForEachKind(t *testing.T) {
 	t.Parallel()
-	oldFile := file(t, "oldFile.yaml", threePerYear)
+	oldFile := writeFile(t, "oldFile.yaml", threePerYear)
 	for _, test := range []struct {
 		name, from, to string
 		code           int
@@ -30,7 +30,7 @@ func TestDiffHasAnExitCodeForEachKind(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			newFile := file(t, "new.yaml", strings.Replace(threePerYear, test.from, test.to, 1))
+			newFile := writeFile(t, "new.yaml", strings.Replace(threePerYear, test.from, test.to, 1))
 			out, errOut, code := rls(t, "diff", oldFile, newFile)
 			assert.Equal(t, test.code, code)
 			assert.Contains(t, out+errOut, test.want)
@@ -40,7 +40,7 @@ func TestDiffHasAnExitCodeForEachKind(t *testing.T) {
 
 func TestDiffReadsStandardInput(t *testing.T) {
 	t.Parallel()
-	cmd := command(t, nil, "diff", "-", file(t, "new.yaml", threePerYear))
+	cmd := command(t, nil, "diff", "-", writeFile(t, "new.yaml", threePerYear))
 	cmd.Stdin = strings.NewReader(strings.Replace(threePerYear, "3,", "2,", 1))
 	out, _ := cmd.CombinedOutput()
 	assert.Equal(t, 3, cmd.ProcessState.ExitCode())
@@ -52,7 +52,7 @@ func TestDiffReadsStandardInput(t *testing.T) {
 
 func TestDiffSpeaksJSON(t *testing.T) {
 	t.Parallel()
-	oldFile, newFile := file(t, "oldFile.yaml", threePerYear), file(t, "new.yaml", strings.Replace(threePerYear, "3,", "2,", 1))
+	oldFile, newFile := writeFile(t, "oldFile.yaml", threePerYear), writeFile(t, "new.yaml", strings.Replace(threePerYear, "3,", "2,", 1))
 	out, _, code := rls(t, "diff", oldFile, newFile, "--json")
 	assert.Equal(t, 4, code)
 	var r limitsdiff.Report
@@ -64,7 +64,7 @@ func TestDiffSpeaksJSON(t *testing.T) {
 
 func TestDiffReadsListFiles(t *testing.T) {
 	t.Parallel()
-	list := file(t, "deny.txt", "192.0.2.1\n")
+	list := writeFile(t, "deny.txt", "192.0.2.1\n")
 	limits := filepath.Join(filepath.Dir(list), "limits.yaml")
 	require.NoError(t, os.WriteFile(limits, []byte("domain: shop\ndescriptors: [{key: ip, in: {file: deny.txt}, rate_limit: {unit: day, requests_per_unit: 1}}]\n"), 0o600))
 	_, errOut, code := rls(t, "diff", limits, limits)

@@ -124,8 +124,8 @@ func TestDoctorChecksCertificates(t *testing.T) {
 	t.Parallel()
 	ca := certtest.New(t)
 	pair, otherPair := ca.Issue("rls.test"), ca.Issue("rls.test")
-	empty := filepath.Join(t.TempDir(), "empty.pem")
-	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	emptyFile := filepath.Join(t.TempDir(), "empty.pem")
+	require.NoError(t, os.WriteFile(emptyFile, nil, 0o600))
 	require.NoError(t, os.Chmod(pair.KeyFile, 0o600))
 	for _, test := range []struct {
 		name      string
@@ -137,8 +137,8 @@ func TestDoctorChecksCertificates(t *testing.T) {
 		{"expired", pair.CertFile, pair.KeyFile, 10 * 365 * 24 * time.Hour, []string{"problem a certificate has expired at "}},
 		{"not yet valid", pair.CertFile, pair.KeyFile, -10 * 365 * 24 * time.Hour, []string{"problem a certificate is valid only from "}},
 		{"key of another certificate", pair.CertFile, otherPair.KeyFile, 0, []string{"warning a certificate expires in ", "problem the key can't be used"}},
-		{"missing", empty + "x", pair.KeyFile, 0, []string{"problem open ", "problem the key can't be used"}},
-		{"empty", empty, pair.KeyFile, 0, []string{"problem the file has no certificate", "problem the key can't be used"}},
+		{"missing", emptyFile + "x", pair.KeyFile, 0, []string{"problem open ", "problem the key can't be used"}},
+		{"empty", emptyFile, pair.KeyFile, 0, []string{"problem the file has no certificate", "problem the key can't be used"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			require.NoError(t, os.Chmod(otherPair.KeyFile, 0o600))

@@ -9,7 +9,7 @@ import (
 // TestErrorsNameTheNextStep gives commands the address of another listener, no address of a listener, and bad flags.
 func TestErrorsNameTheNextStep(t *testing.T) {
 	t.Parallel()
-	service := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	for name, test := range map[string]struct {
 		args []string
 		want string

@@ -194,7 +194,7 @@ func TestJSONFlagPrintsAnswers(t *testing.T) {
 
 func TestLimitsShowListsRulesInForce(t *testing.T) {
 	t.Parallel()
-	service := start(t, []string{"ADMIN_TOKEN=" + adminToken}, "--limits", file(t, "limits.yaml", nestedLimits))
+	service := start(t, []string{"ADMIN_TOKEN=" + adminToken}, "--limits", writeFile(t, "limits.yaml", nestedLimits))
 	show := func(args ...string) string {
 		out, errOut, code := rls(t, append([]string{"limits", "show", "--admin", service.debug}, args...)...)
 		require.Zero(t, code, errOut)

@@ -97,9 +97,9 @@ func TestTailInColourMarksTheCode(t *testing.T) {
 func TestTailPrintsJSONWithoutTerminalEscapes(t *testing.T) {
 	t.Parallel()
 	lineWithControlCharacters := strings.NewReplacer(`\u009b`, "\u009b").Replace(deniedLine)
-	dropped := `{"time":"2026-11-20T10:00:37.5Z","dropped":12,"reason":"reader too slow"}`
-	out, _, _ := runTail(t, func(c *tail) { c.asJSON = true }, lineWithControlCharacters+"\n"+dropped)
-	assert.Equal(t, deniedLine+"\n"+dropped+"\n", out)
+	droppedLine := `{"time":"2026-11-20T10:00:37.5Z","dropped":12,"reason":"reader too slow"}`
+	out, _, _ := runTail(t, func(c *tail) { c.asJSON = true }, lineWithControlCharacters+"\n"+droppedLine)
+	assert.Equal(t, deniedLine+"\n"+droppedLine+"\n", out)
 }
 
 func TestTailConnectsAgain(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 
 func TestCheckListsEveryProblemWithItsPosition(t *testing.T) {
 	t.Parallel()
-	path := file(t, "five.yaml", `domain: shop
+	path := writeFile(t, "five.yaml", `domain: shop
 descriptors:
   - key: tenant
     rate_limt: {unit: minute, requests_per_unit: 1}
@@ -55,7 +55,7 @@ func TestCheckPrintsTreeOfLimits(t *testing.T) {
 
 func TestCheckFailsOnWarningsOnlyIfStrict(t *testing.T) {
 	t.Parallel()
-	path := file(t, "limits.yaml", "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: second, requests_per_unit: 1, shadow_mode: true}\n")
+	path := writeFile(t, "limits.yaml", "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: second, requests_per_unit: 1, shadow_mode: true}\n")
 	_, errOut, code := rls(t, "check", path)
 	assert.Zero(t, code)
 	assert.Contains(t, errOut, "warning: "+path+":4:")
@@ -66,7 +66,7 @@ func TestCheckFailsOnWarningsOnlyIfStrict(t *testing.T) {
 
 func TestCheckRejectsDomainInTwoFilesWithoutMerge(t *testing.T) {
 	t.Parallel()
-	firstFile, secondFile := file(t, "one.yaml", "domain: d\n"), file(t, "two.yaml", "domain: d\n")
+	firstFile, secondFile := writeFile(t, "one.yaml", "domain: d\n"), writeFile(t, "two.yaml", "domain: d\n")
 	_, errOut, code := rls(t, "check", firstFile, secondFile)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errOut, "two.yaml")
@@ -76,11 +76,11 @@ func TestCheckRejectsDomainInTwoFilesWithoutMerge(t *testing.T) {
 
 func TestCheckReportsProblemsOfAllPaths(t *testing.T) {
 	t.Parallel()
-	bad := file(t, "bad.yaml", "domain: d\ndescriptors:\n  - value: v\n")
-	out, errOut, code := rls(t, "check", "/no/such/one", bad, "/no/such/two", "../../examples/limits.yaml")
+	badFile := writeFile(t, "bad.yaml", "domain: d\ndescriptors:\n  - value: v\n")
+	out, errOut, code := rls(t, "check", "/no/such/one", badFile, "/no/such/two", "../../examples/limits.yaml")
 	assert.Equal(t, 1, code)
 	assert.Empty(t, out)
-	for _, want := range []string{"/no/such/one: ", "/no/such/two: ", bad + ":3:"} {
+	for _, want := range []string{"/no/such/one: ", "/no/such/two: ", badFile + ":3:"} {
 		assert.Contains(t, errOut, want)
 	}
 	out, errOut, code = rls(t, "check", "/no/such/one", "../../examples/limits.yaml")
@@ -127,7 +127,7 @@ func TestCheckReadsStandardInput(t *testing.T) {
 func TestCheckPrintsProblemsAndRulesAsJSON(t *testing.T) {
 	t.Parallel()
 	check := func(yaml string, args ...string) (c limitsCheck, path string, code int) {
-		path = file(t, "limits.yaml", yaml)
+		path = writeFile(t, "limits.yaml", yaml)
 		out, errOut, code := rls(t, append([]string{"check", "--json", path}, args...)...)
 		assert.Empty(t, errOut)
 		require.NoError(t, json.Unmarshal([]byte(out), &c))
@@ -197,7 +197,7 @@ func TestFormerCommandsRunAndPrintTheirNewNames(t *testing.T) {
 
 func TestHitPeeksWithZeroAndRefundsNegative(t *testing.T) {
 	t.Parallel()
-	service := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	hit := func(hits string) string {
 		out, _, _ := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "--hits", hits)
 		return out
@@ -209,7 +209,7 @@ func TestHitPeeksWithZeroAndRefundsNegative(t *testing.T) {
 
 func TestHitPrintsJSON(t *testing.T) {
 	t.Parallel()
-	service := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	out, _, code := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "4", "--json")
 	assert.EqualValues(t, exitOverLimit, code)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -223,7 +223,7 @@ func TestHitPrintsJSON(t *testing.T) {
 
 func TestHitAcceptsAnyValue(t *testing.T) {
 	t.Parallel()
-	service := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	for _, descriptor := range []string{`tenant=a\,b`, `tenant=a=b`, `tenant=a\\b`, "tenant="} {
 		out, _, code := rls(t, "hit", "-a", service.grpc, "-d", "shop", descriptor)
 		assert.Zero(t, code)

@@ -217,18 +217,18 @@ func TestTopAsksAllItsAddresses(t *testing.T) {
 		return top.fetch(t.Context())
 	}
 	firstAddr, secondAddr := startService("a", "v1"), startService("b", "v2")
-	fetched, err := fetch("127.0.0.1:1", firstAddr, secondAddr)
+	mergedSnapshot, err := fetch("127.0.0.1:1", firstAddr, secondAddr)
 	require.NoError(t, err)
-	assert.Equal(t, "a", fetched.Instance, "the first service that answers")
-	assert.Len(t, fetched.Fleet.Replicas, 2)
-	assert.Equal(t, "b", fetched.Fleet.Replicas[1].Name)
-	require.Len(t, fetched.State.Details, 3)
-	assert.Contains(t, fetched.State.Details[0], "No answer from 127.0.0.1:1: connection refused")
-	assert.Equal(t, []string{"Replicas have different versions of rls: v1 in a; v2 in b", "a detail"}, fetched.State.Details[1:])
+	assert.Equal(t, "a", mergedSnapshot.Instance, "the first service that answers")
+	assert.Len(t, mergedSnapshot.Fleet.Replicas, 2)
+	assert.Equal(t, "b", mergedSnapshot.Fleet.Replicas[1].Name)
+	require.Len(t, mergedSnapshot.State.Details, 3)
+	assert.Contains(t, mergedSnapshot.State.Details[0], "No answer from 127.0.0.1:1: connection refused")
+	assert.Equal(t, []string{"Replicas have different versions of rls: v1 in a; v2 in b", "a detail"}, mergedSnapshot.State.Details[1:])
 
-	fetched, err = fetch(firstAddr)
+	mergedSnapshot, err = fetch(firstAddr)
 	require.NoError(t, err)
-	assert.Len(t, fetched.Fleet.Replicas, 2, "with one address, the replicas report themselves")
+	assert.Len(t, mergedSnapshot.Fleet.Replicas, 2, "with one address, the replicas report themselves")
 	_, err = fetch("127.0.0.1:1", "127.0.0.1:1")
 	require.ErrorContains(t, err, "connection refused")
 	_, err = fetch(make([]string, maxTopReplicas+1)...)
@@ -251,7 +251,7 @@ func TestKeyQuitsTop(t *testing.T) {
 
 func TestTopPrintsOneScreenOrJSON(t *testing.T) {
 	t.Parallel()
-	service := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "5")
 	polltest.Until(t, maxWait, func() bool {
 		out, errOut, code := rls(t, "top", "--admin", service.debug, "--once")
@@ -275,7 +275,7 @@ func TestChangesAreVisibleInTheSnapshot(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	replica := startReplicas(t, 1, redis, threePerYear)[0]
-	snapshot := func() (s live.Snapshot) {
+	fetchSnapshot := func() (s live.Snapshot) {
 		out, errOut, code := rls(t, "top", "--admin", replica.debug, "--json", "--token", adminToken)
 		require.Zero(t, code, errOut)
 		require.NoError(t, json.Unmarshal([]byte(out), &s))
@@ -283,7 +283,7 @@ func TestChangesAreVisibleInTheSnapshot(t *testing.T) {
 	}
 	await := func(what string, isVisible func(*live.Snapshot) bool) {
 		t.Helper()
-		polltest.Until(t, maxWait, func() bool { shown := snapshot(); return isVisible(&shown) }, what)
+		polltest.Until(t, maxWait, func() bool { snapshot := fetchSnapshot(); return isVisible(&snapshot) }, what)
 	}
 	hasEvent := func(kind timeline.Kind, text string) func(*live.Snapshot) bool {
 		return func(s *live.Snapshot) bool {
@@ -301,11 +301,11 @@ func TestChangesAreVisibleInTheSnapshot(t *testing.T) {
 	_, errOut, code := rls(t, "limits", "set", "--admin", replica.debug, "--token", adminToken, "-d", "shop", "tenant=acme", "factor=2", "--for", "1h")
 	require.Zero(t, code, errOut)
 	await("override", hasEvent(timeline.Override, "override set: shop|tenant=acme"))
-	shown := snapshot()
-	require.Len(t, shown.Overrides.Shown, 1)
-	assert.Equal(t, "tester", shown.Overrides.Shown[0].Author)
-	assert.NotNil(t, shown.Overrides.Shown[0].ExpiresAt)
-	assert.NotNil(t, shown.Overrides.Shown[0].SetAt)
+	snapshot := fetchSnapshot()
+	require.Len(t, snapshot.Overrides.Shown, 1)
+	assert.Equal(t, "tester", snapshot.Overrides.Shown[0].Author)
+	assert.NotNil(t, snapshot.Overrides.Shown[0].ExpiresAt)
+	assert.NotNil(t, snapshot.Overrides.Shown[0].SetAt)
 
 	redis.Kill()
 	await("outage", func(s *live.Snapshot) bool {
@@ -317,7 +317,7 @@ func TestChangesAreVisibleInTheSnapshot(t *testing.T) {
 
 func TestRefusalOfLimitsIsVisibleInTheSnapshot(t *testing.T) {
 	t.Parallel()
-	path := file(t, "limits.yaml", threePerYear)
+	path := writeFile(t, "limits.yaml", threePerYear)
 	service := start(t, nil, "--limits", path)
 	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(threePerYear, "unit: year", "unit: yeer")), 0o600))
 	polltest.Until(t, maxWait, func() bool {

@@ -30,7 +30,7 @@ func awaitLines(t *testing.T, path string, count int) string {
 func TestDecisionLogIsOpenedAgainOnSIGHUPAndWhenMovedAway(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "decisions.log")
-	service := start(t, []string{"DECISION_LOG=denied", "DECISION_LOG_PATH=" + path, "DECISION_LOG_HASH_KEY=k3y"}, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, []string{"DECISION_LOG=denied", "DECISION_LOG_PATH=" + path, "DECISION_LOG_HASH_KEY=k3y"}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "4")
 	text := awaitLines(t, path, 1)
 	assert.Contains(t, text, `"rule":"shop > tenant","limit":"3 per year","limit_name":"yearly"`)
@@ -55,7 +55,7 @@ func TestClosedStdoutEndsNoCall(t *testing.T) {
 	t.Parallel()
 	reader, writer, err := os.Pipe()
 	require.NoError(t, err)
-	service := startProgram(t, os.Args[0], writer, []string{"DECISION_LOG=all"}, "serve", "--limits", file(t, "limits.yaml", threePerYear))
+	service := startProgram(t, os.Args[0], writer, []string{"DECISION_LOG=all"}, "serve", "--limits", writeFile(t, "limits.yaml", threePerYear))
 	require.NoError(t, writer.Close())
 	require.NoError(t, reader.Close())
 	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme")
@@ -69,14 +69,14 @@ func TestClosedStdoutEndsNoCall(t *testing.T) {
 
 func TestLogOfLevelDebugHasALineForEachCall(t *testing.T) {
 	t.Parallel()
-	service := start(t, []string{"LOG_LEVEL=debug"}, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, []string{"LOG_LEVEL=debug"}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme")
 	service.awaitLog(`level=DEBUG msg="call answered" domain=shop descriptors="tenant=acme" code=OK rules="shop > tenant" source=local duration=`)
 }
 
 func TestPrivatePagesNeedATokenIfOneIsSet(t *testing.T) {
 	t.Parallel()
-	service := start(t, []string{"ADMIN_TOKEN=ops:" + opsToken}, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, []string{"ADMIN_TOKEN=ops:" + opsToken}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	explainPath := explain.Path + "?domain=shop&descriptor=tenant=acme"
 	for _, path := range []string{explainPath, decisionsPath} {
 		code, body := request(t, "GET", "http://"+service.debug+path, "", "")
@@ -90,8 +90,8 @@ func TestPrivatePagesNeedATokenIfOneIsSet(t *testing.T) {
 
 func TestPrivatePageTellsWhyATokenOfOneDomainIsRefused(t *testing.T) {
 	t.Parallel()
-	tokens := file(t, "tokens.yaml", "- {name: shop-team, token: "+strings.Repeat("s", 16)+", domains: [shop]}\n")
-	service := start(t, []string{"ADMIN_TOKENS_FILE=" + tokens}, "--limits", file(t, "limits.yaml", threePerYear))
+	tokens := writeFile(t, "tokens.yaml", "- {name: shop-team, token: "+strings.Repeat("s", 16)+", domains: [shop]}\n")
+	service := start(t, []string{"ADMIN_TOKENS_FILE=" + tokens}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	_, errOut, code := rls(t, "explain", "--admin", service.debug, "--token", strings.Repeat("s", 16), "-d", "shop", "tenant=acme")
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errOut, "the token of shop-team is only for some domains")
@@ -99,7 +99,7 @@ func TestPrivatePageTellsWhyATokenOfOneDomainIsRefused(t *testing.T) {
 
 func TestBrowserSignsInForReadingOnly(t *testing.T) {
 	t.Parallel()
-	service := start(t, []string{"ADMIN_TOKEN=ops:" + opsToken}, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, []string{"ADMIN_TOKEN=ops:" + opsToken}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	send := func(method, path, password string) (code int, header http.Header) {
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+service.debug+path, strings.NewReader("warn"))
 		require.NoError(t, err)
@@ -147,7 +147,7 @@ func request(t *testing.T, method, url, body, token string) (code int, answer st
 
 func TestTailShowsDecisionsOfRunningService(t *testing.T) {
 	t.Parallel()
-	service := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	tail := command(t, nil, "tail", "--admin", service.debug, "--code", "over_limit", "--entry", "tenant=acme")
 	var out syncBuffer
 	tail.Stdout = &out

@@ -50,23 +50,23 @@ func docBlocks(t *testing.T, page string) (blocks []docBlock, linesOutside []str
 	var openBlock *docBlock
 	indent, lineBefore := "", ""
 	for i, line := range strings.Split(string(text), "\n") {
-		trimmed := strings.TrimSpace(line)
+		trimmedLine := strings.TrimSpace(line)
 		switch {
-		case openBlock == nil && strings.HasPrefix(trimmed, "```"):
-			openBlock = &docBlock{line: i + 1, language: strings.TrimPrefix(trimmed, "```")}
+		case openBlock == nil && strings.HasPrefix(trimmedLine, "```"):
+			openBlock = &docBlock{line: i + 1, language: strings.TrimPrefix(trimmedLine, "```")}
 			if m := blockComment.FindStringSubmatch(lineBefore); m != nil {
 				openBlock.marker = m[1]
 			}
 			indent = line[:strings.Index(line, "```")]
-		case openBlock != nil && trimmed == "```":
+		case openBlock != nil && trimmedLine == "```":
 			blocks = append(blocks, *openBlock)
 			openBlock = nil
 		case openBlock != nil:
 			openBlock.text += strings.TrimPrefix(line, indent) + "\n"
-		case strings.HasPrefix(line, "    ") && shellWord.MatchString(trimmed):
-			linesOutside = append(linesOutside, trimmed)
+		case strings.HasPrefix(line, "    ") && shellWord.MatchString(trimmedLine):
+			linesOutside = append(linesOutside, trimmedLine)
 		}
-		lineBefore = trimmed
+		lineBefore = trimmedLine
 	}
 	require.Nil(t, openBlock, "%s: a block has no end", page)
 	return blocks, linesOutside

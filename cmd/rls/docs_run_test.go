@@ -166,7 +166,7 @@ func TestCommandsInDocsRun(t *testing.T) {
 		t.Run(filepath.Base(page), func(t *testing.T) {
 			t.Parallel()
 			var pageReader *reader
-			printed := ""
+			output := ""
 			for _, b := range blocks {
 				switch {
 				case strings.HasPrefix(b.marker, "file: "):
@@ -179,12 +179,12 @@ func TestCommandsInDocsRun(t *testing.T) {
 						pageReader = newReader(t, i)
 					}
 					var err error
-					printed, err = pageReader.run(b.text)
-					if !assert.NoError(t, err, "%s:%d\n%s\n%s", page, b.line, b.text, printed) {
+					output, err = pageReader.run(b.text)
+					if !assert.NoError(t, err, "%s:%d\n%s\n%s", page, b.line, b.text, output) {
 						return // later blocks need this one
 					}
 				case b.marker == "prints":
-					assertPrinted(t, fmt.Sprintf("%s:%d", page, b.line), b.text, printed)
+					assertPrinted(t, fmt.Sprintf("%s:%d", page, b.line), b.text, output)
 				}
 			}
 		})
@@ -196,13 +196,13 @@ var figure = regexp.MustCompile(`[0-9][0-9.:]*(µs|ms|s|m|h)*`)
 
 // assertPrinted checks that each line that a page shows was printed. Figures can differ. A line
 // with … stands for any lines.
-func assertPrinted(t *testing.T, place, shown, printed string) {
+func assertPrinted(t *testing.T, place, wantOutput, output string) {
 	t.Helper()
-	printed = figure.ReplaceAllString(printed, "0")
-	for line := range strings.Lines(shown) {
+	output = figure.ReplaceAllString(output, "0")
+	for line := range strings.Lines(wantOutput) {
 		line = strings.TrimSpace(line)
 		if !strings.Contains(line, "…") {
-			assert.Contains(t, printed, figure.ReplaceAllString(line, "0"), place)
+			assert.Contains(t, output, figure.ReplaceAllString(line, "0"), place)
 		}
 	}
 }

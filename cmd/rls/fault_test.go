@@ -16,7 +16,7 @@ import (
 func TestReplicasSurviveOutageOfRedis(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	limits := file(t, "limits.yaml", "domain: shop\ndescriptors:\n  - {key: tenant, rate_limit: {unit: year, requests_per_unit: 100}}\n")
+	limits := writeFile(t, "limits.yaml", "domain: shop\ndescriptors:\n  - {key: tenant, rate_limit: {unit: year, requests_per_unit: 100}}\n")
 	var replicas []*testService
 	for range 2 {
 		replicas = append(replicas, start(t, []string{"REDIS_URL=" + redis.Addr, "LOCAL_CACHE_SIZE_IN_BYTES=0"}, "--limits", limits))
@@ -56,7 +56,7 @@ func TestReplicasSurviveOutageOfRedis(t *testing.T) {
 func TestCallersWithShortDeadlinesAreAnswered(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1m"}, "--limits", file(t, "limits.yaml", tenPerYear))
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1m"}, "--limits", writeFile(t, "limits.yaml", tenPerYear))
 	polltest.Until(t, maxWait, func() bool { return strings.Contains(service.logText(), "counting in Redis") })
 	redis.Pause()
 	defer redis.Resume()

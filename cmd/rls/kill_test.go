@@ -72,13 +72,13 @@ func (r *testService) callUntilServiceEnds() (waitForCallers func()) {
 
 func TestKilledServiceLeavesNoKeyWithoutTimeToLive(t *testing.T) {
 	t.Parallel()
-	single := redistest.Start(t)
+	singleRedis := redistest.Start(t)
 	cluster := redistest.StartCluster(t, 3, false)
 	for name, test := range map[string]struct {
 		env     []string
 		servers []*redistest.Server
 	}{
-		"single":  {[]string{"REDIS_URL=" + single.Addr}, []*redistest.Server{single}},
+		"single":  {[]string{"REDIS_URL=" + singleRedis.Addr}, []*redistest.Server{singleRedis}},
 		"cluster": {[]string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL()}, cluster.Masters},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 
 // startOnMemcached starts a service that counts in memcached, and waits until it has connected.
 func startOnMemcached(t *testing.T, servers string, env []string, limits string) *testService {
-	service := start(t, append([]string{"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT=" + servers}, env...), "--limits", file(t, "limits.yaml", limits))
+	service := start(t, append([]string{"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT=" + servers}, env...), "--limits", writeFile(t, "limits.yaml", limits))
 	service.awaitLog("counting in memcached")
 	return service
 }
@@ -197,7 +197,7 @@ func TestHealthFollowsMemcachedIfConfigured(t *testing.T) {
 func TestHoldsInMemcachedAreAProblemOfTheLimitsFile(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Start(t)
-	limits := file(t, "limits.yaml", "domain: shop\ndescriptors:\n  - {key: a, rate_limit: {algorithm: concurrency, requests_per_unit: 4}}\n")
+	limits := writeFile(t, "limits.yaml", "domain: shop\ndescriptors:\n  - {key: a, rate_limit: {algorithm: concurrency, requests_per_unit: 4}}\n")
 	out, err := command(t, []string{"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT=" + server.Addr}, "serve", "--limits", limits).CombinedOutput()
 	require.Error(t, err)
 	assert.Contains(t, string(out), "shop > a: algorithm: got concurrency, but memcached can't keep holds; want scope: instance, another algorithm, or counters in Redis (BACKEND_TYPE=redis)")
@@ -230,7 +230,7 @@ func TestDoctorAsksMemcached(t *testing.T) {
 	t.Parallel()
 	server := memcachedtest.Start(t)
 	doctor := func() string {
-		out, _ := command(t, []string{"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT=" + server.Addr, "LIMITS_PATH=" + file(t, "limits.yaml", threePerYear), "PORT=0", "GRPC_PORT=0", "DEBUG_PORT=0"}, "doctor").CombinedOutput()
+		out, _ := command(t, []string{"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT=" + server.Addr, "LIMITS_PATH=" + writeFile(t, "limits.yaml", threePerYear), "PORT=0", "GRPC_PORT=0", "DEBUG_PORT=0"}, "doctor").CombinedOutput()
 		return string(out)
 	}
 	assert.Regexp(t, `ok +memcached: MEMCACHE_HOST_PORT: all servers answer`, doctor())

@@ -23,7 +23,7 @@ descriptors:
 func TestShadowDenialsByTheDenyCacheAreCounted(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}, "--limits", file(t, "limits.yaml", shadowTwoPerYear))
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}, "--limits", writeFile(t, "limits.yaml", shadowTwoPerYear))
 	out, _, _ := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "50")
 	assert.Contains(t, out, "50 OK, 0 OVER_LIMIT")
 	_, metrics := get(t, "http://"+service.debug+"/metrics")
@@ -42,7 +42,7 @@ func TestShadowDenialsByTheDenyCacheAreCounted(t *testing.T) {
 func TestFallbackMetricsGrowDuringTheOutage(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	service := start(t, []string{"REDIS_URL=" + redis.Addr}, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, []string{"REDIS_URL=" + redis.Addr}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	polltest.Until(t, maxWait, func() bool { return strings.Contains(service.logText(), "counting in Redis") })
 	redis.Kill()
 	hits := 0
@@ -73,7 +73,7 @@ func TestFallbackMetricsGrowDuringTheOutage(t *testing.T) {
 func TestLateAnswersHaveAPriceAndALogLine(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=200ms"}, "--limits", file(t, "limits.yaml", tenPerYear))
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=200ms"}, "--limits", writeFile(t, "limits.yaml", tenPerYear))
 	service.awaitLog("counting in Redis")
 	redis.Pause()
 	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "--timeout", "20s")
@@ -90,7 +90,7 @@ func TestDocsHaveTheTypeOfEachMetricOfTheProgram(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/metrics.md")
 	require.NoError(t, err)
 	redis := redistest.Start(t)
-	service := start(t, []string{"REDIS_URL=" + redis.Addr, "OVERRIDES_ENABLED=true", "DECISION_LOG=all"}, "--limits", file(t, "limits.yaml", tenPerYear))
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "OVERRIDES_ENABLED=true", "DECISION_LOG=all"}, "--limits", writeFile(t, "limits.yaml", tenPerYear))
 	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme")
 	rls(t, "hit", "-a", service.grpc, "-d", "unknown", "tenant=acme")
 	rls(t, "hit", "-a", service.grpc, "-d", "shop", "nothing=acme")

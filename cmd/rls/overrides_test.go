@@ -144,7 +144,7 @@ func TestOverridesStayWhileRedisIsDown(t *testing.T) {
 
 func TestAdminAPIIsOffWithoutToken(t *testing.T) {
 	t.Parallel()
-	service := start(t, nil, "--limits", file(t, "limits.yaml", perYear(5)))
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", perYear(5)))
 	_, answer := service.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
 	assert.NotContains(t, answer, "capacity")
 	assert.NotContains(t, answer, "admin", "the answer is the list of pages, as for any unknown path")
@@ -152,7 +152,7 @@ func TestAdminAPIIsOffWithoutToken(t *testing.T) {
 
 func TestAdminAPIReadsAndResetsCountersWithoutRedis(t *testing.T) {
 	t.Parallel()
-	service := start(t, []string{"ADMIN_TOKEN=" + adminToken}, "--limits", file(t, "limits.yaml", perYear(5)))
+	service := start(t, []string{"ADMIN_TOKEN=" + adminToken}, "--limits", writeFile(t, "limits.yaml", perYear(5)))
 	_, _, _ = rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "3")
 	code, answer := service.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
 	assert.Equal(t, http.StatusOK, code)
@@ -167,7 +167,7 @@ func TestAdminAPIReadsAndResetsCountersWithoutRedis(t *testing.T) {
 func TestOverridesAndResetsReachAllReplicasOfACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, false)
-	path := file(t, "limits.yaml", perYear(5))
+	path := writeFile(t, "limits.yaml", perYear(5))
 	var replicas []*testService
 	for range 2 {
 		replicas = append(replicas, start(t, []string{
@@ -197,7 +197,7 @@ func TestAdminAPIAcceptsClientCertificate(t *testing.T) {
 	serverPair := ca.Issue("localhost")
 	service := start(t, []string{
 		"DEBUG_TLS_CERT=" + serverPair.CertFile, "DEBUG_TLS_KEY=" + serverPair.KeyFile, "DEBUG_TLS_CLIENT_CACERT=" + ca.File,
-	}, "--limits", file(t, "limits.yaml", perYear(5)))
+	}, "--limits", writeFile(t, "limits.yaml", perYear(5)))
 	_, port, err := net.SplitHostPort(service.debug)
 	require.NoError(t, err)
 	reset := func(p certtest.Pair) (stderr string, code int) {
@@ -218,7 +218,7 @@ func TestAdminAPIAcceptsClientCertificate(t *testing.T) {
 
 func TestClientCertificatesRequireTLS(t *testing.T) {
 	t.Parallel()
-	cmd := command(t, []string{"DEBUG_TLS_CLIENT_CACERT=" + certtest.New(t).File}, "--limits", file(t, "limits.yaml", perYear(5)))
+	cmd := command(t, []string{"DEBUG_TLS_CLIENT_CACERT=" + certtest.New(t).File}, "--limits", writeFile(t, "limits.yaml", perYear(5)))
 	out, err := cmd.CombinedOutput()
 	require.Error(t, err)
 	assert.Contains(t, string(out), "DEBUG_TLS_CLIENT_CACERT needs DEBUG_TLS_CERT and DEBUG_TLS_KEY")
@@ -226,7 +226,7 @@ func TestClientCertificatesRequireTLS(t *testing.T) {
 
 func TestOverridesRequireRedis(t *testing.T) {
 	t.Parallel()
-	cmd := command(t, []string{"OVERRIDES_ENABLED=true"}, "--limits", file(t, "limits.yaml", perYear(5)))
+	cmd := command(t, []string{"OVERRIDES_ENABLED=true"}, "--limits", writeFile(t, "limits.yaml", perYear(5)))
 	out, err := cmd.CombinedOutput()
 	require.Error(t, err)
 	assert.Contains(t, string(out), "OVERRIDES_ENABLED=true needs REDIS_URL")

@@ -129,7 +129,7 @@ func TestReplayOfUnchangedLimitsChangesNothing(t *testing.T) {
 			t.Parallel()
 			redis := redistest.Start(t)
 			limits := strings.ReplaceAll(fmt.Sprintf(replayedLimits, test.lease), "year", cmp.Or(test.unit, "year"))
-			args := append([]string{file(t, "limits.yaml", limits)}, test.flags...)
+			args := append([]string{writeFile(t, "limits.yaml", limits)}, test.flags...)
 			var replicas []*testService
 			logs := t.TempDir()
 			for i := range test.replicas {

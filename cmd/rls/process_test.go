@@ -14,13 +14,13 @@ func TestGoroutinesEndBeforeAnythingCloses(t *testing.T) {
 	var steps []string
 	process.addCloser(func() { steps = append(steps, "first closed") })
 	process.addCloser(func() { steps = append(steps, "second closed") })
-	started := make(chan bool)
+	startSignal := make(chan bool)
 	process.start(func(ctx context.Context) {
-		close(started)
+		close(startSignal)
 		<-ctx.Done()
 		steps = append(steps, "goroutine ended")
 	})
-	<-started
+	<-startSignal
 	cancel()
 	assert.NoError(t, process.ctx.Err(), "calls in flight need the process after a signal to stop")
 	process.end()

@@ -147,8 +147,8 @@ func (r *testService) stop() error {
 	return r.err
 }
 
-// file writes a file into a new directory and returns its path.
-func file(t *testing.T, name, content string) string {
+// writeFile writes a file into a new directory and returns its path.
+func writeFile(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))

@@ -48,7 +48,7 @@ func TestReplicasShareOneLimit(t *testing.T) {
 		}
 		limits += fmt.Sprintf("  - {key: %s, rate_limit: {%s, requests_per_unit: %d, algorithm: %s}}\n", algorithm, window, capacity, algorithm)
 	}
-	path := file(t, "limits.yaml", limits)
+	path := writeFile(t, "limits.yaml", limits)
 	redis := redistest.Start(t)
 	var clients []rlsv3.RateLimitServiceClient
 	for range replicas {
@@ -85,7 +85,7 @@ func TestServeStartsWithoutRedisAndConnectsLater(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	redis.Kill()
-	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_FALLBACK_RATIO=0.4"}, "--limits", file(t, "limits.yaml", tenPerYear))
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_FALLBACK_RATIO=0.4"}, "--limits", writeFile(t, "limits.yaml", tenPerYear))
 	out, _, code := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "5")
 	assert.Equal(t, 2, code)
 	assert.Contains(t, out, "4 OK, 1 OVER_LIMIT, 0 errors", "the fallback ratio of the limit")
@@ -107,7 +107,7 @@ func TestServeStartsWithoutRedisAndConnectsLater(t *testing.T) {
 func TestHealthFollowsRedisIfConfigured(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	awaitHealth := func(want int) {
 		polltest.Until(t, maxWait, func() bool {
 			status, _, err := fetch("http://" + service.http + "/healthcheck")
@@ -125,7 +125,7 @@ func TestHealthFailsOnRedisTimeout(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	redis.Pause()
-	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1m", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1m", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	status, health := get(t, "http://"+service.http+"/healthcheck")
 	assert.Equal(t, http.StatusInternalServerError, status)
 	assert.Contains(t, health, "no connection to Redis yet")
@@ -139,7 +139,7 @@ func TestHealthFailsOnRedisTimeout(t *testing.T) {
 func TestInstanceLimitsAreCountedInProcess(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	path := file(t, "limits.yaml", `
+	path := writeFile(t, "limits.yaml", `
 domain: shop
 descriptors:
   - key: tenant
@@ -160,7 +160,7 @@ descriptors:
 
 func TestBackendSettingsAreChecked(t *testing.T) {
 	t.Parallel()
-	limits := "LIMITS_PATH=" + file(t, "limits.yaml", threePerYear)
+	limits := "LIMITS_PATH=" + writeFile(t, "limits.yaml", threePerYear)
 	for name, test := range map[string]struct {
 		env  []string
 		want string
@@ -223,7 +223,7 @@ func TestCancelledPingIsNotLogged(t *testing.T) {
 func TestSettingsWithoutEffectAreLogged(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_POOL_ON_EMPTY_BEHAVIOR=CREATE", "REDIS_PIPELINE_WINDOW=75us"}, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_POOL_ON_EMPTY_BEHAVIOR=CREATE", "REDIS_PIPELINE_WINDOW=75us"}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	assert.Contains(t, service.logText(), "setting=REDIS_POOL_ON_EMPTY_BEHAVIOR")
 	assert.Contains(t, service.logText(), "setting=REDIS_PIPELINE_WINDOW")
 }

@@ -66,7 +66,7 @@ type editedService struct {
 // waysToEdit has a function for each way to edit a limit. The function starts a service with a limit of 100,000.
 var waysToEdit = map[string]func(t *testing.T) editedService{
 	"a file": func(t *testing.T) editedService {
-		path := file(t, "limits.yaml", perYear(100_000))
+		path := writeFile(t, "limits.yaml", perYear(100_000))
 		put := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
 		return editedService{
 			start(t, nil, "--limits", path),
@@ -156,7 +156,7 @@ func TestEditsDontDisturbCalls(t *testing.T) {
 				return resp.Statuses[0], nil
 			}
 			service.awaitPeek("100000 per year")
-			var charged atomic.Int64
+			var chargedCalls atomic.Int64
 			stop := make(chan struct{})
 			var callerGroup sync.WaitGroup
 			for range 4 {
@@ -169,7 +169,7 @@ func TestEditsDontDisturbCalls(t *testing.T) {
 							if _, err := call(1); !assert.NoError(t, err) {
 								return
 							}
-							charged.Add(1)
+							chargedCalls.Add(1)
 						}
 					}
 				})
@@ -202,7 +202,7 @@ func TestEditsDontDisturbCalls(t *testing.T) {
 			assert.Equal(t, 1, service.count(problemInLog), "logged once")
 			st, err := call(1)
 			require.NoError(t, err)
-			assert.Equal(t, 100_000-uint32(charged.Load())-1, st.LimitRemaining, "all hits are counted")
+			assert.Equal(t, 100_000-uint32(chargedCalls.Load())-1, st.LimitRemaining, "all hits are counted")
 		})
 	}
 }
@@ -250,7 +250,7 @@ func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			path := file(t, "limits.yaml", limits(false))
+			path := writeFile(t, "limits.yaml", limits(false))
 			var env []string
 			if way.usesRedis {
 				env = []string{"REDIS_URL=" + redistest.Start(t).Addr, "REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=tester:" + adminToken}
@@ -291,7 +291,7 @@ func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
 
 func TestReloadLogsChanges(t *testing.T) {
 	t.Parallel()
-	path := file(t, "limits.yaml", perYear(5))
+	path := writeFile(t, "limits.yaml", perYear(5))
 	service := start(t, nil, "--limits", path)
 	require.NoError(t, os.WriteFile(path, []byte(perYear(6)), 0o600))
 	service.awaitLog(`msg="limits in force" files=1 domains=1 rules=1 changed="shop > tenant: 5 per year → 6 per year" counters=kept`)
@@ -301,7 +301,7 @@ func TestReloadLogsChanges(t *testing.T) {
 
 func TestSIGHUPReadsTheFiles(t *testing.T) {
 	t.Parallel()
-	service := start(t, nil, "--limits", file(t, "limits.yaml", perYear(3)))
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", perYear(3)))
 	require.NoError(t, service.cmd.Process.Signal(syscall.SIGHUP))
 	polltest.Until(t, maxWait, func() bool { return service.count("limits in force") == 2 })
 	assert.Contains(t, service.peek(), "3 per year")

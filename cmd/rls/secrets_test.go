@@ -66,7 +66,7 @@ func assertNoSecret(t *testing.T, place, text string) {
 
 func TestNoOutputOfCommandsHasASecret(t *testing.T) {
 	t.Parallel()
-	limits := file(t, "limits.yaml", "domain: d\n")
+	limits := writeFile(t, "limits.yaml", "domain: d\n")
 	settingsByName := map[string][]string{
 		"bad tokens":         {"ADMIN_TOKEN=alice:PLANTED,alice:PLANTED2", "REDIS_URL=127.0.0.1:1"},
 		"bad xDS headers":    {"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=PLANTED", "REDIS_URL=127.0.0.1:1"},
@@ -104,7 +104,7 @@ func TestNoOutputOfServiceHasASecret(t *testing.T) {
 	for name, settings := range settingsByName {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limits := file(t, "limits.yaml", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}]\n")
+			limits := writeFile(t, "limits.yaml", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}]\n")
 			var stdout bytes.Buffer
 			env := append(append(append([]string{}, secretSettings...), "LIMITS_PATH="+limits, "LOCAL_CACHE_SIZE_IN_BYTES=0"), settings...)
 			service := startProgram(t, os.Args[0], &stdout, env, "serve")

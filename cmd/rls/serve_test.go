@@ -35,7 +35,7 @@ descriptors:
 
 func TestServeLimitsAsFileDeclares(t *testing.T) {
 	t.Parallel()
-	service := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", threePerYear))
 
 	out, _, code := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "4")
 	assert.Equal(t, 2, code, "over limit")
@@ -87,14 +87,14 @@ func TestIncumbentsNameIgnoresArguments(t *testing.T) {
 
 func TestServeFailsWithoutLimits(t *testing.T) {
 	t.Parallel()
-	bad := file(t, "bad.yaml", "domain: shop\ndescriptors:\n  - key: a\n    rate_limit: {unit: minutes}\n")
+	badFile := writeFile(t, "bad.yaml", "domain: shop\ndescriptors:\n  - key: a\n    rate_limit: {unit: minutes}\n")
 	for name, test := range map[string]struct {
 		env  []string
 		want []string
 	}{
 		"missing path":    {[]string{"LIMITS_PATH=/no/such/place"}, []string{"no limits to start with", "/no/such/place"}},
 		"empty directory": {[]string{"LIMITS_PATH=" + t.TempDir()}, []string{"no limits to start with"}},
-		"bad file":        {[]string{"LIMITS_PATH=" + bad}, []string{"bad.yaml:4:", "minutes", "minute"}},
+		"bad file":        {[]string{"LIMITS_PATH=" + badFile}, []string{"bad.yaml:4:", "minutes", "minute"}},
 		"bad setting":     {[]string{"PORT=tcp://10.0.0.1:80"}, []string{`PORT: got \"tcp://10.0.0.1:80\", want a whole number from 0 to 65535`}},
 		"bad log level":   {[]string{"LOG_LEVEL=loud"}, []string{`LOG_LEVEL: got \"loud\", want one of debug, info, warn, error`}},
 	} {
@@ -123,7 +123,7 @@ func TestServeStartsWithoutLimitsIfForced(t *testing.T) {
 
 func TestDebugListenerIsOnLoopbackByDefault(t *testing.T) {
 	t.Parallel()
-	service := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	host, port, err := net.SplitHostPort(service.debug)
 	require.NoError(t, err)
 	assert.Equal(t, "127.0.0.1", host)
@@ -135,7 +135,7 @@ func TestDebugListenerIsOnLoopbackByDefault(t *testing.T) {
 
 func TestServeCanRefuseRefunds(t *testing.T) {
 	t.Parallel()
-	limits := file(t, "limits.yaml", threePerYear)
+	limits := writeFile(t, "limits.yaml", threePerYear)
 	for name, env := range map[string][]string{"default": nil, "allow": {"NEGATIVE_HITS=allow"}, "refuse": {"NEGATIVE_HITS=refuse"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -159,7 +159,7 @@ func TestServeCanRefuseRefunds(t *testing.T) {
 
 func TestServeSendsConfiguredHeaders(t *testing.T) {
 	t.Parallel()
-	service := start(t, []string{"LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_LIMIT_HEADER=X-Limit"}, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, []string{"LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_LIMIT_HEADER=X-Limit"}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	_, body := post(t, "http://"+service.http+"/json", `{"domain":"shop","descriptors":[{"entries":[{"key":"tenant","value":"acme"}]}]}`)
 	assert.Contains(t, body, "X-Limit")
 	assert.Contains(t, body, "RateLimit-Remaining")
@@ -167,7 +167,7 @@ func TestServeSendsConfiguredHeaders(t *testing.T) {
 
 func TestSecondSignalEndsProcess(t *testing.T) {
 	t.Parallel()
-	service := start(t, []string{"DRAIN_DELAY=1h"}, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, []string{"DRAIN_DELAY=1h"}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	require.NoError(t, service.cmd.Process.Signal(syscall.SIGTERM))
 	polltest.Until(t, maxWait, func() bool {
 		code, _, err := fetch("http://" + service.http + "/healthcheck")
@@ -200,10 +200,10 @@ func TestEachProblemAtStartIsLogged(t *testing.T) {
 		"settings": {[]string{"PORT=http", "REDIS_AUTH=s3cret", "LOG_LEVEL=fatal"}, []string{
 			`PORT: got "http", want a whole number`, "REDIS_URL is empty",
 		}},
-		"limits": {[]string{"LIMITS_PATH=" + file(t, "bad.yaml", twoMistakes), "LOG_LEVEL=error"}, []string{
+		"limits": {[]string{"LIMITS_PATH=" + writeFile(t, "bad.yaml", twoMistakes), "LOG_LEVEL=error"}, []string{
 			"bad.yaml:3:", "bad.yaml:4:", "no limits to start with",
 		}},
-		"listener": {[]string{"LIMITS_PATH=" + file(t, "limits.yaml", threePerYear), "GRPC_UDS=/no/such/directory/rls.sock", "LOG_LEVEL=error"}, []string{
+		"listener": {[]string{"LIMITS_PATH=" + writeFile(t, "limits.yaml", threePerYear), "GRPC_UDS=/no/such/directory/rls.sock", "LOG_LEVEL=error"}, []string{
 			"gRPC listener: ",
 		}},
 	} {

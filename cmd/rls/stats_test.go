@@ -32,7 +32,7 @@ func TestStatsdReceivesAllCounts(t *testing.T) {
 	service := start(t, []string{
 		"USE_STATSD=true", "STATSD_HOST=127.0.0.1", fmt.Sprintf("STATSD_PORT=%d", server.Addr().(*net.TCPAddr).Port),
 		"STATS_FLUSH_INTERVAL=100ms", "EXTRA_TAGS=dc:eu.1",
-	}, "--limits", file(t, "limits.yaml", "domain: shop\ndescriptors: [{key: ip, value: 10.0.0.1, rate_limit: {unit: year, requests_per_unit: 2}}]"))
+	}, "--limits", writeFile(t, "limits.yaml", "domain: shop\ndescriptors: [{key: ip, value: 10.0.0.1, rate_limit: {unit: year, requests_per_unit: 2}}]"))
 	allLines := make(chan string)
 	go func() {
 		var lines strings.Builder
@@ -72,7 +72,7 @@ func TestDeadStatsdDoesNotStopTheService(t *testing.T) {
 	require.NoError(t, closedListener.Close())
 	service := start(t, []string{
 		"USE_STATSD=true", "STATSD_HOST=127.0.0.1", fmt.Sprintf("STATSD_PORT=%d", closedListener.Addr().(*net.TCPAddr).Port), "STATS_FLUSH_INTERVAL=100ms",
-	}, "--limits", file(t, "limits.yaml", threePerYear))
+	}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	out, _, _ := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "100", "--rate", "200")
 	assert.Contains(t, out, "3 OK, 97 OVER_LIMIT, 0 errors")
 	require.NoError(t, service.stop())

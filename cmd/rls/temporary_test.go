@@ -61,7 +61,7 @@ func (r *testService) newRequester(value string, md ...string) func(keys ...stri
 // If the charge of a hit has caused denials of other hits, these denials must end when the charge is refunded.
 func TestTemporaryChargeCausesNoLaterDenial(t *testing.T) {
 	t.Parallel()
-	single := redistest.Start(t)
+	singleRedis := redistest.Start(t)
 	cluster := redistest.StartCluster(t, 3, false)
 	perSecond := redistest.Start(t)
 	acquire := []string{limit.AcquireKey, "true"}
@@ -71,13 +71,13 @@ func TestTemporaryChargeCausesNoLaterDenial(t *testing.T) {
 		metadata []string
 		otherKey string // the key of the limit that denies most requests
 	}{
-		"acquires, single Redis":               {[]string{"REDIS_URL=" + single.Addr}, acquire, "rarely"},
-		"all or none, single Redis":            {[]string{"REDIS_URL=" + single.Addr, allOrNone}, nil, "once"},
+		"acquires, single Redis":               {[]string{"REDIS_URL=" + singleRedis.Addr}, acquire, "rarely"},
+		"all or none, single Redis":            {[]string{"REDIS_URL=" + singleRedis.Addr, allOrNone}, nil, "once"},
 		"acquires, Cluster":                    {[]string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL()}, acquire, "once"},
 		"all or none, Cluster":                 {[]string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL(), allOrNone}, nil, "once"},
-		"acquires, second Redis":               {[]string{"REDIS_URL=" + single.Addr, "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=" + perSecond.Addr}, acquire, "rarely"},
-		"all or none, second Redis":            {[]string{"REDIS_URL=" + single.Addr, "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=" + perSecond.Addr, allOrNone}, nil, "rarely"},
-		"acquires, all or none, single Redis":  {[]string{"REDIS_URL=" + single.Addr, allOrNone}, acquire, "once"},
+		"acquires, second Redis":               {[]string{"REDIS_URL=" + singleRedis.Addr, "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=" + perSecond.Addr}, acquire, "rarely"},
+		"all or none, second Redis":            {[]string{"REDIS_URL=" + singleRedis.Addr, "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=" + perSecond.Addr, allOrNone}, nil, "rarely"},
+		"acquires, all or none, single Redis":  {[]string{"REDIS_URL=" + singleRedis.Addr, allOrNone}, acquire, "once"},
 		"acquires, all or none, Redis Cluster": {[]string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL(), allOrNone}, acquire, "once"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -105,7 +105,7 @@ func TestCallsAndBatchesAreTraced(t *testing.T) {
 			t.Parallel()
 			collector, db := startCollector(t), redistest.Open(t)
 			env := append(test.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+test.endpoint(collector), "REDIS_URL="+db.Addr, "CACHE_KEY_PREFIX="+db.Prefix, "REDIS_TIMEOUT=10s")
-			service := start(t, env, "--limits", file(t, "limits.yaml", threePerYear))
+			service := start(t, env, "--limits", writeFile(t, "limits.yaml", threePerYear))
 			service.awaitLog("counting in Redis")
 
 			conn, err := grpc.NewClient(service.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -139,7 +139,7 @@ func TestCallsAndBatchesAreTraced(t *testing.T) {
 
 func TestCollectorThatIsDownDelaysNothing(t *testing.T) {
 	t.Parallel()
-	service := start(t, []string{"TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1", "OTEL_BSP_SCHEDULE_DELAY=50"}, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, []string{"TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1", "OTEL_BSP_SCHEDULE_DELAY=50"}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	_, _, code := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme")
 	assert.Zero(t, code)
 	service.awaitLog(`level=ERROR msg="spans not exported`)
@@ -149,7 +149,7 @@ func TestCollectorThatIsDownDelaysNothing(t *testing.T) {
 func TestTracesOfJSONCallsHaveTheirParent(t *testing.T) {
 	t.Parallel()
 	collector := startCollector(t)
-	service := start(t, []string{"TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.http, "OTEL_BSP_SCHEDULE_DELAY=50"}, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, []string{"TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.http, "OTEL_BSP_SCHEDULE_DELAY=50"}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+service.http+"/json", strings.NewReader(`{"domain":"shop","descriptors":[{"entries":[{"key":"tenant","value":"acme"}]}]}`))
 	require.NoError(t, err)
 	req.Header.Set("b3", "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-1")

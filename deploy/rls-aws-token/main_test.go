@@ -45,13 +45,13 @@ func signature(query url.Values, host, service, region string) string {
 }
 
 func TestTokenIsASignedURLForTheCache(t *testing.T) {
-	for name, cached := range map[string]cache{
+	for name, invalidCache := range map[string]cache{
 		"a cache of ElastiCache": {Service: "elasticache", Name: "Limits", User: "rls", Region: "eu-west-1"},
 		"a serverless cache":     {Service: "elasticache", Name: "limits", User: "rls", Region: "eu-west-1", Serverless: true},
 		"a cluster of MemoryDB":  {Service: "memorydb", Name: "limits", User: "rls", Region: "us-east-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			token, err := cached.token(t.Context(), login, now)
+			token, err := invalidCache.token(t.Context(), login, now)
 			require.NoError(t, err)
 			signedURL, err := url.Parse("http://" + token)
 			require.NoError(t, err)
@@ -63,25 +63,25 @@ func TestTokenIsASignedURLForTheCache(t *testing.T) {
 			assert.Equal(t, "900", q.Get("X-Amz-Expires"))
 			assert.Equal(t, "20261123T210000Z", q.Get("X-Amz-Date"))
 			assert.Equal(t, "session", q.Get("X-Amz-Security-Token"))
-			assert.Equal(t, cached.Serverless, q.Get("ResourceType") == "ServerlessCache")
-			assert.Equal(t, q.Get("X-Amz-Signature"), signature(q, signedURL.Host, cached.Service, cached.Region))
+			assert.Equal(t, invalidCache.Serverless, q.Get("ResourceType") == "ServerlessCache")
+			assert.Equal(t, q.Get("X-Amz-Signature"), signature(q, signedURL.Host, invalidCache.Service, invalidCache.Region))
 		})
 	}
 }
 
 func TestWrongFlagsAreNamed(t *testing.T) {
-	good := cache{Service: "memorydb", Name: "limits", User: "rls", Region: "eu-west-1"}
-	require.NoError(t, good.check("file", time.Minute))
+	validCache := cache{Service: "memorydb", Name: "limits", User: "rls", Region: "eu-west-1"}
+	require.NoError(t, validCache.check("file", time.Minute))
 	for want, change := range map[string]func(*cache){
 		"-name":       func(c *cache) { c.Name = "" },
 		"-service":    func(c *cache) { c.Service = "redis" },
 		"-serverless": func(c *cache) { c.Serverless = true },
 	} {
-		c := good
+		c := validCache
 		change(&c)
 		assert.ErrorContains(t, c.check("file", time.Minute), want)
 	}
-	assert.ErrorContains(t, good.check("file", tokenLifetime), "-interval")
+	assert.ErrorContains(t, validCache.check("file", tokenLifetime), "-interval")
 }
 
 func TestFileKeepsLastTokenAfterAnError(t *testing.T) {

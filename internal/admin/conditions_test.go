@@ -28,23 +28,23 @@ func (r *testAPI) callWithHeader(method, target, body, header, value string, ans
 
 func TestSecondOfTwoCollidingCallersGets412(t *testing.T) {
 	api := newTestAPI(t)
-	var first, second admin.Override
-	require.Equal(t, http.StatusOK, api.call("PUT", "overrides", acme, `{"requests_per_unit": 10}`, &first))
-	resp := api.callWithHeader("GET", acme, "", "Accept", "*/*", &first)
+	var firstOverride, secondOverride admin.Override
+	require.Equal(t, http.StatusOK, api.call("PUT", "overrides", acme, `{"requests_per_unit": 10}`, &firstOverride))
+	resp := api.callWithHeader("GET", acme, "", "Accept", "*/*", &firstOverride)
 	tag := resp.Header().Get("ETag")
-	assert.Equal(t, `"`+first.ETag+`"`, tag)
+	assert.Equal(t, `"`+firstOverride.ETag+`"`, tag)
 
-	resp = api.callWithHeader("PUT", acme, `{"requests_per_unit": 20, "reason": "spike"}`, "If-Match", tag, &second)
+	resp = api.callWithHeader("PUT", acme, `{"requests_per_unit": 20, "reason": "spike"}`, "If-Match", tag, &secondOverride)
 	require.Equal(t, http.StatusOK, resp.Code)
-	assert.Equal(t, `"`+second.ETag+`"`, resp.Header().Get("ETag"))
-	assert.NotEqual(t, first.ETag, second.ETag)
+	assert.Equal(t, `"`+secondOverride.ETag+`"`, resp.Header().Get("ETag"))
+	assert.NotEqual(t, firstOverride.ETag, secondOverride.ETag)
 
 	for _, method := range []string{"PUT", "DELETE"} {
 		var conflict admin.Conflict
 		assert.Equal(t, http.StatusPreconditionFailed, api.callWithHeader(method, acme, `{"requests_per_unit": 30}`, "If-Match", tag, &conflict).Code)
 		require.Len(t, conflict.Problems, 1)
-		assert.Contains(t, conflict.Problems[0], "override shop|tenant=acme: ops set the value at "+second.SetAt+`, reason "spike"; limits now: 20 per minute. Nothing was changed`)
-		assert.Equal(t, second.ETag, conflict.Current.ETag)
+		assert.Contains(t, conflict.Problems[0], "override shop|tenant=acme: ops set the value at "+secondOverride.SetAt+`, reason "spike"; limits now: 20 per minute. Nothing was changed`)
+		assert.Equal(t, secondOverride.ETag, conflict.Current.ETag)
 		require.NotNil(t, conflict.LastChange)
 		assert.EqualValues(t, 2, conflict.LastChange.Version)
 		assert.JSONEq(t, `{"requests_per_unit": 10}`, string(conflict.LastChange.Fields[0].OldValue))

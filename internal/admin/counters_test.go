@@ -24,8 +24,8 @@ import (
 func (r *testAPI) setClock() { r.now = time.Date(2030, 1, 31, 0, 0, 10, 0, time.UTC) }
 
 func TestGetCounterReturnsSpentHits(t *testing.T) {
-	perMinute := func(spent, remaining int64, over bool) admin.Limit {
-		return admin.Limit{Limit: "100 per minute", Tag: "fw60", Scope: "global", Capacity: 100, Spent: spent, Remaining: remaining, ResetSeconds: 50, Over: over}
+	perMinute := func(spent, remaining int64, isOver bool) admin.Limit {
+		return admin.Limit{Limit: "100 per minute", Tag: "fw60", Scope: "global", Capacity: 100, Spent: spent, Remaining: remaining, ResetSeconds: 50, Over: isOver}
 	}
 	for name, test := range map[string]struct {
 		target string
@@ -154,10 +154,10 @@ func TestResetNeedsOneValueOfEachKey(t *testing.T) {
 }
 
 func TestResetDropsAllCountersOfTarget(t *testing.T) {
-	var published []string
+	var publishedResets []string
 	api := newTestAPI(t, func(o *admin.Options) {
 		o.Counters.PublishReset = func(_ context.Context, target string) error {
-			published = append(published, target)
+			publishedResets = append(publishedResets, target)
 			return nil
 		}
 	})
@@ -176,7 +176,7 @@ func TestResetDropsAllCountersOfTarget(t *testing.T) {
 	assert.False(t, got.Limits[0].Over)
 	assert.True(t, got.Published)
 	assert.Equal(t, "limits per instance were reset on this replica only", got.Note)
-	assert.Equal(t, []string{ip}, published)
+	assert.Equal(t, []string{ip}, publishedResets)
 
 	var laterCounter admin.Counter
 	require.Equal(t, http.StatusOK, api.call("GET", "counters", ip, "", &laterCounter))
@@ -271,9 +271,9 @@ func TestResetInvalidatesCachedDenial(t *testing.T) {
 }
 
 func parseTarget(t *testing.T, text string) descriptors.Target {
-	parsed, err := descriptors.ParseTarget(text)
+	parsedTarget, err := descriptors.ParseTarget(text)
 	require.NoError(t, err)
-	return parsed
+	return parsedTarget
 }
 
 // noEvents is an Observer of a fallback without outages.

@@ -109,14 +109,14 @@ func TestConcurrentPutsAreAuditedExactly(t *testing.T) {
 	lines := api.audits()[1:]
 	require.Len(t, lines, callers*calls)
 	pattern := regexp.MustCompile(`old="{\\"requests_per_unit\\": (\d+)}" new="{\\"requests_per_unit\\": (\d+)}".* limits_before="(\d+) per minute" limits="(\d+) per minute"`)
-	replaced := map[string]bool{}
+	replacedTargets := map[string]bool{}
 	for _, line := range lines {
 		m := pattern.FindStringSubmatch(line)
 		require.NotNil(t, m, line)
 		assert.Equal(t, m[1], m[3], line)
 		assert.Equal(t, m[2], m[4], line)
-		assert.False(t, replaced[m[1]], "two calls replaced the same value")
-		replaced[m[1]] = true
+		assert.False(t, replacedTargets[m[1]], "two calls replaced the same value")
+		replacedTargets[m[1]] = true
 	}
 }
 
@@ -162,17 +162,17 @@ func TestInvalidOverrideIsNotStored(t *testing.T) {
 }
 
 func TestValueWithoutEndIsNotLostToAValueWithAnEnd(t *testing.T) {
-	endless, timed := `{"factor": 10}`, `{"factor": 2, "expires_at": "2090-01-01T00:00:00Z"}`
+	endlessOverride, temporaryOverride := `{"factor": 10}`, `{"factor": 2, "expires_at": "2090-01-01T00:00:00Z"}`
 	for name, test := range map[string]struct {
 		path, target, old, new, query string
 		want                          int
 	}{
-		"override":              {"overrides", acme, endless, timed, "", http.StatusPreconditionFailed},
-		"dry run":               {"overrides", acme, endless, timed, "&dry_run=true", http.StatusPreconditionFailed},
-		"with replace":          {"overrides", acme, endless, timed, "&replace=true", http.StatusOK},
-		"both without an end":   {"overrides", acme, endless, `{"factor": 3}`, "", http.StatusOK},
-		"both with an end":      {"overrides", acme, timed, timed, "", http.StatusOK},
-		"another target":        {"overrides", "shop|tenant=other", endless, timed, "", http.StatusOK},
+		"override":              {"overrides", acme, endlessOverride, temporaryOverride, "", http.StatusPreconditionFailed},
+		"dry run":               {"overrides", acme, endlessOverride, temporaryOverride, "&dry_run=true", http.StatusPreconditionFailed},
+		"with replace":          {"overrides", acme, endlessOverride, temporaryOverride, "&replace=true", http.StatusOK},
+		"both without an end":   {"overrides", acme, endlessOverride, `{"factor": 3}`, "", http.StatusOK},
+		"both with an end":      {"overrides", acme, temporaryOverride, temporaryOverride, "", http.StatusOK},
+		"another target":        {"overrides", "shop|tenant=other", endlessOverride, temporaryOverride, "", http.StatusOK},
 		"switch without an end": {"switches", "shop", `{}`, `{"expires_at": "2090-01-01T00:00:00Z"}`, "", http.StatusOK},
 	} {
 		t.Run(name, func(t *testing.T) {

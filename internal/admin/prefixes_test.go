@@ -45,12 +45,12 @@ func (c *fakeCache) Forget(h *backend.Hit) {
 }
 
 func TestResetByPrefixIsExplicitCountedAndBounded(t *testing.T) {
-	var published []string
+	var publishedResets []string
 	prefixes, cache := &fakePrefixResetter{counters: 3, unclear: 1}, &fakeCache{}
 	api := newTestAPI(t, func(o *admin.Options) {
 		o.Counters.Prefixes, o.Counters.Layer = prefixes, cache
 		o.Counters.PublishReset = func(_ context.Context, target string) error {
-			published = append(published, target)
+			publishedResets = append(publishedResets, target)
 			return nil
 		}
 	})
@@ -58,10 +58,10 @@ func TestResetByPrefixIsExplicitCountedAndBounded(t *testing.T) {
 		code = api.callURL("DELETE", "/admin/counters?"+query.Encode(), "", &a)
 		return a, code
 	}
-	three := 3
+	threeHits := 3
 	got, code := reset(url.Values{"prefix": {"shop|tenant=acme"}, "dry_run": {"true"}})
 	require.Equal(t, http.StatusOK, code)
-	assert.Equal(t, &three, got.Counters)
+	assert.Equal(t, &threeHits, got.Counters)
 	assert.True(t, got.DryRun)
 	assert.Contains(t, got.Note, "1 counters have names that are too long")
 	assert.Empty(t, prefixes.resets)
@@ -81,7 +81,7 @@ func TestResetByPrefixIsExplicitCountedAndBounded(t *testing.T) {
 		{Start: "shop|tenant=acme"}, {Start: "shop|tenant=", EndsAnywhere: true}, {Start: "shop|", EndsAnywhere: true},
 	}, prefixes.resets)
 	assert.Equal(t, 3, cache.forgetAllCount)
-	assert.Equal(t, []string{"*", "*", "*"}, published)
+	assert.Equal(t, []string{"*", "*", "*"}, publishedResets)
 	assert.Contains(t, api.audits()[0], `action=reset_prefix by=ops`)
 	assert.Contains(t, api.audits()[0], `target="shop|tenant=acme" counters=3`)
 

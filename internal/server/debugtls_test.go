@@ -79,7 +79,7 @@ func TestDebugTLSVerifiesClientCertificates(t *testing.T) {
 
 			c := clientTLS(t, ca, tt.pair...)
 			c.ClientSessionCache = tls.NewLRUClientSessionCache(4)
-			for _, resumed := range []bool{false, true} {
+			for _, isResumed := range []bool{false, true} {
 				who, conn, err := askWho(t, server, c)
 				if tt.wantLog != "" {
 					assert.Error(t, err)
@@ -88,7 +88,7 @@ func TestDebugTLSVerifiesClientCertificates(t *testing.T) {
 				}
 				require.NoError(t, err)
 				assert.Equal(t, tt.want, who)
-				assert.Equal(t, resumed, conn.DidResume)
+				assert.Equal(t, isResumed, conn.DidResume)
 			}
 		})
 	}

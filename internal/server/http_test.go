@@ -154,11 +154,11 @@ func TestHTTPListenerServesNoDebugPages(t *testing.T) {
 func TestJSONRejectsRefundsUnlessTheyAreAllowed(t *testing.T) {
 	t.Parallel()
 	const refund = `{"domain":"shop","descriptors":[{"entries":[{"key":"a"}],"isNegativeHits":true,"hitsAddend":3}]}`
-	for allowed, want := range map[bool]int{false: http.StatusBadRequest, true: http.StatusOK} {
-		server := start(t, Options{Services: servicesOf(answerByDomain), JSON: answerByDomain, JSONRefunds: allowed})
+	for isAllowed, want := range map[bool]int{false: http.StatusBadRequest, true: http.StatusOK} {
+		server := start(t, Options{Services: servicesOf(answerByDomain), JSON: answerByDomain, JSONRefunds: isAllowed})
 		code, _, body := request(t, http.MethodPost, server.HTTPAddr(), "/json", refund)
 		assert.Equal(t, want, code, body)
-		if !allowed {
+		if !isAllowed {
 			assert.Contains(t, body, "JSON_REFUNDS=true")
 		}
 	}
@@ -214,16 +214,16 @@ func TestJSONBoundsLargeBodiesThatAreReadAtTheSameTime(t *testing.T) {
 		require.NoError(t, err)
 		return writer
 	}
-	first, second := postWithoutLastByte(), postWithoutLastByte()
+	firstPost, secondPost := postWithoutLastByte(), postWithoutLastByte()
 	polltest.Until(t, maxWait, func() bool {
 		code, _, _ := request(t, http.MethodPost, server.HTTPAddr(), "/json", largeBody)
 		return code == http.StatusServiceUnavailable
 	}, "both slots are in use")
 	code, _, _ := request(t, http.MethodPost, server.HTTPAddr(), "/json", `{"domain":"shop"}`)
 	assert.Equal(t, http.StatusOK, code, "small bodies need no slot")
-	_, _ = io.WriteString(first, "}")
-	_ = first.Close()
-	_ = second.CloseWithError(io.ErrUnexpectedEOF)
+	_, _ = io.WriteString(firstPost, "}")
+	_ = firstPost.Close()
+	_ = secondPost.CloseWithError(io.ErrUnexpectedEOF)
 	polltest.Until(t, maxWait, func() bool {
 		code, _, _ := request(t, http.MethodPost, server.HTTPAddr(), "/json", largeBody)
 		return code == http.StatusOK

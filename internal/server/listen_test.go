@@ -67,9 +67,9 @@ func TestParseAddrAcceptsOnlyHostAndPort(t *testing.T) {
 			continue
 		}
 		assert.NoError(t, err)
-		reparsed, err := ParseAddr(got.String())
+		parsedAgain, err := ParseAddr(got.String())
 		assert.NoError(t, err)
-		assert.Equal(t, got, reparsed)
+		assert.Equal(t, got, parsedAgain)
 	}
 }
 
@@ -85,9 +85,9 @@ func TestNewFailsIfPortIsInUse(t *testing.T) {
 	t.Parallel()
 	server := start(t, Options{Metrics: &MetricsListener{Handler: http.NotFoundHandler()}})
 	usedAddr := func(a net.Addr) Addr {
-		used := hostPort(t, a)
-		used.Setting = "SOME_PORT"
-		return used
+		usedAddress := hostPort(t, a)
+		usedAddress.Setting = "SOME_PORT"
+		return usedAddress
 	}
 	for listener, setUsedAddr := range map[string]func(*Options){
 		"gRPC":    func(o *Options) { o.GRPC = GRPC{Addr: usedAddr(server.GRPCAddr())} },

@@ -188,9 +188,9 @@ func TestChangedCertificateIsInForceWithinASecond(t *testing.T) {
 		issueTo(t, files, ca, "second")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		current, err := r.config().GetConfigForClient(nil)
+		currentConfig, err := r.config().GetConfigForClient(nil)
 		require.NoError(t, err)
-		assert.Equal(t, "second", current.Certificates[0].Leaf.Subject.CommonName)
+		assert.Equal(t, "second", currentConfig.Certificates[0].Leaf.Subject.CommonName)
 	})
 }
 
@@ -220,8 +220,8 @@ func TestCertificateIsReloaded(t *testing.T) {
 
 	replaceFile(t, files.CertFile, []byte("no certificate"))
 	server.waitForLog(t, "failed to find any PEM data")
-	recorded := events.recordedEvents() // on a slow machine, rls can first reject the new certificate with the old key
-	assert.Equal(t, []string{"gRPC CN=second true", "gRPC  false"}, recorded[max(len(recorded)-2, 0):])
+	recordedEvents := events.recordedEvents() // on a slow machine, rls can first reject the new certificate with the old key
+	assert.Equal(t, []string{"gRPC CN=second true", "gRPC  false"}, recordedEvents[max(len(recordedEvents)-2, 0):])
 	waitForCertificate("second")
 	require.NoError(t, os.Remove(files.KeyFile))
 	server.waitForLog(t, "no such file")

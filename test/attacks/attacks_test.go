@@ -115,8 +115,8 @@ func TestServiceSurvivesAttacks(t *testing.T) {
 				attack.prepare(service)
 			}
 			answers := service.attackFor(length, attack)
-			refused := service.refusedConnections()
-			table.rows = append(table.rows, answers.row(attack.name, service.peakMemory(), refused))
+			refusedCounts := service.refusedConnections()
+			table.rows = append(table.rows, answers.row(attack.name, service.peakMemory(), refusedCounts))
 			p50, p99 := answers.quantile(0.5), answers.quantile(0.99)
 			assert.Empty(t, answers.Errors, "the other client gets all answers")
 			assert.LessOrEqual(t, service.peakMemory(), int64(maxMemory))
@@ -131,9 +131,9 @@ func TestServiceSurvivesAttacks(t *testing.T) {
 				assert.LessOrEqual(t, p99, p99Alone+maxMoreP99)
 			}
 			if attack.refusalReason != "" {
-				assert.Contains(t, strings.Join(refused, " "), attack.refusalReason)
+				assert.Contains(t, strings.Join(refusedCounts, " "), attack.refusalReason)
 			} else {
-				assert.NotContains(t, strings.Join(refused, " "), "connections")
+				assert.NotContains(t, strings.Join(refusedCounts, " "), "connections")
 			}
 			assert.NotContains(t, service.log(), "panic")
 			assert.Regexp(t, attack.wantLog, service.log())
@@ -384,7 +384,7 @@ func resets(conns int) func(context.Context, *service) {
 func largeCalls(clients, inFlight, n, entries int, key string) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
 		var goroutines sync.WaitGroup
-		var answered, rejected atomic.Int64
+		var answeredCalls, rejectedCalls atomic.Int64
 		for c := range clients {
 			client, closeClient := s.client(attackers)
 			defer closeClient()
@@ -402,16 +402,16 @@ func largeCalls(clients, inFlight, n, entries int, key string) func(context.Cont
 						_, err := client.ShouldRateLimit(ctx, req)
 						switch status.Code(err) {
 						case codes.OK:
-							answered.Add(1)
+							answeredCalls.Add(1)
 						case codes.InvalidArgument:
-							rejected.Add(1)
+							rejectedCalls.Add(1)
 						}
 					}
 				})
 			}
 		}
 		goroutines.Wait()
-		s.t.Logf("%d large calls answered, %d rejected", answered.Load(), rejected.Load())
+		s.t.Logf("%d large calls answered, %d rejected", answeredCalls.Load(), rejectedCalls.Load())
 	}
 }
 

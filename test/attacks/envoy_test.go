@@ -158,7 +158,7 @@ func cancelThroughEnvoy(perSecond int) func(context.Context, *service) {
 			goroutines.Go(func() {
 				var conn *frameConn
 				var err error
-				for due := start; ctx.Err() == nil; due = due.Add(pause) {
+				for sendTime := start; ctx.Err() == nil; sendTime = sendTime.Add(pause) {
 					if conn == nil {
 						conn, err = dialFrames(ctx, s.envoy.addr)
 					}
@@ -170,7 +170,7 @@ func cancelThroughEnvoy(perSecond int) func(context.Context, *service) {
 					if err != nil {
 						conn, err = nil, nil
 					}
-					time.Sleep(time.Until(due))
+					time.Sleep(time.Until(sendTime))
 				}
 			})
 		}

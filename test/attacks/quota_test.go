@@ -50,12 +50,12 @@ func callWithQuota(addr string) func(context.Context) error {
 	client, _ := newClient(addr, net.Dialer{})
 	var quota struct {
 		sync.Mutex
-		stream   rlqsv3.RateLimitQuotaService_StreamRateLimitQuotasClient
-		err      error
-		reported time.Time
-		answered time.Time
+		stream     rlqsv3.RateLimitQuotaService_StreamRateLimitQuotasClient
+		err        error
+		reportTime time.Time
+		answerTime time.Time
 	}
-	quota.answered = time.Now()
+	quota.answerTime = time.Now()
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err == nil {
 		quota.stream, err = rlqsv3.NewRateLimitQuotaServiceClient(conn).StreamRateLimitQuotas(context.Background())
@@ -67,7 +67,7 @@ func callWithQuota(addr string) func(context.Context) error {
 		for {
 			_, err := quota.stream.Recv()
 			quota.Lock()
-			quota.answered, quota.err = time.Now(), err
+			quota.answerTime, quota.err = time.Now(), err
 			quota.Unlock()
 			if err != nil {
 				return
@@ -80,12 +80,12 @@ func callWithQuota(addr string) func(context.Context) error {
 		switch {
 		case quota.err != nil:
 			return quota.err
-		case time.Since(quota.answered) > maxQuotaWait:
+		case time.Since(quota.answerTime) > maxQuotaWait:
 			return errors.New("the quota reports have no answers")
-		case time.Since(quota.reported) < time.Second:
+		case time.Since(quota.reportTime) < time.Second:
 			return nil
 		}
-		quota.reported = time.Now()
+		quota.reportTime = time.Now()
 		return quota.stream.Send(reportOf(map[string]string{"q": "other"}, 10))
 	}
 	return func(ctx context.Context) error {
@@ -176,8 +176,8 @@ func encode(m *rlqsv3.RateLimitQuotaUsageReports) []byte {
 
 // forAll returns messages that are the same for all streams.
 func forAll(messages func() [][]byte) func(stream int) [][]byte {
-	once := sync.OnceValue(messages)
-	return func(int) [][]byte { return once() }
+	messagesOnce := sync.OnceValue(messages)
+	return func(int) [][]byte { return messagesOnce() }
 }
 
 // malformedReports returns reports that the service should ignore or reject.

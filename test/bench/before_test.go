@@ -64,7 +64,7 @@ func writeRatios(table *strings.Builder, backend string, load curves.Load, cells
 		if backend == "local" && row.figure == curves.RedisCPU {
 			continue
 		}
-		before, after := cells[0].Figures[row.figure].Median, cells[1].Figures[row.figure].Median
-		fmt.Fprintf(table, "| %s | %d | %d | %s | %.1f | %.1f | %.2f |\n", backend, load.InFlight, load.Descriptors, row.name, before, after, after/before)
+		figureBefore, figureAfter := cells[0].Figures[row.figure].Median, cells[1].Figures[row.figure].Median
+		fmt.Fprintf(table, "| %s | %d | %d | %s | %.1f | %.1f | %.2f |\n", backend, load.InFlight, load.Descriptors, row.name, figureBefore, figureAfter, figureAfter/figureBefore)
 	}
 }

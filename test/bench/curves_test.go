@@ -32,11 +32,11 @@ func curveLoads(isShortRun bool) (loads []curves.Load) {
 			loads = append(loads, curves.Load{InFlight: inFlight, Descriptors: descriptors, Keys: curves.DefaultKeys})
 		}
 	}
-	many := 1_000_000
+	maxKeys := 1_000_000
 	if isShortRun {
-		many = 100_000
+		maxKeys = 100_000
 	}
-	for _, keys := range []int{1, many} {
+	for _, keys := range []int{1, maxKeys} {
 		loads = append(loads, curves.Load{InFlight: 64, Descriptors: 1, Keys: keys})
 	}
 	for _, rate := range []int{1000, 2000, 4000, 8000, 12_000, 16_000, 24_000, 32_000} {
@@ -65,7 +65,7 @@ func TestCurves(t *testing.T) {
 	require.NotEmpty(t, path, "run make bench-curves")
 	loadPattern := regexp.MustCompile(os.Getenv(loadsEnv))
 	isShortRun := os.Getenv(quickEnv) != ""
-	others := peers(t) // first, so that a wrong peer is reported at once
+	peerTargets := peers(t) // first, so that a wrong peer is reported at once
 	roundPlan := newRounds(t, 1)
 	if isShortRun {
 		roundPlan.number, roundPlan.length, roundPlan.warmUp = 1, 300*time.Millisecond, 100*time.Millisecond
@@ -79,25 +79,25 @@ func TestCurves(t *testing.T) {
 		run.Memory = measureMemory(t, isShortRun)
 	}
 
-	targets := append(startAll(t), others...)
-	saturated := map[string]int{} // lowest such rate, by server and descriptors
+	targets := append(startAll(t), peerTargets...)
+	saturatedRates := map[string]int{} // lowest such rate, by server and descriptors
 	for _, load := range curveLoads(isShortRun) {
 		if !loadPattern.MatchString(load.Name()) {
 			continue
 		}
-		var measured []target
+		var measuredTargets []target
 		for _, target := range targets {
 			switch {
-			case 0 < saturated[loadGroup(target.name, load)] && saturated[loadGroup(target.name, load)] <= load.Rate:
+			case 0 < saturatedRates[loadGroup(target.name, load)] && saturatedRates[loadGroup(target.name, load)] <= load.Rate:
 			case load.Domain != "" && !slices.Contains(target.algorithms, load.Domain):
 			default:
-				measured = append(measured, target)
+				measuredTargets = append(measuredTargets, target)
 			}
 		}
-		cells := roundPlan.measure(measured, load)
+		cells := roundPlan.measure(measuredTargets, load)
 		for _, c := range cells {
 			if c.Saturated() {
-				saturated[loadGroup(c.Server, load)] = load.Rate
+				saturatedRates[loadGroup(c.Server, load)] = load.Rate
 			}
 			t.Logf("%s: %s: %.0f calls/s, server %.1f µs, Redis %.2f µs, %.3f commands", load.Name(), c.Server, c.Figures[curves.PerSecond].Median,
 				c.Figures[curves.ServerCPU].Median, c.Figures[curves.RedisCPU].Median, c.Figures[curves.RedisCommands].Median)
@@ -153,7 +153,7 @@ func startLeases(t *testing.T, s *redistest.Server) target {
 }
 
 // measureMemory returns the memory of a key for each server that we start.
-func measureMemory(t *testing.T, isShortRun bool) (found []curves.KeyMemory) {
+func measureMemory(t *testing.T, isShortRun bool) (memories []curves.KeyMemory) {
 	load := curves.Load{Descriptors: 1, Keys: 1_000_000}
 	if isShortRun {
 		load.Keys = 100_000
@@ -168,7 +168,7 @@ func measureMemory(t *testing.T, isShortRun bool) (found []curves.KeyMemory) {
 		server, redis := residentMemory(t, target.pid), total()
 		require.NoError(t, target.client.Fill(load))
 		keys := float64(load.Keys)
-		found = append(found, curves.KeyMemory{
+		memories = append(memories, curves.KeyMemory{
 			Server: target.name, Keys: load.Keys,
 			Bytes: (residentMemory(t, target.pid) - server) / keys, Redis: (total() - redis) / keys,
 		})
@@ -179,7 +179,7 @@ func measureMemory(t *testing.T, isShortRun bool) (found []curves.KeyMemory) {
 			measure(startedTarget)
 		}
 	}
-	return found
+	return memories
 }
 
 // residentMemory returns the memory of a process, in bytes.
@@ -194,7 +194,7 @@ func residentMemory(t *testing.T, pid int) (bytes float64) {
 
 // measurePipelines returns the CPU time of Redis for pipelines of INCRBY, with one connection
 // and with many. It returns the version of Redis too.
-func measurePipelines(t *testing.T, roundPlan rounds) (found []curves.Pipeline, version string) {
+func measurePipelines(t *testing.T, roundPlan rounds) (pipelines []curves.Pipeline, version string) {
 	client := redistest.Start(t).Client(t)
 	_, version, _ = strings.Cut(client.Info(t.Context(), "server").Val(), "redis_version:")
 	version, _, _ = strings.Cut(version, "\r")
@@ -212,7 +212,7 @@ func measurePipelines(t *testing.T, roundPlan rounds) (found []curves.Pipeline, 
 		}
 	}
 	for _, s := range shapes {
-		found = append(found, curves.Pipeline{Connections: s.connections, Commands: s.commands, Micros: curves.SpreadOf(values[s])})
+		pipelines = append(pipelines, curves.Pipeline{Connections: s.connections, Commands: s.commands, Micros: curves.SpreadOf(values[s])})
 	}
-	return found, version
+	return pipelines, version
 }

@@ -180,10 +180,10 @@ func keyMemory(t *testing.T) (rls, incumbent float64) {
 		if !ok {
 			return 0
 		}
-		before := usedMemory(t, client)
+		memoryBefore := usedMemory(t, client)
 		require.NoError(t, target.client.Fill(curves.Load{Descriptors: 1, Keys: keys}))
 		require.InDelta(t, keys, client.DBSize(t.Context()).Val(), 10) // probes have keys too
-		return (usedMemory(t, client) - before) / keys
+		return (usedMemory(t, client) - memoryBefore) / keys
 	}
 	rls = memoryPerKey(func(redis []*goredis.Client, url string) (target, bool) {
 		return startRLS(t, curves.Redis, "", allAlgorithms, redis, url), true

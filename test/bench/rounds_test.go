@@ -81,7 +81,7 @@ func (r rounds) measureOnce(target target, l curves.Load) map[curves.Figure]floa
 	require.NotEmpty(r.t, times)
 	n, elapsed := float64(len(times)), time.Since(start)
 	slices.Sort(times)
-	found := map[curves.Figure]float64{
+	figures := map[curves.Figure]float64{
 		curves.ClientCPU: micros(cpuOf(r.t, 0)-client) / n,
 		curves.PerSecond: n / elapsed.Seconds(),
 		curves.P50:       micros(times[len(times)/2]),
@@ -89,15 +89,15 @@ func (r rounds) measureOnce(target target, l curves.Load) map[curves.Figure]floa
 		curves.P999:      micros(times[len(times)*999/1000]),
 	}
 	if target.pid > 0 {
-		found[curves.ServerCPU] = micros(cpuOf(r.t, target.pid)-server) / n
+		figures[curves.ServerCPU] = micros(cpuOf(r.t, target.pid)-server) / n
 	}
 	if len(target.redis) > 0 {
 		cpuAfter, commandsAfter, readsAfter := redisFigures(r.t, target.redis)
-		found[curves.RedisCPU] = (cpuAfter - cpu) / n
-		found[curves.RedisCommands] = (commandsAfter - commands) / n
-		found[curves.RedisReads] = (readsAfter - reads) / n
+		figures[curves.RedisCPU] = (cpuAfter - cpu) / n
+		figures[curves.RedisCommands] = (commandsAfter - commands) / n
+		figures[curves.RedisReads] = (readsAfter - reads) / n
 	}
-	return found
+	return figures
 }
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }

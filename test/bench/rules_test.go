@@ -72,8 +72,8 @@ func TestManyRules(t *testing.T) {
 	steps := make([][]time.Duration, totalTime/latencyStep)
 	var calls sync.WaitGroup
 	for i := range int(totalTime.Seconds() * rulesRate) {
-		due := begin.Add(time.Duration(i) * time.Second / rulesRate)
-		time.Sleep(time.Until(due))
+		sendTime := begin.Add(time.Duration(i) * time.Second / rulesRate)
+		time.Sleep(time.Until(sendTime))
 		calls.Go(func() {
 			response := call(i * 7919)
 			if response.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() == 10 {
@@ -81,8 +81,8 @@ func TestManyRules(t *testing.T) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			step := due.Sub(begin) / latencyStep
-			steps[step] = append(steps[step], time.Since(due))
+			step := sendTime.Sub(begin) / latencyStep
+			steps[step] = append(steps[step], time.Since(sendTime))
 		})
 	}
 	calls.Wait()
@@ -122,9 +122,9 @@ func writeManyRules(t *testing.T, path string, requests int) {
 func procStatus(t *testing.T, pid int, name string) float64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	require.NoError(t, err)
-	found := regexp.MustCompile(name + `:\s+(\d+) kB`).FindSubmatch(status)
-	require.NotNil(t, found)
-	kilobytes, err := strconv.ParseFloat(string(found[1]), 64)
+	match := regexp.MustCompile(name + `:\s+(\d+) kB`).FindSubmatch(status)
+	require.NotNil(t, match)
+	kilobytes, err := strconv.ParseFloat(string(match[1]), 64)
 	require.NoError(t, err)
 	return kilobytes / 1000
 }

@@ -105,7 +105,7 @@ func startIncumbent(t *testing.T, redis []*goredis.Client, env ...string) (targe
 }
 
 // peers returns the servers that the user has started.
-func peers(t *testing.T) (found []target) {
+func peers(t *testing.T) (targets []target) {
 	for _, text := range strings.FieldsFunc(os.Getenv(peersEnv), func(r rune) bool { return r == ' ' || r == ';' }) {
 		name, rest, ok := strings.Cut(text, "=")
 		require.True(t, ok, "peer %q: want name=host:port[,pid=N][,redis=host:port]", text)
@@ -128,9 +128,9 @@ func peers(t *testing.T) (found []target) {
 			}
 		}
 		require.NoError(t, awaitAnswer(t, peer.client), "peer %s", name)
-		found = append(found, peer)
+		targets = append(targets, peer)
 	}
-	return found
+	return targets
 }
 
 // startProgram starts a rate-limit service on free loopback ports.

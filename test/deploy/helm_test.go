@@ -165,9 +165,9 @@ func TestDisruptionBudgetNeverBlocksDrain(t *testing.T) {
 		pdb := renderManifests(t, values+"\n"+shopFile).pdb
 		require.NotNil(t, pdb, values)
 		assert.Nil(t, pdb.Spec.MinAvailable, values)
-		unavailable, err := intstr.GetScaledValueFromIntOrPercent(pdb.Spec.MaxUnavailable, 1, true)
+		maxStopped, err := intstr.GetScaledValueFromIntOrPercent(pdb.Spec.MaxUnavailable, 1, true)
 		require.NoError(t, err)
-		assert.Positive(t, unavailable, values)
+		assert.Positive(t, maxStopped, values)
 		assert.EqualValues(t, "AlwaysAllow", *pdb.Spec.UnhealthyPodEvictionPolicy, values)
 	}
 	assert.Nil(t, renderManifests(t, shopFile+"\npodDisruptionBudget: {enabled: false}").pdb)

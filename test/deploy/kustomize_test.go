@@ -13,9 +13,9 @@ import (
 // kustomize builds a folder of the repository, as kubectl kustomize does.
 func kustomize(t *testing.T, folder string) manifests {
 	t.Helper()
-	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), path(folder))
+	builtManifests, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), path(folder))
 	require.NoError(t, err)
-	text, err := built.AsYaml()
+	text, err := builtManifests.AsYaml()
 	require.NoError(t, err)
 	rendered := readManifests(t, string(text))
 	rendered.checkReferences(t)

@@ -69,13 +69,13 @@ func alertsOf(t *testing.T, rule *monitoringv1.PrometheusRule) map[string]rulefm
 	for _, g := range rule.Spec.Groups {
 		group := rulefmt.RuleGroup{Name: g.Name}
 		for _, rule := range g.Rules {
-			parsed := rulefmt.Rule{Alert: rule.Alert, Expr: rule.Expr.StrVal, Labels: rule.Labels, Annotations: rule.Annotations}
+			parsedRule := rulefmt.Rule{Alert: rule.Alert, Expr: rule.Expr.StrVal, Labels: rule.Labels, Annotations: rule.Annotations}
 			if rule.For != nil {
 				wait, err := model.ParseDuration(string(*rule.For))
 				require.NoError(t, err)
-				parsed.For = wait
+				parsedRule.For = wait
 			}
-			group.Rules = append(group.Rules, parsed)
+			group.Rules = append(group.Rules, parsedRule)
 		}
 		groups.Groups = append(groups.Groups, group)
 	}

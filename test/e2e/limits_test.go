@@ -174,7 +174,7 @@ func TestTokenBucketAdmitsBurstThenRate(t *testing.T) {
 		{"/upstream/%d", 200, 200, `200, 200;w=1`},
 	} {
 		t.Run(test.path, func(t *testing.T) {
-			start, passed := time.Now(), 0
+			start, passedCount := time.Now(), 0
 			for i := range 5000 {
 				answer := envoy.send(t, call{fmt.Sprintf(test.path, i)})
 				if i == 0 {
@@ -184,12 +184,12 @@ func TestTokenBucketAdmitsBurstThenRate(t *testing.T) {
 				if answer.status != http.StatusOK {
 					break
 				}
-				passed++
+				passedCount++
 			}
 			seconds := time.Since(start).Seconds()
-			assert.GreaterOrEqual(t, passed, test.burst)
-			assert.LessOrEqual(t, passed, test.burst+int(seconds*float64(test.rate)))
-			assert.Less(t, passed, 5000)
+			assert.GreaterOrEqual(t, passedCount, test.burst)
+			assert.LessOrEqual(t, passedCount, test.burst+int(seconds*float64(test.rate)))
+			assert.Less(t, passedCount, 5000)
 		})
 	}
 }

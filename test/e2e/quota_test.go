@@ -59,14 +59,14 @@ func (d *demand) run(t *testing.T, e *envoy, c call) {
 	var goroutines sync.WaitGroup
 	slots := make(chan struct{}, 16)
 	goroutines.Go(func() {
-		waiting, last := 0.0, time.Now()
+		waiting, lastTime := 0.0, time.Now()
 		for {
 			select {
 			case <-done:
 				return
 			case now := <-time.After(10 * time.Millisecond):
-				waiting = min(waiting+float64(d.rate.Load())*now.Sub(last).Seconds(), 100)
-				last = now
+				waiting = min(waiting+float64(d.rate.Load())*now.Sub(lastTime).Seconds(), 100)
+				lastTime = now
 			}
 			for ; waiting >= 1; waiting-- {
 				select {

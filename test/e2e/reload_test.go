@@ -31,9 +31,9 @@ func TestReloadUnderLoadKeepsCountersAndRejectsBadFile(t *testing.T) {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		require.Contains(t, string(text), oldText)
-		next := filepath.Join(t.TempDir(), "next")
-		require.NoError(t, os.WriteFile(next, []byte(strings.Replace(string(text), oldText, newText, 1)), 0o600))
-		require.NoError(t, os.Rename(next, file))
+		nextFile := filepath.Join(t.TempDir(), "next")
+		require.NoError(t, os.WriteFile(nextFile, []byte(strings.Replace(string(text), oldText, newText, 1)), 0o600))
+		require.NoError(t, os.Rename(nextFile, file))
 	}
 	policy := func() string { return envoy.send(t, call{"/search?key=other"}).Get("x-ratelimit-limit") }
 

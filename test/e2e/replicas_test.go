@@ -31,20 +31,20 @@ func TestTwoEnvoysShareLimitsThroughRedis(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			awaitTimeLeft(time.Minute, 15*time.Second)
-			var passed atomic.Int64
+			var passedCount atomic.Int64
 			var callers sync.WaitGroup
 			for i := range 8 {
 				callers.Go(func() {
 					for range 20 {
 						a, err := envoys[i%2].trySend(test.call)
 						if assert.NoError(t, err) && a.status == http.StatusOK {
-							passed.Add(1)
+							passedCount.Add(1)
 						}
 					}
 				})
 			}
 			callers.Wait()
-			assert.Equal(t, test.want, passed.Load())
+			assert.Equal(t, test.want, passedCount.Load())
 		})
 	}
 	for i, r := range []*rls{firstReplica, secondReplica} {

@@ -47,7 +47,7 @@ var faults = []struct {
 
 // shortUnlessFull returns d with -full, else a second.
 func shortUnlessFull(d time.Duration) time.Duration {
-	if !*full {
+	if !*isFullRun {
 		return time.Second
 	}
 	return d
@@ -110,9 +110,9 @@ func flushScriptsScenario(t *testing.T) scenario {
 // repeat returns a function that starts calling f in a loop, and one that ends the loop.
 func repeat(pause time.Duration, f func()) (begin, end func()) {
 	stop := make(chan struct{})
-	var running sync.WaitGroup
+	var goroutines sync.WaitGroup
 	begin = func() {
-		running.Go(func() {
+		goroutines.Go(func() {
 			for {
 				f()
 				select {
@@ -123,7 +123,7 @@ func repeat(pause time.Duration, f func()) (begin, end func()) {
 			}
 		})
 	}
-	return begin, func() { close(stop); running.Wait() }
+	return begin, func() { close(stop); goroutines.Wait() }
 }
 
 func outOfMemoryScenario(t *testing.T) scenario {
@@ -199,14 +199,14 @@ func loseShardScenario(t *testing.T) scenario {
 // and back.
 func migrateSlotsScenario(t *testing.T) scenario {
 	cluster := redistest.StartCluster(t, 3, false)
-	first := cluster.Masters[0].Client(t)
+	firstMaster := cluster.Masters[0].Client(t)
 	pause := func() { time.Sleep(20 * time.Millisecond) }
 	return scenario{
 		redis: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, heal: func() {},
 		fault: func() {
 			ctx, slots := context.Background(), map[int]bool{}
-			for _, key := range first.Keys(ctx, "*").Val() {
-				slots[int(first.ClusterKeySlot(ctx, key).Val())] = true
+			for _, key := range firstMaster.Keys(ctx, "*").Val() {
+				slots[int(firstMaster.ClusterKeySlot(ctx, key).Val())] = true
 			}
 			require.NotEmpty(t, slots)
 			for slot := range slots {
@@ -230,8 +230,8 @@ func isMaster(c *goredis.Client) bool {
 // to live again for keys that Redis has lost, and for hits without an answer.
 func awaitAllExpire(t *testing.T, servers ...*redistest.Server) {
 	await(t, "a time to live for each key", func() bool {
-		expiring, lasting := redistest.Keys(t, servers...)
-		return len(expiring) > 0 && len(lasting) == 0
+		expiringKeys, lastingKeys := redistest.Keys(t, servers...)
+		return len(expiringKeys) > 0 && len(lastingKeys) == 0
 	})
 }
 

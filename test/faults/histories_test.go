@@ -100,9 +100,9 @@ func (h *historyRun) replaceReplica(i int) {
 // run sends calls while the steps take place, one after the other.
 func (h *historyRun) run(steps []nemesisStep) {
 	stop := make(chan struct{})
-	var running sync.WaitGroup
+	var goroutines sync.WaitGroup
 	for i := range historyReplicas * historyCallers {
-		running.Go(func() {
+		goroutines.Go(func() {
 			for {
 				select {
 				case <-stop:
@@ -126,7 +126,7 @@ func (h *historyRun) run(steps []nemesisStep) {
 	}
 	pause()
 	close(stop)
-	running.Wait()
+	goroutines.Wait()
 }
 
 func (h *historyRun) now() int64 { return int64(time.Since(h.start)) }

@@ -113,16 +113,16 @@ func partitionByKey(history []porcupine.Operation) [][]porcupine.Operation {
 			parts[input.key] = append(parts[input.key], op)
 		}
 	}
-	var all [][]porcupine.Operation
+	var partitions [][]porcupine.Operation
 	for _, part := range parts {
 		for _, op := range history {
 			if op.Input.(historyInput).loss != noLoss {
 				part = append(part, op)
 			}
 		}
-		all = append(all, part)
+		partitions = append(partitions, part)
 	}
-	return all
+	return partitions
 }
 
 // The histories have a limit of 2 and one hit of the fallback. The calls follow each other.

@@ -46,10 +46,10 @@ type sample struct {
 // load is a group of callers. Each call has one hit on a tight key and one hit on a
 // roomy key.
 type load struct {
-	limiter   backend.Limiter
-	startTime time.Time
-	stopped   chan struct{}
-	running   sync.WaitGroup
+	limiter    backend.Limiter
+	startTime  time.Time
+	stopped    chan struct{}
+	goroutines sync.WaitGroup
 
 	// Both may be read after stop.
 	samples     [][]sample // by caller
@@ -66,7 +66,7 @@ type load struct {
 func startLoad(l backend.Limiter, callers int, pause time.Duration) *load {
 	load := &load{limiter: l, startTime: time.Now(), stopped: make(chan struct{}), samples: make([][]sample, callers)}
 	for i := range callers {
-		load.running.Go(func() {
+		load.goroutines.Go(func() {
 			wait := pause * time.Duration(i) / time.Duration(callers)
 			for n := i; ; n++ {
 				select {
@@ -79,7 +79,7 @@ func startLoad(l backend.Limiter, callers int, pause time.Duration) *load {
 			}
 		})
 	}
-	load.running.Go(load.measureTimers)
+	load.goroutines.Go(load.measureTimers)
 	return load
 }
 
@@ -87,13 +87,13 @@ func startLoad(l backend.Limiter, callers int, pause time.Duration) *load {
 func (l *load) measureTimers() {
 	const pause = 2 * time.Millisecond
 	for {
-		due := l.elapsed() + pause
+		fireTime := l.elapsed() + pause
 		select {
 		case <-l.stopped:
 			return
 		case <-time.After(pause):
 		}
-		l.timerDelays = append(l.timerDelays, sample{start: due, latency: l.elapsed() - due})
+		l.timerDelays = append(l.timerDelays, sample{start: fireTime, latency: l.elapsed() - fireTime})
 	}
 }
 
@@ -127,7 +127,7 @@ func (l *load) call(key int) sample {
 
 func (l *load) stop() {
 	close(l.stopped)
-	l.running.Wait()
+	l.goroutines.Wait()
 }
 
 func (l *load) elapsed() time.Duration { return time.Since(l.startTime) }
@@ -164,18 +164,18 @@ func latencies(samples []sample) (p99, slowest time.Duration) {
 
 // degradedShare returns the share of hits that the process decided without Redis.
 func (l *load) degradedShare() float64 {
-	hits, degraded := 0, 0
+	hits, degradedHits := 0, 0
 	for _, caller := range l.samples {
 		for _, s := range caller {
 			for _, d := range s.degraded {
 				hits++
 				if d {
-					degraded++
+					degradedHits++
 				}
 			}
 		}
 	}
-	return float64(degraded) / float64(max(hits, 1))
+	return float64(degradedHits) / float64(max(hits, 1))
 }
 
 // recoveryTime returns the first time at or after from, in steps of a tenth of a
@@ -184,16 +184,16 @@ func (l *load) degradedShare() float64 {
 // machine a call exceeds the budget now and then.
 func (l *load) recoveryTime(from time.Duration, include func(key int, isTight bool) bool) time.Duration {
 	const step, window = 100 * time.Millisecond, 5
-	var included [keys][2]bool
+	var hasSample [keys][2]bool
 	for key := range keys {
-		included[key] = [2]bool{include(key, true), include(key, false)}
+		hasSample[key] = [2]bool{include(key, true), include(key, false)}
 	}
 	steps := l.elapsed()/step + 1
 	hitsByStep, degradedByStep := make([]int, steps), make([]int, steps)
 	for _, caller := range l.samples {
 		for _, s := range caller {
 			for i := range 2 {
-				if s.start < from || !included[s.key][i] {
+				if s.start < from || !hasSample[s.key][i] {
 					continue
 				}
 				hitsByStep[s.start/step]++
@@ -204,11 +204,11 @@ func (l *load) recoveryTime(from time.Duration, include func(key int, isTight bo
 		}
 	}
 	for i := int(from / step); i+window <= len(hitsByStep); i++ {
-		hits, degraded := 0, 0
+		hits, degradedHits := 0, 0
 		for j := i; j < i+window; j++ {
-			hits, degraded = hits+hitsByStep[j], degraded+degradedByStep[j]
+			hits, degradedHits = hits+hitsByStep[j], degradedHits+degradedByStep[j]
 		}
-		if degraded*100 < hits*2 {
+		if degradedHits*100 < hits*2 {
 			return max(time.Duration(i)*step, from)
 		}
 	}

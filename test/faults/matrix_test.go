@@ -24,7 +24,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-var full = flag.Bool("full", false, "run all faults at full length and check the promised times")
+var isFullRun = flag.Bool("full", false, "run all faults at full length and check the promised times")
 
 func TestMain(m *testing.M) {
 	useDNSAddress()
@@ -67,11 +67,11 @@ type scenario struct {
 }
 
 func TestFaultsKeepPromises(t *testing.T) {
-	if *full {
+	if *isFullRun {
 		fmt.Println(header)
 	}
 	for _, f := range faults {
-		if *full || !f.fullOnly {
+		if *isFullRun || !f.fullOnly {
 			t.Run(f.name, func(t *testing.T) { run(t, f.name, f.start(t)) })
 		}
 	}
@@ -139,30 +139,30 @@ func run(t *testing.T, name string, scenario scenario) {
 	firstSecondDelay, _ := latencies(selectBetween(load.timerDelays, faultStart, faultStart+time.Second))
 	timerDelay, _ := latencies(selectBetween(load.timerDelays, faultStart, end))
 	factor := time.Duration(1)
-	if !*full {
+	if !*isFullRun {
 		factor = leniency
 	}
 	assert.LessOrEqual(t, firstSecondP99, factor*(budget+overhead)+firstSecondDelay, "p99 of the first second")
 	assert.LessOrEqual(t, p99, factor*(budget+overhead)+timerDelay, "p99")
 
 	// Redis decides again. After a permanent fault only the keys that Redis still has count.
-	permanent := scenario.heal == nil
+	isPermanent := scenario.heal == nil
 	readTimeout, recoveryStart := 20*time.Second, healTime
-	if permanent { // a read of a lost key waits for the whole timeout
+	if isPermanent { // a read of a lost key waits for the whole timeout
 		readTimeout, recoveryStart = 2*time.Second, faultStart
 	}
 	reader, err := redis.New(redis.Options{Main: scenario.redis, Timeout: readTimeout})
 	require.NoError(t, err)
 	defer reader.Close()
 	recovery := load.recoveryTime(recoveryStart, func(key int, isTight bool) bool {
-		if !permanent {
+		if !isPermanent {
 			return true
 		}
 		_, err := readCounter(reader, key, isTight)
 		return err == nil
 	}) - recoveryStart
 	assert.LessOrEqual(t, recovery, factor*recoverWithin, "recovery")
-	if !permanent {
+	if !isPermanent {
 		polltest.Until(t, 20*time.Second, func() bool { return outages.downs.Load() == outages.ups.Load() }, "an up for each down")
 	}
 
@@ -174,15 +174,15 @@ func run(t *testing.T, name string, scenario scenario) {
 	maxAdmitted := int64(0)
 	for key := range keys {
 		maxAdmitted = max(maxAdmitted, load.tightAdmitted[key].Load())
-		charged, err := readCounter(reader, key, false)
+		chargedHits, err := readCounter(reader, key, false)
 		if err != nil {
-			assert.True(t, permanent, "counter: %v", err)
+			assert.True(t, isPermanent, "counter: %v", err)
 			continue
 		}
 		byRedis, byLocal := load.roomyByRedis[key].Load(), load.roomyByLocal[key].Load()
-		assert.LessOrEqual(t, charged, byRedis+byLocal, "hits charged twice")
+		assert.LessOrEqual(t, chargedHits, byRedis+byLocal, "hits charged twice")
 		if !scenario.losesCounts {
-			assert.GreaterOrEqual(t, charged, byRedis, "hits forgotten")
+			assert.GreaterOrEqual(t, chargedHits, byRedis, "hits forgotten")
 		}
 	}
 	assert.LessOrEqual(t, maxAdmitted, bound, "admitted hits")
@@ -193,7 +193,7 @@ func run(t *testing.T, name string, scenario scenario) {
 		assert.LessOrEqual(t, usageAfter.heap, usageBefore.heap+16<<20, "heap bytes")
 	}
 
-	if *full {
+	if *isFullRun {
 		calls := len(load.samplesBetween(0, end))
 		fmt.Printf("| %s | %d | 0 | %s | %s | %s | %s | %.1f %% | %d | %d | %s | %d, %d |\n", name, calls, ms(firstSecondP99), ms(p99), ms(slowest), ms(timerDelay),
 			100*load.degradedShare(), maxAdmitted, bound, ms(recovery), outages.downs.Load(), outages.ups.Load())
@@ -203,8 +203,8 @@ func run(t *testing.T, name string, scenario scenario) {
 // waitForRecovery lets the load go on until a second passes without degraded hits.
 func waitForRecovery(l *load, healTime time.Duration) {
 	const quiet = time.Second
-	for l.elapsed() < healTime+recoverWithin+quiet || !*full && l.elapsed() < healTime+leniency*recoverWithin {
-		if lastDegraded := time.Duration(l.lastDegraded.Load()); !*full && l.elapsed() > max(lastDegraded, healTime)+quiet {
+	for l.elapsed() < healTime+recoverWithin+quiet || !*isFullRun && l.elapsed() < healTime+leniency*recoverWithin {
+		if lastDegraded := time.Duration(l.lastDegraded.Load()); !*isFullRun && l.elapsed() > max(lastDegraded, healTime)+quiet {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)

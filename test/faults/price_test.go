@@ -60,10 +60,10 @@ func (r *priceRun) call(p *process) {
 // callWhile sends hits from callers of each process while f runs. Callers pause after each call.
 func (r *priceRun) callWhile(callers int, pause time.Duration, f func()) {
 	done := make(chan struct{})
-	var running sync.WaitGroup
+	var goroutines sync.WaitGroup
 	for _, p := range r.processes {
 		for range callers {
-			running.Go(func() {
+			goroutines.Go(func() {
 				for {
 					r.call(p)
 					select {
@@ -77,7 +77,7 @@ func (r *priceRun) callWhile(callers int, pause time.Duration, f func()) {
 	}
 	f()
 	close(done)
-	running.Wait()
+	goroutines.Wait()
 }
 
 // callInTurn sends n hits to the first process, one after the other.
@@ -128,7 +128,7 @@ const maxStallExcess = 60
 const priceHeader = "\n| fault | replicas | calls | admitted | limit | bound | most beyond the limit, by the metrics | decided here | seen in |\n|---|---|---|---|---|---|---|---|---|"
 
 func TestPricesAreWithinBounds(t *testing.T) {
-	if *full {
+	if *isFullRun {
 		fmt.Println(priceHeader)
 	}
 	for _, row := range prices {
@@ -139,7 +139,7 @@ func TestPricesAreWithinBounds(t *testing.T) {
 			assert.LessOrEqual(t, admitted, row.limit+excess, "the metrics know each hit beyond the limit")
 			text := fmt.Sprintf("| %s | %d | %d | %d | %d | %d | %d | %d | %s |",
 				row.name, row.replicas, r.calls.Load(), admitted, row.limit, row.bound, excess, r.decisionsWithoutRedis(""), note)
-			if *full {
+			if *isFullRun {
 				fmt.Println(text)
 			} else {
 				t.Log(text)
@@ -181,7 +181,7 @@ func runStallsByNetwork(t *testing.T, newRun func(...string) *priceRun) (*priceR
 func runStalls(t *testing.T, run *priceRun, begin, end func()) (*priceRun, string) {
 	const stallTime, pause = 60 * time.Millisecond, 60 * time.Millisecond
 	stallCount := 60
-	if !*full {
+	if !*isFullRun {
 		stallCount = 15
 	}
 	run.callWhile(4, 10*time.Millisecond, func() {
@@ -192,10 +192,10 @@ func runStalls(t *testing.T, run *priceRun, begin, end func()) (*priceRun, strin
 			end()
 		}
 	})
-	late := run.decisionsWithoutRedis("late")
-	assert.Positive(t, late)
+	lateDecisions := run.decisionsWithoutRedis("late")
+	assert.Positive(t, lateDecisions)
 	assert.LessOrEqual(t, run.admitted.Load(), run.limit+maxStallExcess)
-	return run, fmt.Sprintf("%d decisions with the reason `late`", late)
+	return run, fmt.Sprintf("%d decisions with the reason `late`", lateDecisions)
 }
 
 // runKillAfterCount kills Redis after 200 hits. The fallback starts from this count.

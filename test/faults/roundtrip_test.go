@@ -19,7 +19,7 @@ var timeoutWarning = regexp.MustCompile(`(round trip [\d.]+ms, budget [\d.]+ms: 
 
 // A Redis at 36 ms needs a longer budget than the default. The process says so, and with auto it takes one.
 func TestDistantRedisNeedsBudget(t *testing.T) {
-	if *full {
+	if *isFullRun {
 		fmt.Println(distanceHeader)
 	}
 	for _, timeout := range []string{"50ms", "auto"} {
@@ -40,14 +40,14 @@ func TestDistantRedisNeedsBudget(t *testing.T) {
 				warning = fmt.Sprintf("`%s`; `%s`", m[1], m[2])
 				require.Equal(t, budget, budgetNow())
 			}
-			callsBefore, hereBefore := run.calls.Load(), run.decisionsWithoutRedis("")
+			callsBefore, localDecisionsBefore := run.calls.Load(), run.decisionsWithoutRedis("")
 			run.callWhile(8, 3*time.Millisecond, func() { time.Sleep(shortUnlessFull(3 * time.Second)) })
-			calls, here := run.calls.Load()-callsBefore, run.decisionsWithoutRedis("")-hereBefore
-			byRedis := float64(calls-here) / float64(calls)
+			calls, localDecisions := run.calls.Load()-callsBefore, run.decisionsWithoutRedis("")-localDecisionsBefore
+			byRedis := float64(calls-localDecisions) / float64(calls)
 			roundTrip := time.Duration(float64(time.Second) * sumOf(run.processes[0].metrics(), "rls_redis_round_trip_seconds", ""))
 			assert.GreaterOrEqual(t, roundTrip, 36*time.Millisecond)
 			row := fmt.Sprintf("| `%s` | %s | %s | %d | %.1f %% | %s |", timeout, ms(roundTrip), ms(budgetNow()), calls, 100*byRedis, warning)
-			if *full {
+			if *isFullRun {
 				fmt.Println(row)
 			} else {
 				t.Log(row)

@@ -109,13 +109,13 @@ func TestSoak(t *testing.T) {
 
 // writeLimits replaces the limits file by a version.
 func writeLimits(t *testing.T, path string, version int) {
-	next := path + ".next"
-	require.NoError(t, errors.Join(os.WriteFile(next, []byte(soakLimits[version]), 0o600), os.Rename(next, path)))
+	nextFile := path + ".next"
+	require.NoError(t, errors.Join(os.WriteFile(nextFile, []byte(soakLimits[version]), 0o600), os.Rename(nextFile, path)))
 }
 
 // check ends the replica, prints its row, and compares its first samples with its last.
 func (r *soakReplica) check(t *testing.T, number int) {
-	r.running.Wait()
+	r.goroutines.Wait()
 	log := r.end(t)
 	assert.NotContains(t, log, "panic")
 	assert.Contains(t, log, "limits in force", "the file is read again")
@@ -123,10 +123,10 @@ func (r *soakReplica) check(t *testing.T, number int) {
 	assert.Greater(t, r.events.Load(), int64(soakTime.Seconds()/2), "the live page has an event for each second")
 
 	require.GreaterOrEqual(t, len(r.samples), 20, "the soak is too short, or the replica did not answer")
-	row, last := fmt.Sprintf("| %d | %d | %d |", number, r.calls.Load(), r.failed.Load()), r.samples[len(r.samples)-1]
+	row, lastSample := fmt.Sprintf("| %d | %d | %d |", number, r.calls.Load(), r.failed.Load()), r.samples[len(r.samples)-1]
 	for _, source := range []string{"fallback", "lease"} {
-		assert.Positive(t, last.decisions[source], source)
-		row += fmt.Sprintf(" %.0f |", last.decisions[source])
+		assert.Positive(t, lastSample.decisions[source], source)
+		row += fmt.Sprintf(" %.0f |", lastSample.decisions[source])
 	}
 	samplesAfterWarmUp := r.samples[len(r.samples)/5:]
 	quarter := len(samplesAfterWarmUp) / 4

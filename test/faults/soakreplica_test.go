@@ -73,7 +73,7 @@ type soakReplica struct {
 	cmd         *exec.Cmd
 	logPath     string
 	grpc, debug string
-	running     sync.WaitGroup
+	goroutines  sync.WaitGroup
 
 	calls, failed, events atomic.Int64
 	failure               atomic.Value // the first error of a call
@@ -133,12 +133,12 @@ func (r *soakReplica) begin(ctx context.Context) {
 			r.samples = append(r.samples, s)
 		}
 	})
-	r.running.Go(func() { r.readLivePage(ctx) })
+	r.goroutines.Go(func() { r.readLivePage(ctx) })
 }
 
 // callEvery calls f with 0, 1, 2 and so on until ctx is done.
 func (r *soakReplica) callEvery(ctx context.Context, pause time.Duration, f func(n int)) {
-	r.running.Go(func() {
+	r.goroutines.Go(func() {
 		ticks := time.NewTicker(pause)
 		defer ticks.Stop()
 		for n := 0; ; n++ {

@@ -20,7 +20,7 @@ const maxStepTime = 5 * time.Second
 // A failover can move Redis into another zone. With REDIS_TIMEOUT=auto, the budget follows the round
 // trip, although the breaker is open and no call reaches Redis.
 func TestAutoTimeoutFollowsStepsOfDistantRoundTrip(t *testing.T) {
-	if *full {
+	if *isFullRun {
 		fmt.Println(stepsHeader)
 	}
 	nearRedis, farRedis := redistest.Start(t), redistest.Start(t)
@@ -53,15 +53,15 @@ func TestAutoTimeoutFollowsStepsOfDistantRoundTrip(t *testing.T) {
 		start := time.Now()
 		run.callWhile(8, 3*time.Millisecond, func() {
 			polltest.Until(t, 60*time.Second, func() bool {
-				callsBefore, hereBefore := run.calls.Load(), run.decisionsWithoutRedis("")
+				callsBefore, localDecisionsBefore := run.calls.Load(), run.decisionsWithoutRedis("")
 				time.Sleep(300 * time.Millisecond)
 				b := budgetNow()
-				return b >= step.minBudget && b <= step.minBudget*3/2 && run.calls.Load() > callsBefore && run.decisionsWithoutRedis("") == hereBefore
+				return b >= step.minBudget && b <= step.minBudget*3/2 && run.calls.Load() > callsBefore && run.decisionsWithoutRedis("") == localDecisionsBefore
 			}, step.name+": Redis decides all calls, and the budget fits")
 		})
 		duration := time.Since(start)
 		row := fmt.Sprintf("| %s | %.1f s | %s |", step.name, duration.Seconds(), ms(budgetNow()))
-		if *full {
+		if *isFullRun {
 			fmt.Println(row)
 			assert.Less(t, duration, maxStepTime)
 		} else {

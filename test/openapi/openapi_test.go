@@ -136,13 +136,13 @@ func operationsOf(t *testing.T, name string) map[string]bool {
 	t.Helper()
 	var d struct{ Paths map[string]map[string]any }
 	require.NoError(t, json.Unmarshal(readFile(t, name), &d))
-	all := map[string]bool{}
+	operations := map[string]bool{}
 	for path, methods := range d.Paths {
 		for method := range methods {
-			all[strings.ToUpper(method)+" "+path] = true
+			operations[strings.ToUpper(method)+" "+path] = true
 		}
 	}
-	return all
+	return operations
 }
 
 const token = "t0p-secret"
@@ -211,15 +211,15 @@ func TestAdminAnswersAsTheFileSays(t *testing.T) {
 	assert.Empty(t, operations, "operations without a request")
 
 	w := httptest.NewRecorder()
-	unknown := httptest.NewRequest(http.MethodGet, "/admin/unknown", nil)
-	unknown.Header.Set("Authorization", "Bearer "+token)
-	api.ServeHTTP(w, unknown)
+	unknownPath := httptest.NewRequest(http.MethodGet, "/admin/unknown", nil)
+	unknownPath.Header.Set("Authorization", "Bearer "+token)
+	api.ServeHTTP(w, unknownPath)
 	var list admin.Problems
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &list))
-	all := operationsOf(t, "admin.json")
+	allOperations := operationsOf(t, "admin.json")
 	for _, line := range list.Endpoints {
 		operation, _, _ := strings.Cut(line, ":")
-		assert.Contains(t, all, operation)
+		assert.Contains(t, allOperations, operation)
 	}
-	assert.Len(t, all, len(list.Endpoints))
+	assert.Len(t, allOperations, len(list.Endpoints))
 }

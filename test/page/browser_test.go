@@ -128,11 +128,11 @@ func (b *tab) check(address string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, p := range b.problems {
-		expected := false
+		isExpected := false
 		for _, part := range b.allowedProblems {
-			expected = expected || strings.Contains(p, part)
+			isExpected = isExpected || strings.Contains(p, part)
 		}
-		assert.True(b, expected, "console: %s", p)
+		assert.True(b, isExpected, "console: %s", p)
 	}
 	host := strings.Join(strings.SplitN(address, "/", 4)[:3], "/")
 	for _, r := range b.requests {

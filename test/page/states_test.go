@@ -124,7 +124,7 @@ func TestPolicyBlocksInlineCode(t *testing.T) {
 	b := openTab(t, fixture.URL+"/", appearance{})
 	b.allowedProblems = []string{"Content Security Policy"}
 	assert.Equal(t, 0, eval[int](b, `document.querySelectorAll('[style], style, script:not([src]), [onclick]').length`))
-	blocked := eval[[]string](b, `new Promise(resolve => {
+	blockedURLs := eval[[]string](b, `new Promise(resolve => {
 		const blocked = [];
 		document.addEventListener('securitypolicyviolation', e => { blocked.push(e.effectiveDirective); if (blocked.length === 3) resolve(blocked.sort()); });
 		const script = document.createElement('script');
@@ -135,7 +135,7 @@ func TestPolicyBlocksInlineCode(t *testing.T) {
 		document.head.append(style);
 		new Image().src = 'https://example.com/';
 	})`)
-	assert.Equal(t, []string{"img-src", "script-src-elem", "style-src-elem"}, blocked)
+	assert.Equal(t, []string{"img-src", "script-src-elem", "style-src-elem"}, blockedURLs)
 	assert.False(t, eval[bool](b, `!!window.ran`))
 	b.mu.Lock()
 	b.requests = nil // the blocked image
@@ -180,8 +180,8 @@ func TestElementsHaveNamesForScreenReaders(t *testing.T) {
 		{"[tabindex]", `e.tabIndex === 0`},
 		{"[id]", `document.querySelectorAll('#' + e.id).length === 1`},
 	} {
-		bad := eval[[]string](b, fmt.Sprintf(`[...document.querySelectorAll(%s)].filter(e => !e.closest('template') && !(%s)).map(e => e.outerHTML.slice(0, 120))`, quote(rule.elements), rule.condition))
-		assert.Empty(t, bad, rule.elements)
+		badElements := eval[[]string](b, fmt.Sprintf(`[...document.querySelectorAll(%s)].filter(e => !e.closest('template') && !(%s)).map(e => e.outerHTML.slice(0, 120))`, quote(rule.elements), rule.condition))
+		assert.Empty(t, badElements, rule.elements)
 		assert.NotZero(t, eval[int](b, fmt.Sprintf(`document.querySelectorAll(%s).length`, quote(rule.elements))), rule.elements)
 	}
 }

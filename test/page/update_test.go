@@ -212,16 +212,16 @@ func TestFocusFollowsReadingOrder(t *testing.T) {
 	fixture := serve(t, pagetest.Busy())
 	b := openTab(t, fixture.URL+"/", appearance{})
 	b.awaitTrue(isUpdated)
-	var tops []float64
+	var topPositions []float64
 	for range 200 {
 		b.press("Tab", 9)
 		if eval[bool](b, `document.activeElement === document.body`) {
 			break
 		}
-		tops = append(tops, eval[float64](b, `[...document.querySelectorAll('*')].indexOf(document.activeElement)`))
+		topPositions = append(topPositions, eval[float64](b, `[...document.querySelectorAll('*')].indexOf(document.activeElement)`))
 	}
-	assert.Greater(t, len(tops), 40)
-	assert.IsIncreasing(t, tops)
+	assert.Greater(t, len(topPositions), 40)
+	assert.IsIncreasing(t, topPositions)
 }
 
 func TestExplainIsRememberedInAddress(t *testing.T) {
@@ -356,14 +356,14 @@ func TestFirstPaintIsQuick(t *testing.T) {
 	const maxPaint = 200 // ms
 	fixture := serve(t, pagetest.Busy())
 	b := openTab(t, fixture.URL+"/", appearance{})
-	var paints []float64
-	for len(paints) < 30 && (len(paints) < 3 || slices.Min(paints) > maxPaint) {
+	var paintTimes []float64
+	for len(paintTimes) < 30 && (len(paintTimes) < 3 || slices.Min(paintTimes) > maxPaint) {
 		b.run(chromedp.Navigate(fixture.URL + "/"))
 		b.awaitTrue(`performance.getEntriesByName('first-contentful-paint').length`)
-		paints = append(paints, eval[float64](b, `performance.getEntriesByName('first-contentful-paint')[0].startTime`))
+		paintTimes = append(paintTimes, eval[float64](b, `performance.getEntriesByName('first-contentful-paint')[0].startTime`))
 	}
-	t.Logf("first paints in ms: %.0f", paints)
-	assert.LessOrEqual(t, slices.Min(paints), float64(maxPaint))
+	t.Logf("first paints in ms: %.0f", paintTimes)
+	assert.LessOrEqual(t, slices.Min(paintTimes), float64(maxPaint))
 }
 
 // TestPageIsSmall counts the bytes of the page without rows, the style and the script.

@@ -121,10 +121,10 @@ func TestNoFuzzTargetHasANameThatBeginsAsAnother(t *testing.T) {
 	t.Parallel()
 	targets := fuzzTargets(t)
 	for _, target := range targets {
-		for _, other := range targets {
-			inFolder := other.folder == target.folder || strings.HasPrefix(other.folder, target.folder+"/")
-			if other != target && inFolder {
-				assert.False(t, strings.HasPrefix(other.name, target.name), "%s hides %s", other, target)
+		for _, otherTarget := range targets {
+			inFolder := otherTarget.folder == target.folder || strings.HasPrefix(otherTarget.folder, target.folder+"/")
+			if otherTarget != target && inFolder {
+				assert.False(t, strings.HasPrefix(otherTarget.name, target.name), "%s hides %s", otherTarget, target)
 			}
 		}
 	}

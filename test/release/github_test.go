@@ -95,8 +95,8 @@ func TestActionsArePinnedByHash(t *testing.T) {
 				continue
 			}
 			action, hash := pinParts[1]+" "+pinParts[3], pinParts[2]
-			if known, ok := hashes[action]; ok {
-				assert.Equal(t, known, hash, "%s: %s has two hashes", file, action)
+			if knownHash, ok := hashes[action]; ok {
+				assert.Equal(t, knownHash, hash, "%s: %s has two hashes", file, action)
 			}
 			hashes[action] = hash
 		}

@@ -41,14 +41,14 @@ func TestSimulationFindsEachMutant(t *testing.T) {
 }
 
 // seedsThatFind returns the seeds of the option -search whose drawn schedule shows any problem.
-func (m *mutant) seedsThatFind(t *testing.T, p *Program) (found []uint64) {
+func (m *mutant) seedsThatFind(t *testing.T, p *Program) (seedsWithDefect []uint64) {
 	firstSeed, lastSeed := parseSeeds(t, *search)
 	for seed := firstSeed; seed <= lastSeed; seed++ {
 		if problems, _ := m.find(t, p, run{seed: seed}); len(problems) > 0 {
-			found = append(found, seed)
+			seedsWithDefect = append(seedsWithDefect, seed)
 		}
 	}
-	return found
+	return seedsWithDefect
 }
 
 // find returns the first problems of a run, and whether any problem shows the mutant.

@@ -72,8 +72,8 @@ type generator struct {
 // virtualStart is later than any real time, see replica. It is a Thursday, so it starts a week of the epoch.
 const virtualStart = 2_840_140_800 * second // 2060-01-01
 
-func newTrace(seed uint64, all []row) *trace {
-	t := &trace{seed: seed, row: all[seed%uint64(len(all))]}
+func newTrace(seed uint64, rows []row) *trace {
+	t := &trace{seed: seed, row: rows[seed%uint64(len(rows))]}
 	t.settings = t.row.settings()
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 24)), settings: &t.settings, trace: t}
 	t.settings.shadowMode = t.settings.shadow && g.isTrue(0.2)
@@ -228,7 +228,7 @@ func (g *generator) drawStep() {
 			g.add(step{request: g.drawRequest(), replica: g.IntN(settings.replicas)})
 		}
 		g.add(step{outage: false})
-	case settings.concurrent && g.isTrue(0.25):
+	case settings.hasCallsAtOnce && g.isTrue(0.25):
 		request := g.drawRequest()
 		request.holdID = ""
 		for i := range request.descriptors {

@@ -184,12 +184,12 @@ func (d *descriptor) message() *ratelimitv3.RateLimitDescriptor {
 
 // call sends the request of a step and compares the answer.
 func (r *runner) call(s *step) []string {
-	rules, hits, refused := r.reference.match(s.request)
+	rules, hits, isRefused := r.reference.match(s.request)
 	a := r.send(s.request, s.replica)
 	switch {
-	case refused && grpcstatus.Code(a.err) != codes.PermissionDenied:
+	case isRefused && grpcstatus.Code(a.err) != codes.PermissionDenied:
 		return []string{fmt.Sprintf("got error %v, want PERMISSION_DENIED", a.err)}
-	case refused:
+	case isRefused:
 		return nil
 	case a.err != nil:
 		return []string{a.err.Error()}
@@ -237,22 +237,22 @@ func checkResponse(a *answer, statuses []status, denied bool) (problems []string
 
 // callAtOnce sends the request of a step several times at once, to all replicas.
 func (r *runner) callAtOnce(s *step) (problems []string) {
-	rules, hits, refused := r.reference.match(s.request)
-	if refused {
+	rules, hits, isRefused := r.reference.match(s.request)
+	if isRefused {
 		return nil
 	}
 	answers := make([]*answer, s.calls)
-	ready := make(chan struct{})
+	readySignal := make(chan struct{})
 	var calls sync.WaitGroup
 	for i := range answers {
 		calls.Go(func() {
-			<-ready
+			<-readySignal
 			answers[i] = r.send(s.request, i%len(r.services))
 		})
 	}
-	close(ready)
+	close(readySignal)
 	calls.Wait()
-	var all [][]outcome
+	var allOutcomes [][]outcome
 	for _, a := range answers {
 		if a.err != nil {
 			return []string{a.err.Error()}
@@ -260,7 +260,7 @@ func (r *runner) callAtOnce(s *step) (problems []string) {
 		if problem := checkHits(a, hits); problem != "" {
 			return []string{problem}
 		}
-		all = append(all, a.outcomes)
+		allOutcomes = append(allOutcomes, a.outcomes)
 		statuses, over := assemble(rules, hits, a.outcomes)
 		denied := r.reference.isDenied(rules, over, hits) && !r.trace.settings.shadowMode
 		for i := range statuses {
@@ -268,7 +268,7 @@ func (r *runner) callAtOnce(s *step) (problems []string) {
 		}
 		problems = append(problems, checkResponse(a, statuses, denied)...)
 	}
-	return append(problems, r.reference.decideTotals(s.request, rules, hits, all, r.now)...)
+	return append(problems, r.reference.decideTotals(s.request, rules, hits, allOutcomes, r.now)...)
 }
 
 // noReports is a reload.Observer that keeps nothing.

@@ -50,9 +50,9 @@ func number(t *testing.T, name string) (n uint64, ok bool) {
 // TRACES is the number of traces, and FIRST the seed of the first trace. SEED repeats a single trace.
 func TestServiceAnswersAsTheReference(t *testing.T) {
 	redis.LogTo(slog.New(slog.DiscardHandler))
-	servers, all := startServers(t), rows()
+	servers, allRows := startServers(t), rows()
 	if seed, ok := number(t, "SEED"); ok {
-		report(t, servers, newTrace(seed, all), nil)
+		report(t, servers, newTrace(seed, allRows), nil)
 		return
 	}
 	traces := uint64(tracesByDefault)
@@ -62,7 +62,7 @@ func TestServiceAnswersAsTheReference(t *testing.T) {
 	if n, ok := number(t, "TRACES"); ok {
 		traces = n
 	}
-	first, _ := number(t, "FIRST")
+	firstSeed, _ := number(t, "FIRST")
 	startTime := time.Now()
 	defer func() {
 		decisionCounts.Range(func(key, n any) bool {
@@ -72,7 +72,7 @@ func TestServiceAnswersAsTheReference(t *testing.T) {
 	}()
 	for done := uint64(0); done < traces && !t.Failed(); {
 		n := min(tracesPerRound, traces-done)
-		runSeeds(t, servers, all, first+done, first+done+n)
+		runSeeds(t, servers, allRows, firstSeed+done, firstSeed+done+n)
 		servers.clear(t)
 		done += n
 		if traces > tracesByDefault {
@@ -82,15 +82,15 @@ func TestServiceAnswersAsTheReference(t *testing.T) {
 }
 
 // runSeeds runs the traces with these seeds.
-func runSeeds(t *testing.T, servers *servers, all []row, from, to uint64) {
+func runSeeds(t *testing.T, servers *servers, allRows []row, from, to uint64) {
 	jobs := make(chan []uint64) // seeds of one row
 	go func() {
 		defer close(jobs)
-		step := uint64(len(all) * tracesPerStack)
+		step := uint64(len(allRows) * tracesPerStack)
 		for start := from; start < to; start += step {
-			for r := range uint64(len(all)) {
+			for r := range uint64(len(allRows)) {
 				var seeds []uint64
-				for seed := start + r; seed < min(start+step, to); seed += uint64(len(all)) {
+				for seed := start + r; seed < min(start+step, to); seed += uint64(len(allRows)) {
 					seeds = append(seeds, seed)
 				}
 				if len(seeds) > 0 {
@@ -107,10 +107,10 @@ func runSeeds(t *testing.T, servers *servers, all []row, from, to uint64) {
 				if failures.Load() >= maxFailures {
 					continue
 				}
-				first := newTrace(seeds[0], all)
-				stack := newStack(t, &first.settings, servers)
+				firstTrace := newTrace(seeds[0], allRows)
+				stack := newStack(t, &firstTrace.settings, servers)
 				for _, seed := range seeds {
-					trace := newTrace(seed, all)
+					trace := newTrace(seed, allRows)
 					if problems := run(t, trace, stack); problems != nil && failures.Add(1) <= maxFailures {
 						report(t, servers, trace, problems)
 					}
@@ -135,7 +135,7 @@ func report(t *testing.T, servers *servers, failed *trace, firstProblems []strin
 			stack := newStack(t, &candidate.settings, servers)
 			problems = run(t, candidate, stack)
 			stack.close()
-			if problems != nil || !candidate.settings.concurrent && !candidate.settings.leases {
+			if problems != nil || !candidate.settings.hasCallsAtOnce && !candidate.settings.leases {
 				break
 			}
 		}
@@ -148,8 +148,8 @@ func report(t *testing.T, servers *servers, failed *trace, firstProblems []strin
 		}
 		return
 	}
-	shortest, problems := shrink(failed, problems, findProblems)
-	t.Errorf("repeat with SEED=%d\n%s%s", failed.seed, shortest, lines(problems))
+	shortestTrace, problems := shrink(failed, problems, findProblems)
+	t.Errorf("repeat with SEED=%d\n%s%s", failed.seed, shortestTrace, lines(problems))
 }
 
 func lines(problems []string) (text string) {
@@ -179,9 +179,9 @@ func shrink(t *trace, problems []string, findProblems func(*trace) []string) (*t
 			for j := 0; t.steps[i].request != nil && len(t.steps[i].request.descriptors) > 1 && j < len(t.steps[i].request.descriptors); j++ {
 				candidate := *t
 				candidate.steps = slices.Clone(t.steps)
-				shorter := *t.steps[i].request
-				shorter.descriptors = slices.Delete(slices.Clone(shorter.descriptors), j, j+1)
-				candidate.steps[i].request = &shorter
+				shorterRequest := *t.steps[i].request
+				shorterRequest.descriptors = slices.Delete(slices.Clone(shorterRequest.descriptors), j, j+1)
+				candidate.steps[i].request = &shorterRequest
 				isShorter = try(candidate) || isShorter
 			}
 		}

@@ -35,7 +35,7 @@ var start = time.Date(2026, 3, 14, 15, 9, 37, 250_000_000, time.UTC)
 
 // calls are the calls before the keys are compared.
 var calls = []struct {
-	after      time.Duration // since start
+	sinceStart time.Duration // since start
 	descriptor string
 	hits       uint64
 }{
@@ -107,7 +107,7 @@ func (r *replica) answers(t *testing.T) (lines []string) {
 	t.Helper()
 	lastCallTime := map[string]time.Duration{}
 	for _, c := range calls {
-		lastCallTime[c.descriptor] = c.after
+		lastCallTime[c.descriptor] = c.sinceStart
 	}
 	for _, descriptor := range slices.Sorted(maps.Keys(lastCallTime)) {
 		lines = append(lines, fmt.Sprintf("answer %s: %s", strconv.QuoteToASCII(descriptor), r.ask(t, start.Add(lastCallTime[descriptor]), descriptor, 0)))
@@ -141,10 +141,10 @@ func restoreKey(t *testing.T, client *goredis.Client, line string) {
 	}
 	unquote := func() string {
 		rest = strings.TrimSpace(rest)
-		quoted, err := strconv.QuotedPrefix(rest)
+		quotedKey, err := strconv.QuotedPrefix(rest)
 		require.NoError(t, err, line)
-		rest = rest[len(quoted):]
-		text, err := strconv.Unquote(quoted)
+		rest = rest[len(quotedKey):]
+		text, err := strconv.Unquote(quotedKey)
 		require.NoError(t, err, line)
 		return text
 	}
@@ -164,7 +164,7 @@ func TestLayoutOfCountersIsThatOfTheLastVersion(t *testing.T) {
 	server := redistest.Start(t)
 	replica := newReplica(t, redis.Options{Main: redis.Server{URL: server.Addr}})
 	for _, c := range calls {
-		replica.ask(t, start.Add(c.after), c.descriptor, c.hits)
+		replica.ask(t, start.Add(c.sinceStart), c.descriptor, c.hits)
 	}
 	answers := replica.answers(t)
 	keys := storedKeys(t, server.Client(t))
@@ -175,7 +175,7 @@ func TestLayoutOfClusterIsThatOfTheLastVersion(t *testing.T) {
 	cluster := redistest.StartCluster(t, 3, false)
 	replica := newReplica(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, KeyPrefix: "team:"})
 	for _, c := range calls {
-		replica.ask(t, start.Add(c.after), c.descriptor, c.hits)
+		replica.ask(t, start.Add(c.sinceStart), c.descriptor, c.hits)
 	}
 	var keys []string
 	for _, master := range cluster.Masters {

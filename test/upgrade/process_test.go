@@ -86,12 +86,12 @@ func startProcess(t *testing.T, program, redisAddr, limits string) *process {
 		conn, err := grpc.NewClient(m[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
 		require.NoError(t, err)
 		p.RateLimitServiceClient = rlsv3.NewRateLimitServiceClient(conn)
-		stopped := false
+		isStopped := false
 		p.stop = func() {
-			if stopped {
+			if isStopped {
 				return
 			}
-			stopped = true
+			isStopped = true
 			_ = conn.Close()
 			_ = cmd.Process.Signal(syscall.SIGTERM)
 			<-logOfEndedProcess

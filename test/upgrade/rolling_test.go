@@ -55,20 +55,20 @@ func (p *process) isAllowed(t *testing.T, key string) bool {
 // sendCalls sends calls for a key to both replicas, several at once, and returns the number of
 // allowed calls.
 func sendCalls(t *testing.T, replicas [2]*process, key string, calls int) int64 {
-	var allowed atomic.Int64
+	var allowedCalls atomic.Int64
 	var senderGroup sync.WaitGroup
 	const senders = 8
 	for sender := range senders {
 		senderGroup.Go(func() {
 			for call := sender; call < calls; call += senders {
 				if replicas[call/senders%2].isAllowed(t, key) {
-					allowed.Add(1)
+					allowedCalls.Add(1)
 				}
 			}
 		})
 	}
 	senderGroup.Wait()
-	return allowed.Load()
+	return allowedCalls.Load()
 }
 
 func TestTwoVersionsShareOneRedis(t *testing.T) {
@@ -89,7 +89,7 @@ func requireExactLimits(t *testing.T, lastProgram, currentProgram, limits string
 	redisAddr := redistest.Start(t).Addr
 	keys := []string{"fixed_window", "fixed_window_uncharged", "first_hit_window", "sliding_window", "sliding_log", "token_bucket", "leased"}
 	var replicas [2]*process
-	allowed := map[string]int64{}
+	allowedCalls := map[string]int64{}
 	for _, step := range [][2]string{{lastProgram, lastProgram}, {currentProgram, lastProgram}, {currentProgram, currentProgram}, {lastProgram, currentProgram}, {lastProgram, lastProgram}} {
 		for i, program := range step {
 			if replicas[i] != nil && replicas[i].program == program {
@@ -101,17 +101,17 @@ func requireExactLimits(t *testing.T, lastProgram, currentProgram, limits string
 			replicas[i] = startProcess(t, program, redisAddr, limits)
 		}
 		for _, key := range keys {
-			allowed[key] += sendCalls(t, replicas, key, 136)
+			allowedCalls[key] += sendCalls(t, replicas, key, 136)
 		}
 	}
 	for _, key := range keys {
 		if key == "leased" {
 			// A replica can hold permits of the lease that no call of the test uses.
-			assert.LessOrEqual(t, allowed[key], int64(limitOfYear), key)
-			assert.GreaterOrEqual(t, allowed[key], int64(limitOfYear*99/100), key)
+			assert.LessOrEqual(t, allowedCalls[key], int64(limitOfYear), key)
+			assert.GreaterOrEqual(t, allowedCalls[key], int64(limitOfYear*99/100), key)
 			continue
 		}
-		assert.Equal(t, int64(limitOfYear), allowed[key], key)
+		assert.Equal(t, int64(limitOfYear), allowedCalls[key], key)
 	}
 }
 

@@ -169,10 +169,10 @@ func TestEveryVariableOfTheIncumbentIsCompared(t *testing.T) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
 		fields[f.Tag.Get("envconfig")] = true
 	}
-	compared := map[string]int{}
+	timesCompared := map[string]int{}
 	count := func(names string, wantField bool) {
 		for name := range strings.FieldsSeq(names) {
-			compared[name]++
+			timesCompared[name]++
 			assert.Equal(t, wantField, fields[name], name)
 		}
 	}
@@ -182,7 +182,7 @@ func TestEveryVariableOfTheIncumbentIsCompared(t *testing.T) {
 	for _, s := range unusedSettings {
 		count(s.Variables, false)
 	}
-	for name, times := range compared {
+	for name, times := range timesCompared {
 		assert.Equal(t, 1, times, "%s is listed more than once", name)
 	}
 	for name := range strings.FieldsSeq(incumbentVariables) {
@@ -206,11 +206,11 @@ func TestVariablesHaveEffectiveValuesWithoutSecrets(t *testing.T) {
 		"USE_DOG_STATSD": "1", "USE_DOG_STATSD_MOGRIFIERS": "hits",
 	})
 	require.NoError(t, err)
-	found := map[string]Variable{}
+	variables := map[string]Variable{}
 	for _, v := range settings.Variables() {
 		assert.NotContains(t, v.Value, "s3cret")
 		v.Meaning, v.Note = "", ""
-		found[v.Name] = v
+		variables[v.Name] = v
 	}
 	for _, want := range []Variable{
 		{Name: "REDIS_URL", Value: "(secret)", IsSet: true, Comparison: OtherEffect},
@@ -225,7 +225,7 @@ func TestVariablesHaveEffectiveValuesWithoutSecrets(t *testing.T) {
 		{Name: "REDIS_PIPELINE_WINDOW", Comparison: NoEffect},
 		{Name: "MEMCACHE_TLS", Value: "false", Comparison: SameEffect},
 	} {
-		assert.Equal(t, want, found[want.Name])
+		assert.Equal(t, want, variables[want.Name])
 	}
 }
 
@@ -236,11 +236,11 @@ func TestChangedVariablesDifferFromTheirDefaults(t *testing.T) {
 		"LOG_LEVEL": "DEBUG", "DRAIN_DELAY": "5s", "DECISION_LOG_HASH_KEY": "s3cret",
 	})
 	require.NoError(t, err)
-	var changed []string
+	var changedNames []string
 	for _, v := range settings.ChangedVariables() {
-		changed = append(changed, v.Name+"="+v.Value)
+		changedNames = append(changedNames, v.Name+"="+v.Value)
 	}
-	assert.Equal(t, []string{"DRAIN_DELAY=5s", "LOG_LEVEL=debug", "DECISION_LOG_HASH_KEY=(secret)", "REDIS_URL=(secret)"}, changed)
+	assert.Equal(t, []string{"DRAIN_DELAY=5s", "LOG_LEVEL=debug", "DECISION_LOG_HASH_KEY=(secret)", "REDIS_URL=(secret)"}, changedNames)
 }
 
 func TestSettingsPageIsUpToDate(t *testing.T) {

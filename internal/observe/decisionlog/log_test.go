@@ -34,11 +34,11 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // dropCounts returns the numbers of dropped records by reason.
-func dropCounts(counts map[DropReason]uint64) (dropped [dropReasonCount]uint64) {
+func dropCounts(counts map[DropReason]uint64) (droppedByReason [dropReasonCount]uint64) {
 	for reason, count := range counts {
-		dropped[reason] = count
+		droppedByReason[reason] = count
 	}
-	return dropped
+	return droppedByReason
 }
 
 // fullDisk is a Writer that writes the first bytes of a line and fails, until hasSpace is set.
@@ -234,14 +234,14 @@ func TestBusyKeyLosesItsOwnRecordsOnly(t *testing.T) {
 					}
 				}
 				fixture.stop()
-				others := 0
+				otherLines := 0
 				for _, l := range decodeLines(t, out.String()) {
 					if l.Dropped == 0 && !slices.Contains(test.busyDescriptors, FormatEntries(l.Descriptor)) {
-						others++
+						otherLines++
 					}
 				}
 				// One of the keys can share its count with a busy key.
-				assert.InDelta(t, 3*test.otherKeys, others, 3)
+				assert.InDelta(t, 3*test.otherKeys, otherLines, 3)
 			})
 		})
 	}
@@ -252,22 +252,22 @@ func TestCallsTogetherNeverExceedTheRateCap(t *testing.T) {
 	for name, keys := range map[string]int{"one key": 1, "many keys": 4000} {
 		t.Run(name, func(t *testing.T) {
 			counts := newSecondCounts()
-			var allowed atomic.Int64
+			var allowedCalls atomic.Int64
 			var goroutines sync.WaitGroup
 			for caller := range callers {
 				goroutines.Go(func() {
 					for i := range calls {
 						if counts.addRecord(uint64((caller*calls+i)%keys), maxPerSecond) {
-							allowed.Add(1)
+							allowedCalls.Add(1)
 						}
 					}
 				})
 			}
 			goroutines.Wait()
 			if keys > 1 {
-				assert.EqualValues(t, maxPerSecond, allowed.Load())
+				assert.EqualValues(t, maxPerSecond, allowedCalls.Load())
 			} else {
-				assert.InDelta(t, maxPerSecond/2, allowed.Load(), callers)
+				assert.InDelta(t, maxPerSecond/2, allowedCalls.Load(), callers)
 			}
 		})
 	}

@@ -88,8 +88,8 @@ func TestStreamReportsDropsAndSendsHeartbeats(t *testing.T) {
 			require.NoError(t, err)
 			return line
 		}
-		var empty [0]byte
-		_, _ = pipeReader.Read(empty[:]) // ends the first write, which is empty
+		var emptyBuffer [0]byte
+		_, _ = pipeReader.Read(emptyBuffer[:]) // ends the first write, which is empty
 		synctest.Wait()
 		for range 2 * streamBuffer {
 			_, err := rateLimiter.ShouldRateLimit(t.Context(), request("other=x"))
@@ -135,7 +135,7 @@ func TestStreamWithPerSecondSendsRecentRecords(t *testing.T) {
 				}
 			}
 		}()
-		var dropped uint64
+		var droppedLines uint64
 		for second := range 3 {
 			synctest.Wait()
 			for range 100 {
@@ -149,7 +149,7 @@ func TestStreamWithPerSecondSendsRecentRecords(t *testing.T) {
 			for len(lines) > 0 {
 				l := <-lines
 				if l.Dropped > 0 {
-					dropped += l.Dropped
+					droppedLines += l.Dropped
 					assert.Equal(t, "more than 5 per second", l.Reason)
 				} else {
 					records++
@@ -157,7 +157,7 @@ func TestStreamWithPerSecondSendsRecentRecords(t *testing.T) {
 			}
 			assert.Contains(t, []int{5, 10}, records, "second %d", second) // 5 records in the buffer wait for the next second
 		}
-		assert.EqualValues(t, 3*100-15-5, dropped, "all other records are dropped")
+		assert.EqualValues(t, 3*100-15-5, droppedLines, "all other records are dropped")
 		pipeReader.Close()
 		<-done
 	})

@@ -18,9 +18,9 @@ func TestFleetSaysWhichReplicasDiffer(t *testing.T) {
 	replica := func(name, version, limits string) Replica {
 		return Replica{Name: name, Version: version, Limits: limits}
 	}
-	many := []Replica{replica("new", "v2", "h")}
+	replicas := []Replica{replica("new", "v2", "h")}
 	for i := range 5 {
-		many = append(many, replica(fmt.Sprintf("old-%d", i), "v1", "h"))
+		replicas = append(replicas, replica(fmt.Sprintf("old-%d", i), "v1", "h"))
 	}
 	for name, test := range map[string]struct {
 		replicas []Replica
@@ -29,7 +29,7 @@ func TestFleetSaysWhichReplicasDiffer(t *testing.T) {
 		"one replica":      {[]Replica{replica("a", "v1", "h")}, []string{}},
 		"equal replicas":   {[]Replica{replica("a", "v1", "h"), replica("b", "v1", "h")}, []string{}},
 		"different limits": {[]Replica{replica("b", "v1", "0123456789"), replica("a", "v1", "0123456789"), replica("c", "v1", "")}, []string{"Replicas have different limits: 01234567 in a, b; no limits in c"}},
-		"many replicas":    {many, []string{"Replicas have different versions of rls: v1 in old-0, old-1, old-2, and 2 more; v2 in new"}},
+		"many replicas":    {replicas, []string{"Replicas have different versions of rls: v1 in old-0, old-1, old-2, and 2 more; v2 in new"}},
 		"many versions": {
 			[]Replica{replica("a", "v1", "h"), replica("b", "v2", "h"), replica("c", "v3", "h"), replica("d", "", "h")},
 			[]string{"Replicas have different versions of rls: unknown version in d; v1 in a; v2 in b; and 1 more"},
@@ -75,15 +75,15 @@ func TestSnapshotShowsTheReportsOfReplicas(t *testing.T) {
 		fixture.redis.Blips = 3
 		fixture.cpuTime = 500 * time.Millisecond
 		fixture.tick(1)
-		snapshot := func() *Snapshot {
+		makeSnapshot := func() *Snapshot {
 			time.Sleep(2 * snapshotTTL)
 			return fixture.Snapshot()
 		}
 
-		shown := snapshot()
-		require.Len(t, shown.Fleet.Replicas, 1, "before the first read")
-		assert.Zero(t, shown.State.Replicas)
-		ownReplica := shown.Fleet.Replicas[0]
+		snapshot := makeSnapshot()
+		require.Len(t, snapshot.Fleet.Replicas, 1, "before the first read")
+		assert.Zero(t, snapshot.State.Replicas)
+		ownReplica := snapshot.Fleet.Replicas[0]
 		assert.True(t, ownReplica.Answers)
 		assert.Equal(t, hash, ownReplica.Limits)
 		assert.Equal(t, &changes.ReplicaFigures{Calls: 10, Denied: 5, CPU: 0.25, Blips: 3}, ownReplica.Figures)
@@ -94,26 +94,26 @@ func TestSnapshotShowsTheReportsOfReplicas(t *testing.T) {
 			{Name: "b", Build: "v1", Limits: "before", TimeSinceReport: 2 * time.Second}, // an older report of this replica
 			{Name: "c", Build: "v1", Limits: "other", TimeSinceReport: 13 * time.Second},
 		}}
-		shown = snapshot()
-		assert.Equal(t, 4, shown.State.Replicas)
-		assert.Contains(t, shown.State.Headline, "4 replicas seen")
-		assert.Equal(t, []string{"b", "a", "c"}, []string{shown.Fleet.Replicas[0].Name, shown.Fleet.Replicas[1].Name, shown.Fleet.Replicas[2].Name})
-		assert.Equal(t, Replica{Name: "a", Version: "v1", Limits: hash, Figures: figures, SeenSeconds: 2}, shown.Fleet.Replicas[1])
-		assert.Equal(t, Warning, shown.State.Level)
-		assert.Contains(t, shown.State.Details, "Replicas have different limits: "+hash[:8]+" in a, b; other in c")
+		snapshot = makeSnapshot()
+		assert.Equal(t, 4, snapshot.State.Replicas)
+		assert.Contains(t, snapshot.State.Headline, "4 replicas seen")
+		assert.Equal(t, []string{"b", "a", "c"}, []string{snapshot.Fleet.Replicas[0].Name, snapshot.Fleet.Replicas[1].Name, snapshot.Fleet.Replicas[2].Name})
+		assert.Equal(t, Replica{Name: "a", Version: "v1", Limits: hash, Figures: figures, SeenSeconds: 2}, snapshot.Fleet.Replicas[1])
+		assert.Equal(t, Warning, snapshot.State.Level)
+		assert.Contains(t, snapshot.State.Details, "Replicas have different limits: "+hash[:8]+" in a, b; other in c")
 
 		time.Sleep(2 * time.Second)
-		shown = snapshot()
-		assert.Equal(t, 3, shown.State.Replicas)
-		assert.Equal(t, "lost, 17 s ago", shown.Fleet.Replicas[2].SeenText())
-		assert.Contains(t, shown.State.Details, "1 replica lost, because the last report is older than 15 s: c")
+		snapshot = makeSnapshot()
+		assert.Equal(t, 3, snapshot.State.Replicas)
+		assert.Equal(t, "lost, 17 s ago", snapshot.Fleet.Replicas[2].SeenText())
+		assert.Contains(t, snapshot.State.Details, "1 replica lost, because the last report is older than 15 s: c")
 
 		reports.Err, reports.FailedAt = errors.New("i/o timeout"), time.Now()
-		shown = snapshot()
-		assert.Zero(t, shown.State.Replicas)
-		require.Len(t, shown.Fleet.Replicas, 1)
-		assert.Equal(t, reports.FailedAt, *shown.Fleet.UnknownSince)
-		assert.Contains(t, shown.State.Details, "Other replicas unknown since "+clockText(reports.FailedAt, time.Now())+": i/o timeout")
+		snapshot = makeSnapshot()
+		assert.Zero(t, snapshot.State.Replicas)
+		require.Len(t, snapshot.Fleet.Replicas, 1)
+		assert.Equal(t, reports.FailedAt, *snapshot.Fleet.UnknownSince)
+		assert.Contains(t, snapshot.State.Details, "Other replicas unknown since "+clockText(reports.FailedAt, time.Now())+": i/o timeout")
 	})
 }
 

@@ -61,37 +61,37 @@ func TestOnlyPrivateCallersSeeKeys(t *testing.T) {
 	fixture.call("tenant=secret")
 	fixture.takeSample(time.Now())
 	server := fixture.serve()
-	var private, public, secondPublic Snapshot
-	_, header := get(t, server.URL+SnapshotPath, true, &private)
+	var privateSnapshot, publicSnapshot, secondPublicSnapshot Snapshot
+	_, header := get(t, server.URL+SnapshotPath, true, &privateSnapshot)
 	assert.Equal(t, "application/json", header.Get("Content-Type"))
 	assert.Equal(t, "no-store", header.Get("Cache-Control"))
 	assert.Equal(t, "nosniff", header.Get("X-Content-Type-Options"))
-	assert.Equal(t, "shop|tenant=secret", private.Keys.Hottest[0].Key)
-	get(t, server.URL+SnapshotPath, false, &public)
-	assert.Equal(t, KeysHashed, public.Keys.Mode)
-	assert.True(t, public.Keys.Hidden)
-	assert.False(t, private.Keys.Hidden)
-	assert.Regexp(t, "^#[0-9a-f]{16}$", public.Keys.Hottest[0].Key)
-	get(t, server.URL+SnapshotPath, false, &secondPublic)
-	assert.Equal(t, public.Keys.Hottest[0].Key, secondPublic.Keys.Hottest[0].Key)
+	assert.Equal(t, "shop|tenant=secret", privateSnapshot.Keys.Hottest[0].Key)
+	get(t, server.URL+SnapshotPath, false, &publicSnapshot)
+	assert.Equal(t, KeysHashed, publicSnapshot.Keys.Mode)
+	assert.True(t, publicSnapshot.Keys.Hidden)
+	assert.False(t, privateSnapshot.Keys.Hidden)
+	assert.Regexp(t, "^#[0-9a-f]{16}$", publicSnapshot.Keys.Hottest[0].Key)
+	get(t, server.URL+SnapshotPath, false, &secondPublicSnapshot)
+	assert.Equal(t, publicSnapshot.Keys.Hottest[0].Key, secondPublicSnapshot.Keys.Hottest[0].Key)
 
 	var rule RuleAnswer
 	get(t, server.URL+RulePath+"?path=shop+%3E+tenant", true, &rule)
 	assert.Equal(t, "shop|tenant=secret", rule.Keys.Hottest[0].Key)
 	assert.Equal(t, "tenant", rule.Rule.Label)
 	get(t, server.URL+RulePath+"?path=shop+%3E+tenant", false, &rule)
-	assert.Equal(t, public.Keys.Hottest[0].Key, rule.Keys.Hottest[0].Key)
+	assert.Equal(t, publicSnapshot.Keys.Hottest[0].Key, rule.Keys.Hottest[0].Key)
 	code, _ := get(t, server.URL+RulePath+"?path=none", true, nil)
 	assert.Equal(t, http.StatusNotFound, code)
 
 	hashedFixture := newFixture(t, func(o *Options) { o.Keys = KeysHashed })
 	hashedFixture.call("tenant=secret")
 	hashedFixture.takeSample(time.Now())
-	get(t, hashedFixture.serve().URL+SnapshotPath, false, &private)
-	assert.False(t, private.Keys.Hidden, "a token shows hashes too")
-	get(t, hashedFixture.serve().URL+SnapshotPath, true, &private)
-	assert.Equal(t, KeysHashed, private.Keys.Mode)
-	assert.NotEqual(t, public.Keys.Hottest[0].Key, private.Keys.Hottest[0].Key, "each process has its own hashes")
+	get(t, hashedFixture.serve().URL+SnapshotPath, false, &privateSnapshot)
+	assert.False(t, privateSnapshot.Keys.Hidden, "a token shows hashes too")
+	get(t, hashedFixture.serve().URL+SnapshotPath, true, &privateSnapshot)
+	assert.Equal(t, KeysHashed, privateSnapshot.Keys.Mode)
+	assert.NotEqual(t, publicSnapshot.Keys.Hottest[0].Key, privateSnapshot.Keys.Hottest[0].Key, "each process has its own hashes")
 }
 
 func TestRulesAreFoundByName(t *testing.T) {
@@ -135,9 +135,9 @@ func TestStreamSendsASnapshotEachSecond(t *testing.T) {
 	go func() { defer close(done); fixture.Run(ctx) }()
 	defer func() { stop(); <-done }()
 	fixture.call("tenant=secret")
-	private, public := open(t, t.Context(), server.URL+StreamPath, true), open(t, t.Context(), server.URL+StreamPath, false) //nolint:bodyclose // open closes them
-	assert.Equal(t, "text/event-stream", private.Header.Get("Content-Type"))
-	privateEvents, publicEvents := newScanner(private.Body), newScanner(public.Body)
+	privateStream, publicStream := open(t, t.Context(), server.URL+StreamPath, true), open(t, t.Context(), server.URL+StreamPath, false) //nolint:bodyclose // open closes them
+	assert.Equal(t, "text/event-stream", privateStream.Header.Get("Content-Type"))
+	privateEvents, publicEvents := newScanner(privateStream.Body), newScanner(publicStream.Body)
 	lastSnapshot := readEvent(t, privateEvents)
 	for range 2 {
 		nextSnapshot := readEvent(t, privateEvents)
@@ -158,12 +158,12 @@ func TestViewersBeyondTheMaximumAreRefused(t *testing.T) {
 	for range maxViewers {
 		require.Equal(t, http.StatusOK, open(t, ctx, server.URL+StreamPath, true).StatusCode) //nolint:bodyclose // open closes it
 	}
-	refused := open(t, ctx, server.URL+StreamPath, true) //nolint:bodyclose // open closes it
-	text, err := io.ReadAll(refused.Body)
+	refusedResponse := open(t, ctx, server.URL+StreamPath, true) //nolint:bodyclose // open closes it
+	text, err := io.ReadAll(refusedResponse.Body)
 	require.NoError(t, err)
-	assert.Equal(t, http.StatusServiceUnavailable, refused.StatusCode)
+	assert.Equal(t, http.StatusServiceUnavailable, refusedResponse.StatusCode)
 	assert.Contains(t, string(text), "20 viewers are connected, which is the maximum")
-	assert.NotEmpty(t, refused.Header.Get("Retry-After"))
+	assert.NotEmpty(t, refusedResponse.Header.Get("Retry-After"))
 
 	cancel() // all viewers leave
 	require.Eventually(t, func() bool { return len(fixture.viewers) == 0 }, 30*time.Second, 10*time.Millisecond)

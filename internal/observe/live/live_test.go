@@ -125,12 +125,12 @@ func TestSnapshotOfThousandsOfRulesIsBounded(t *testing.T) {
 		assert.Equal(t, "k4999", snapshot.Rules.Shown[0].Label)
 		assert.Less(t, len(encode(fixture.Snapshot())), 150<<10, "bytes of JSON")
 
-		rules, more := fixture.Rules("K49")
+		rules, hiddenCount := fixture.Rules("K49")
 		assert.Len(t, rules, 111)
-		assert.Zero(t, more)
-		rules, more = fixture.Rules("")
+		assert.Zero(t, hiddenCount)
+		rules, hiddenCount = fixture.Rules("")
 		assert.Len(t, rules, maxFoundRules)
-		assert.Equal(t, 4500, more)
+		assert.Equal(t, 4500, hiddenCount)
 		rules, _ = fixture.Rules("1 per minute")
 		assert.Len(t, rules, maxFoundRules)
 	})
@@ -304,8 +304,8 @@ func TestFirstViewOfManyRulesIsFresh(t *testing.T) {
 		fixture.counts[7].OverLimit += 30
 		fixture.tick(3)
 		time.Sleep(100 * time.Millisecond) // the viewer comes between two samples
-		first := fixture.Snapshot().Rules.Shown[0]
-		assert.Equal(t, "shop > k7", first.Path)
-		assert.Positive(t, float64(first.Denied))
+		firstRule := fixture.Snapshot().Rules.Shown[0]
+		assert.Equal(t, "shop > k7", firstRule.Path)
+		assert.Positive(t, float64(firstRule.Denied))
 	})
 }

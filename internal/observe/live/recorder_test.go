@@ -73,9 +73,9 @@ func TestDescriptorWithSeveralLimitsIsOneKeyWithItsTightestLimit(t *testing.T) {
 func TestFallbackCountsItsShareOfTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixture := newFixture(t, nil)
-		half, err := limit.New(limit.Spec{Requests: 5, Unit: limit.Minute})
+		halfLimit, err := limit.New(limit.Spec{Requests: 5, Unit: limit.Minute})
 		require.NoError(t, err)
-		fixture.result = &backend.Result{Result: limit.Result{Allowed: true, Remaining: 1}, Source: backend.SourceFallback, Mode: limit.FailLocal, Share: half}
+		fixture.result = &backend.Result{Result: limit.Result{Allowed: true, Remaining: 1}, Source: backend.SourceFallback, Mode: limit.FailLocal, Share: halfLimit}
 		fixture.call("tenant=acme")
 		fixture.tick(1)
 		k := fixture.Snapshot().Keys.Hottest[0]
@@ -304,13 +304,13 @@ func TestErrorOfAQuantileIsAtMostOneBucket(t *testing.T) {
 func TestDescriptorsWithoutARuleAreShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixture := newFixture(t, nil)
-		unknown := request("tenant=acme")
-		unknown.Domain = "shp\u202e"
+		requestWithUnknownDomain := request("tenant=acme")
+		requestWithUnknownDomain.Domain = "shp\u202e"
 		for range 5 {
 			for range 3 {
 				fixture.call("tennant=<b>,path=/x", "tenant=acme")
 			}
-			_, err := fixture.service.ShouldRateLimit(t.Context(), unknown)
+			_, err := fixture.service.ShouldRateLimit(t.Context(), requestWithUnknownDomain)
 			require.NoError(t, err)
 			fixture.call("free=1") // its rule is unlimited
 			fixture.tick(1)
@@ -319,11 +319,11 @@ func TestDescriptorsWithoutARuleAreShown(t *testing.T) {
 		assert.EqualValues(t, 4, snapshot.Figures.Unmatched.Now)
 		assert.Equal(t, []Value{4}, snapshot.Figures.Unmatched.Points)
 		require.Len(t, snapshot.Keys.Unmatched, 2)
-		first, second := snapshot.Keys.Unmatched[0], snapshot.Keys.Unmatched[1]
-		assert.InDelta(t, 0.75, float64(first.Share), 1e-9)
-		first.Share, second.Share = 0, 0
-		assert.Equal(t, Key{Key: "shop|tennant=<b>|path=/x", Rule: "shop > tennant > path", Limit: "no rule", Rate: 3}, first)
-		assert.Equal(t, Key{Key: "shp%E2%80%AE|tenant=acme", Rule: "shp%E2%80%AE > tenant", Limit: "unknown domain", Rate: 1}, second)
+		firstKey, secondKey := snapshot.Keys.Unmatched[0], snapshot.Keys.Unmatched[1]
+		assert.InDelta(t, 0.75, float64(firstKey.Share), 1e-9)
+		firstKey.Share, secondKey.Share = 0, 0
+		assert.Equal(t, Key{Key: "shop|tennant=<b>|path=/x", Rule: "shop > tennant > path", Limit: "no rule", Rate: 3}, firstKey)
+		assert.Equal(t, Key{Key: "shp%E2%80%AE|tenant=acme", Rule: "shp%E2%80%AE > tenant", Limit: "unknown domain", Rate: 1}, secondKey)
 
 		public := fixture.hashedKeys(fixture.Snapshot().Keys).Unmatched[0]
 		assert.Regexp(t, "^#[0-9a-f]{16}$", public.Key)
@@ -373,12 +373,12 @@ func TestFloodOfDescriptorsWithoutARuleIsBounded(t *testing.T) {
 func TestKeyHasTheSameNumbersInEachList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixture := newFixture(t, nil)
-		allowed, denied := &backend.Result{Result: limit.Result{Allowed: true, Remaining: 1}}, &backend.Result{}
+		allowedResult, deniedResult := &backend.Result{Result: limit.Result{Allowed: true, Remaining: 1}}, &backend.Result{}
 		for range 10 {
 			for i := range 12 {
-				fixture.result = allowed
+				fixture.result = allowedResult
 				if i >= 4 {
-					fixture.result = denied
+					fixture.result = deniedResult
 				}
 				fixture.call("tenant=acme")
 			}
@@ -435,10 +435,10 @@ func TestHitsBeyondTheLimitNeverPass(t *testing.T) {
 		_, err := fixture.service.ShouldRateLimit(t.Context(), req)
 		require.NoError(t, err)
 		fixture.tick(1)
-		denied := fixture.Snapshot().Keys.Denied
-		require.Len(t, denied, 1)
-		assert.NotNil(t, denied[0].LimitedSince)
-		assert.Nil(t, denied[0].PassesAt)
+		deniedResult := fixture.Snapshot().Keys.Denied
+		require.Len(t, deniedResult, 1)
+		assert.NotNil(t, deniedResult[0].LimitedSince)
+		assert.Nil(t, deniedResult[0].PassesAt)
 		fixture.tick(10)
 		assert.Nil(t, fixture.Snapshot().Keys.Denied[0].LimitedSince, "nobody waits")
 	})

@@ -71,12 +71,12 @@ descriptors:
 
 func TestDecisionsAreCountedByResultAndSource(t *testing.T) {
 	metrics := New()
-	allowed := limit.Result{Allowed: true}
+	allowedResult := limit.Result{Allowed: true}
 	s := metrics.Service()
-	observeCall(t, s, "plain", backend.Result{Source: backend.SourceRedis, Result: allowed})
-	observeCall(t, s, "plain", backend.Result{Source: backend.SourceLease, Result: allowed})
+	observeCall(t, s, "plain", backend.Result{Source: backend.SourceRedis, Result: allowedResult})
+	observeCall(t, s, "plain", backend.Result{Source: backend.SourceLease, Result: allowedResult})
 	observeCall(t, s, "plain", backend.Result{Source: backend.SourceRedis})
-	observeCall(t, s, "shadow", backend.Result{Result: allowed})
+	observeCall(t, s, "shadow", backend.Result{Result: allowedResult})
 	observeCall(t, s, "shadow", backend.Result{Source: backend.SourceDenyCache})
 	observeCall(t, s, "shadow", backend.Result{Source: backend.SourceDenyCache})
 	assertMetrics(t, metrics, `
@@ -208,9 +208,9 @@ func TestLocalCountersAreReadByEachScrape(t *testing.T) {
 
 func TestRefusedConnectionsAreCountedByReason(t *testing.T) {
 	metrics := New()
-	refused := metrics.Refused("grpc")
-	refused(admission.ReasonPendingBytes)
-	refused(admission.ReasonPendingBytes)
+	refusedCounter := metrics.Refused("grpc")
+	refusedCounter(admission.ReasonPendingBytes)
+	refusedCounter(admission.ReasonPendingBytes)
 	metrics.Refused("http")(admission.ReasonConnections)
 	assertMetrics(t, metrics, `
 rls_connections_refused_total{listener="grpc",reason="peer_cuts"} 0
@@ -330,13 +330,13 @@ var docRow = regexp.MustCompile("(?m)^\\| `((?:rls|ratelimit)_\\w+)(?:\\{([\\w,]
 func TestDocsListAllMetricsWithTypeAndLabels(t *testing.T) {
 	docs, err := os.ReadFile("../../../docs/metrics.md")
 	require.NoError(t, err)
-	documented := map[string]string{}
+	documentedHelps := map[string]string{}
 	for _, row := range docRow.FindAllStringSubmatch(string(docs), -1) {
-		documented[row[1]] = row[3] + " " + row[2]
+		documentedHelps[row[1]] = row[3] + " " + row[2]
 	}
 	families, err := scrapeOf(t, newCompleteMetrics(t)).Gather()
 	require.NoError(t, err)
-	exported := map[string]string{}
+	exportedHelps := map[string]string{}
 	for _, family := range families {
 		name := family.GetName()
 		if !strings.HasPrefix(name, "rls_") && !strings.HasPrefix(name, "ratelimit_") {
@@ -346,9 +346,9 @@ func TestDocsListAllMetricsWithTypeAndLabels(t *testing.T) {
 		for _, l := range family.GetMetric()[0].GetLabel() {
 			labels = append(labels, l.GetName())
 		}
-		exported[name] = strings.ToLower(family.GetType().String()) + " " + strings.Join(labels, ",")
+		exportedHelps[name] = strings.ToLower(family.GetType().String()) + " " + strings.Join(labels, ",")
 	}
-	assert.Equal(t, exported, documented)
+	assert.Equal(t, exportedHelps, documentedHelps)
 }
 
 func TestUnusedPackagesHaveNoMetrics(t *testing.T) {

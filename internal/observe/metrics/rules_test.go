@@ -146,12 +146,12 @@ func TestHitsInShadowNeverExceedHitsOverTheLimit(t *testing.T) {
 }
 
 func TestHitsDeniedWithoutTheBackendAreCounted(t *testing.T) {
-	half, err := limit.New(limit.Spec{Requests: 5, Unit: limit.Year, ChargeDenied: true})
+	halfLimit, err := limit.New(limit.Spec{Requests: 5, Unit: limit.Year, ChargeDenied: true})
 	require.NoError(t, err)
 	fallback := func(mode limit.FailureMode, r limit.Result) backend.Result {
 		result := backend.Result{Source: backend.SourceFallback, Mode: mode, Result: r}
 		if mode == limit.FailLocal {
-			result.Share = half
+			result.Share = halfLimit
 		}
 		return result
 	}
@@ -218,11 +218,11 @@ func TestLimitsOfOneRuleAreCountedApart(t *testing.T) {
 	fixture := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
 	fixture.hit(3, "several", "x")
 	fixture.hit(3, "unlimited", "x")
-	three := HitSums{Total: 3, WithinLimit: 3}
+	threeHits := HitSums{Total: 3, WithinLimit: 3}
 	assert.Equal(t, []RuleCounts{
-		{"d", "d > several", "n", three},
-		{"d", "d > several", "per year", three},
-		{"d", "d > several", "per year, token_bucket, per instance", three},
+		{"d", "d > several", "n", threeHits},
+		{"d", "d > several", "per year", threeHits},
+		{"d", "d > several", "per year, token_bucket, per instance", threeHits},
 	}, fixture.Rules())
 }
 

@@ -257,11 +257,11 @@ func TestScrapeOfManyRulesAllocatesAFractionOfTheLibrary(t *testing.T) {
 		fixture.hit(1, "user", fmt.Sprintf("u%d", i))
 	}
 	countAllocatedBytes := func(h http.Handler) uint64 {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
+		var statsBefore, statsAfter runtime.MemStats
+		runtime.ReadMemStats(&statsBefore)
 		h.ServeHTTP(discardPage{}, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-		runtime.ReadMemStats(&after)
-		return after.TotalAlloc - before.TotalAlloc
+		runtime.ReadMemStats(&statsAfter)
+		return statsAfter.TotalAlloc - statsBefore.TotalAlloc
 	}
 	_, allMetrics := newLibraryRegistry(fixture)
 	ourBytes, libraryBytes := countAllocatedBytes(fixture.Handler(nil)), countAllocatedBytes(promhttp.HandlerFor(allMetrics, promhttp.HandlerOpts{}))

@@ -171,16 +171,16 @@ func TestConnectionsAreBounded(t *testing.T) {
 
 func TestConnectionWithMostPendingBytesIsCut(t *testing.T) {
 	fixture := newGateFixture(t, Options{MaxPendingBytes: 50_000})
-	attacker, other := fixture.connect("10.0.0.1"), fixture.connect("10.0.0.2")
-	require.NoError(t, other.send(frame{length: 1000, kind: frameData, stream: 1}))
+	attackerClient, otherClient := fixture.connect("10.0.0.1"), fixture.connect("10.0.0.2")
+	require.NoError(t, otherClient.send(frame{length: 1000, kind: frameData, stream: 1}))
 	for stream := range uint32(2) {
-		require.NoError(t, attacker.send(frame{length: 16_000, kind: frameData, stream: 1 + 2*stream}))
+		require.NoError(t, attackerClient.send(frame{length: 16_000, kind: frameData, stream: 1 + 2*stream}))
 	}
 	assert.Empty(t, fixture.reasons)
-	_ = attacker.send(frame{length: 16_000, kind: frameData, stream: 5})
+	_ = attackerClient.send(frame{length: 16_000, kind: frameData, stream: 5})
 	assert.Equal(t, []Reason{ReasonPendingBytes}, fixture.reasons)
 	assert.EqualValues(t, 1000+frameOverhead, fixture.gate.PendingBytes(), "the bytes of the other client")
-	require.NoError(t, other.send(frame{length: 1000, kind: frameData, stream: 3}))
+	require.NoError(t, otherClient.send(frame{length: 1000, kind: frameData, stream: 3}))
 	assert.Equal(t, 1, fixture.gate.Connections())
 }
 
@@ -189,13 +189,13 @@ func TestConnectionsSendWhileAnotherIsCut(t *testing.T) {
 	fixture := newGateFixture(t, Options{MaxPendingBytes: maxPending})
 	thirdClient := fixture.connect("10.0.0.3")
 	thirdErr := make(chan error)
-	var attacker *client
-	attacker = fixture.connectBeforeClose("10.0.0.1", func() {
-		attacker.server.(*streamConn).countRequest(frame{length: 1, kind: frameData, stream: 3})
+	var attackerClient *client
+	attackerClient = fixture.connectBeforeClose("10.0.0.1", func() {
+		attackerClient.server.(*streamConn).countRequest(frame{length: 1, kind: frameData, stream: 3})
 		go func() { thirdErr <- thirdClient.send(frame{length: 60_000, kind: frameData, stream: 1}) }()
 		polltest.Until(t, 10*time.Second, func() bool { return fixture.gate.PendingBytes() > maxPending })
 	})
-	require.NoError(t, attacker.send(frame{length: 40_000, kind: frameData, stream: 1}))
+	require.NoError(t, attackerClient.send(frame{length: 40_000, kind: frameData, stream: 1}))
 	sendErr := make(chan error)
 	go func() { sendErr <- fixture.connect("10.0.0.2").send(frame{length: 20_000, kind: frameData, stream: 1}) }()
 	for _, conn := range []struct {
@@ -272,15 +272,15 @@ func TestFloodOfFramesCutsItsConnectionOnly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fixture := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
-				attacker, innocent := fixture.connect("10.0.0.1"), fixture.connect("10.0.0.1")
+				attackerClient, innocentClient := fixture.connect("10.0.0.1"), fixture.connect("10.0.0.1")
 				for range 5 {
-					require.NoError(t, attacker.sendEvenly(300, flood))
+					require.NoError(t, attackerClient.sendEvenly(300, flood))
 				}
 				assert.Empty(t, fixture.reasons, "fewer frames than the bound")
-				require.NoError(t, innocent.send(resetFrame))
-				assert.Error(t, attacker.sendEvenly(10_000, flood))
+				require.NoError(t, innocentClient.send(resetFrame))
+				assert.Error(t, attackerClient.sendEvenly(10_000, flood))
 				assert.Equal(t, []Reason{ReasonFrames}, fixture.reasons)
-				require.NoError(t, innocent.send(resetFrame), "the connections of an address have bounds of their own")
+				require.NoError(t, innocentClient.send(resetFrame), "the connections of an address have bounds of their own")
 			})
 		})
 	}
@@ -404,14 +404,14 @@ func TestAddressWithManyCutConnectionsWaitsForNextSecond(t *testing.T) {
 func TestAddressThatGetsAnswersCanConnectAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixture := newGateFixture(t, Options{MaxPendingBytes: 10_000})
-		innocent := fixture.connect("10.0.0.1")
+		innocentClient := fixture.connect("10.0.0.1")
 		for range maxPeerCuts + 1 {
 			_ = fixture.connect("10.0.0.1").send(frame{length: 16_000, kind: frameData, stream: 1})
 		}
 		assert.Nil(t, fixture.connect("10.0.0.1"), "no connection has got an answer")
-		innocent.answer(1)
+		innocentClient.answer(1)
 		assert.NotNil(t, fixture.connect("10.0.0.1"))
-		require.NoError(t, innocent.server.Close())
+		require.NoError(t, innocentClient.server.Close())
 		assert.Nil(t, fixture.connect("10.0.0.1"), "the answered connection is closed")
 	})
 }

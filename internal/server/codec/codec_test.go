@@ -132,8 +132,8 @@ func TestTooManyDescriptorsOrEntriesAreOnlyCounted(t *testing.T) {
 	assert.Len(t, got.Descriptors[0].Entries, 6402, "the entries of both descriptors")
 	assert.Empty(t, got.Descriptors[0].Entries[0].Key)
 
-	truncated := append(bytes.Repeat([]byte("\x12\x00"), 2000), "\x12\x05"...)
-	assert.Error(t, boundedCodec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(truncated)}, got))
+	truncatedRequest := append(bytes.Repeat([]byte("\x12\x00"), 2000), "\x12\x05"...)
+	assert.Error(t, boundedCodec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(truncatedRequest)}, got))
 }
 
 // drawResponse draws a response with common and rare fields.
@@ -177,10 +177,10 @@ func TestResponseHasSameBytesAsFromGeneralCodec(t *testing.T) {
 }
 
 func TestGeneralCodecEncodesOtherMessages(t *testing.T) {
-	encoded, err := codec.New(0, 0).Marshal(usualRequest())
+	encodedRequest, err := codec.New(0, 0).Marshal(usualRequest())
 	require.NoError(t, err)
 	got := new(rlsv3.RateLimitRequest)
-	require.NoError(t, generalCodec.Unmarshal(encoded, got))
+	require.NoError(t, generalCodec.Unmarshal(encodedRequest, got))
 	assert.True(t, proto.Equal(usualRequest(), got))
 
 	_, err = codec.New(0, 0).Marshal(&rlsv3.RateLimitResponse{Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{
@@ -236,12 +236,12 @@ func TestReportWithTooManyUsagesIsNotDecoded(t *testing.T) {
 		for range usages {
 			report.BucketQuotaUsages = append(report.BucketQuotaUsages, &rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{NumRequestsAllowed: 1})
 		}
-		encoded, err := proto.Marshal(report)
+		encodedReport, err := proto.Marshal(report)
 		require.NoError(t, err)
-		decoded, waits := &rlqsv3.RateLimitQuotaUsageReports{}, 0
-		err = codec.New(1, 1).Unmarshal(mem.BufferSlice{mem.SliceBuffer(encoded)}, &codec.StreamMessage{Message: decoded, BeforeDecode: func(bytes int) error {
+		decodedReports, waits := &rlqsv3.RateLimitQuotaUsageReports{}, 0
+		err = codec.New(1, 1).Unmarshal(mem.BufferSlice{mem.SliceBuffer(encodedReport)}, &codec.StreamMessage{Message: decodedReports, BeforeDecode: func(bytes int) error {
 			waits++
-			assert.Equal(t, len(encoded), bytes)
+			assert.Equal(t, len(encodedReport), bytes)
 			return nil
 		}})
 		if want != "" {
@@ -250,6 +250,6 @@ func TestReportWithTooManyUsagesIsNotDecoded(t *testing.T) {
 			continue
 		}
 		assert.NoError(t, err)
-		assert.True(t, proto.Equal(report, decoded))
+		assert.True(t, proto.Equal(report, decodedReports))
 	}
 }

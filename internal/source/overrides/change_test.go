@@ -58,7 +58,7 @@ func TestChangesInRedisAndMemoryAgree(t *testing.T) {
 			require.NoError(rt, err)
 			require.Equal(rt, want, got)
 			require.Equal(rt, memory.Version(), replica.Version())
-			require.Equal(rt, memory.Fields(), replica.current())
+			require.Equal(rt, memory.Fields(), replica.currentOverrides())
 		})
 		history, err := replica.History(t.Context())
 		require.NoError(t, err)

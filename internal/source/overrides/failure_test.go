@@ -31,13 +31,13 @@ func TestReadsResumeAfterRestartOfRedis(t *testing.T) {
 	replica.await(func() bool { return len(replica.outageChanges()) > 0 })
 	_, _, err = replica.Put(t.Context(), "b", "2")
 	require.Error(t, err)
-	assert.Equal(t, values{"a": "1"}, replica.current(), "the last overrides stay in force")
+	assert.Equal(t, values{"a": "1"}, replica.currentOverrides(), "the last overrides stay in force")
 
 	server.Restart(t)
 	replica.awaitOverrides(values{}) // Redis restarts without data
 	_, _, err = replica.Put(t.Context(), "b", "2")
 	require.NoError(t, err)
-	assert.Equal(t, values{"b": "2"}, replica.current())
+	assert.Equal(t, values{"b": "2"}, replica.currentOverrides())
 	replica.await(func() bool { return len(replica.outageChanges()) == 2 })
 	states := replica.outageChanges()
 	require.ErrorContains(t, states[0], server.Addr)
@@ -74,7 +74,7 @@ func TestPutAppliesNothingBeforeFirstFullRead(t *testing.T) {
 	require.NoError(t, client.Do(t.Context(), "ACL", "SETUSER", "default", "+hgetall").Err())
 	_, _, err = replica.Put(t.Context(), "b", "3")
 	require.NoError(t, err)
-	assert.Equal(t, values{"a": "1", "b": "3"}, replica.current())
+	assert.Equal(t, values{"a": "1", "b": "3"}, replica.currentOverrides())
 }
 
 func TestReadsResumeAfterRedisWasPaused(t *testing.T) {
@@ -93,7 +93,7 @@ func TestReadsResumeAfterRedisWasPaused(t *testing.T) {
 	assert.NoError(t, replica.outageChanges()[1])
 	_, _, err := replica.Put(t.Context(), "a", "1")
 	require.NoError(t, err)
-	assert.Equal(t, values{"a": "1"}, replica.current())
+	assert.Equal(t, values{"a": "1"}, replica.currentOverrides())
 }
 
 func TestSilentSubscriptionThatAnswersPingsIsKept(t *testing.T) {
@@ -195,7 +195,7 @@ func TestKeyOfAnotherTypeKeepsLastOverrides(t *testing.T) {
 		require.ErrorContains(t, err, "want a hash")
 	}
 	require.NoError(t, client.Publish(t.Context(), db.Prefix+"rls:overrides", "a").Err())
-	assert.Equal(t, values{"a": "1"}, replica.current(), "the last overrides stay")
+	assert.Equal(t, values{"a": "1"}, replica.currentOverrides(), "the last overrides stay")
 	require.NoError(t, client.Del(t.Context(), db.Prefix+"rls:overrides").Err())
 	replica.awaitOverrides(values{})
 	replica.await(func() bool { return len(replica.outageChanges()) == 2 })
@@ -210,7 +210,7 @@ func TestWithoutChannelRightsChangesAreFoundByResync(t *testing.T) {
 	firstReplica, secondReplica := startReplica(t, o), startReplica(t, o)
 	_, _, err := firstReplica.Put(t.Context(), "a", "1")
 	require.NoError(t, err)
-	assert.Equal(t, values{"a": "1"}, firstReplica.current())
+	assert.Equal(t, values{"a": "1"}, firstReplica.currentOverrides())
 	secondReplica.awaitOverrides(values{"a": "1"})
 	assert.Contains(t, firstReplica.logText(), "other replicas not notified")
 	assert.ErrorContains(t, firstReplica.PublishReset(t.Context(), "c"), "NOPERM")
@@ -373,7 +373,7 @@ func TestOverridesAndResetsWorkInCluster(t *testing.T) {
 	}
 	_, _, err := replicas[0].Put(t.Context(), "a", "1")
 	require.NoError(t, err)
-	assert.Equal(t, values{"a": "1"}, replicas[0].current())
+	assert.Equal(t, values{"a": "1"}, replicas[0].currentOverrides())
 	awaitAll(values{"a": "1"})
 	oldValue, hadValue, err := replicas[1].Put(t.Context(), "b", "expired")
 	require.NoError(t, err)
@@ -387,9 +387,9 @@ func TestOverridesAndResetsWorkInCluster(t *testing.T) {
 	awaitSubscriptions(t, "p:rls:resets", 3, nodes...)
 	require.NoError(t, replicas[2].PublishReset(t.Context(), "counter"))
 	for _, replica := range replicas {
-		replica.await(func() (received bool) {
-			replica.withLock(func() { received = len(replica.resets) == 1 })
-			return received
+		replica.await(func() (isReceived bool) {
+			replica.withLock(func() { isReceived = len(replica.resets) == 1 })
+			return isReceived
 		})
 	}
 

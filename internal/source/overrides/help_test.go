@@ -57,12 +57,12 @@ type replica struct {
 	*overrides.Store
 	tb testing.TB
 
-	mu      sync.Mutex
-	applied []map[string]string // the overrides of each update
-	lost    int                 // the number of updates with OverridesLost
-	states  []error             // each change of Update.Outage
-	resets  []string
-	log     bytes.Buffer
+	mu               sync.Mutex
+	appliedOverrides []map[string]string // the overrides of each update
+	lost             int                 // the number of updates with OverridesLost
+	states           []error             // each change of Update.Outage
+	resets           []string
+	log              bytes.Buffer
 }
 
 func neverExpired(string, time.Time) bool { return false }
@@ -89,7 +89,7 @@ func (r *replica) apply(u source.Update) error {
 			r.lost++
 		}
 		if u.Overrides != nil {
-			r.applied = append(r.applied, u.Overrides)
+			r.appliedOverrides = append(r.appliedOverrides, u.Overrides)
 		}
 		var lastOutage error
 		if n := len(r.states); n > 0 {
@@ -139,11 +139,11 @@ func (r *replica) logText() (text string) {
 	return text
 }
 
-// current returns the overrides that were applied last; nil before the first overrides.
-func (r *replica) current() (overrides map[string]string) {
+// currentOverrides returns the overrides that were applied last; nil before the first overrides.
+func (r *replica) currentOverrides() (overrides map[string]string) {
 	r.withLock(func() {
-		if n := len(r.applied); n > 0 {
-			overrides = r.applied[n-1]
+		if n := len(r.appliedOverrides); n > 0 {
+			overrides = r.appliedOverrides[n-1]
 		}
 	})
 	return overrides
@@ -151,7 +151,7 @@ func (r *replica) current() (overrides map[string]string) {
 
 // applyCount returns the number of times that overrides were applied.
 func (r *replica) applyCount() (n int) {
-	r.withLock(func() { n = len(r.applied) })
+	r.withLock(func() { n = len(r.appliedOverrides) })
 	return n
 }
 
@@ -164,7 +164,7 @@ func (r *replica) outageChanges() (states []error) {
 // awaitOverrides waits until the applied overrides are want.
 func (r *replica) awaitOverrides(want map[string]string) {
 	r.tb.Helper()
-	r.await(func() bool { current := r.current(); return current != nil && maps.Equal(current, want) })
+	r.await(func() bool { overrides := r.currentOverrides(); return overrides != nil && maps.Equal(overrides, want) })
 }
 
 // await waits until f returns true.
@@ -172,7 +172,7 @@ func (r *replica) await(f func() bool) {
 	r.tb.Helper()
 	defer func() {
 		if r.tb.Failed() {
-			r.tb.Logf("applied last: %v\nstates: %v\nlog: %s", r.current(), r.outageChanges(), r.logText())
+			r.tb.Logf("applied last: %v\nstates: %v\nlog: %s", r.currentOverrides(), r.outageChanges(), r.logText())
 		}
 	}()
 	polltest.Until(r.tb, timeout, f)
@@ -254,7 +254,7 @@ func (r *replica) write(ctx context.Context, w changes.Write) (oldValue string, 
 
 // storedValues returns the values in Redis.
 func storedValues(c *goredis.Client, prefix string) map[string]string {
-	stored := c.HGetAll(context.Background(), prefix+"rls:overrides").Val()
-	delete(stored, changes.VersionField)
-	return stored
+	storedByTarget := c.HGetAll(context.Background(), prefix+"rls:overrides").Val()
+	delete(storedByTarget, changes.VersionField)
+	return storedByTarget
 }

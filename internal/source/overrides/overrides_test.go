@@ -54,7 +54,7 @@ func TestEveryReplicaAppliesPutAndDelete(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, step.oldValue, oldValue)
 		assert.Equal(t, step.hadValue, hadValue)
-		assert.Equal(t, step.want, replicas[step.replica].current(), "the write is applied in this replica when it returns")
+		assert.Equal(t, step.want, replicas[step.replica].currentOverrides(), "the write is applied in this replica when it returns")
 		for _, replica := range replicas {
 			replica.awaitOverrides(step.want)
 		}

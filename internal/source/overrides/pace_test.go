@@ -23,14 +23,14 @@ import (
 func TestReadsAfterMessagesHavePauses(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	var applied atomic.Int64
+	var appliedUpdates atomic.Int64
 	applyStarted := make(chan struct{}, 1000)
 	store := overrides.New(overrides.Options{
 		Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: time.Hour,
 		IsExpired: neverExpired, OnReset: func(string) {}, OnMissedResets: func() {}, Log: slog.New(slog.DiscardHandler),
 	})
 	apply := func(source.Update) error {
-		applied.Add(1)
+		appliedUpdates.Add(1)
 		applyStarted <- struct{}{}
 		time.Sleep(100 * time.Millisecond)
 		return nil
@@ -64,11 +64,11 @@ func TestReadsAfterMessagesHavePauses(t *testing.T) {
 		return time.Since(start) < 250*time.Millisecond
 	}, "a read after a time without messages has no pause")
 
-	firstCount, start := applied.Load(), time.Now()
+	firstCount, start := appliedUpdates.Load(), time.Now()
 	for time.Since(start) < 2*time.Second {
 		i++
 		change(i)
 	}
-	updates, maxUpdates := applied.Load()-firstCount, 2+time.Since(start)/(400*time.Millisecond)
+	updates, maxUpdates := appliedUpdates.Load()-firstCount, 2+time.Since(start)/(400*time.Millisecond)
 	assert.LessOrEqual(t, updates, int64(maxUpdates), "many messages cause few reads")
 }

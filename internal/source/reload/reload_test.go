@@ -390,9 +390,9 @@ func TestFollowReportsTheFirstOutcome(t *testing.T) {
 		{updates{{Outage: outage}, {Problem: problem}}, outage},
 		{updates{{}, {Problem: problem}}, nil},
 	} {
-		r, started := newFixture(t), make(chan error, 1)
-		assert.Equal(t, problem, r.Follow(t.Context(), "file", test.updates, started), "the source learns of the rejection")
-		assert.Equal(t, test.want, <-started)
+		r, startResult := newFixture(t), make(chan error, 1)
+		assert.Equal(t, problem, r.Follow(t.Context(), "file", test.updates, startResult), "the source learns of the rejection")
+		assert.Equal(t, test.want, <-startResult)
 		assert.Equal(t, 1, r.rejectionCount)
 	}
 }

@@ -397,7 +397,7 @@ func TestLongReasonIsTruncatedInTheNACK(t *testing.T) {
 	server := xdstest.Serve(t, "127.0.0.1:0")
 	brokenConfig := xdstest.Broken("a")
 	for range 800 {
-		bad.Descriptors = append(bad.Descriptors, xdstest.Broken("a").Descriptors[0])
+		brokenConfig.Descriptors = append(brokenConfig.Descriptors, xdstest.Broken("a").Descriptors[0])
 	}
 	server.Set("1", brokenConfig)
 	client := runClient(t, server.Addr, Options{})

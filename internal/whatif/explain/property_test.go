@@ -228,13 +228,13 @@ func checkTrace(t *rapid.T, domain *descriptors.Domain, entries []*ratelimitv3.R
 	trace := domain.Trace(entries)
 	require.Equal(t, domain.Match(entries), trace.Rule)
 	for _, step := range trace.Steps {
-		var best *descriptors.Candidate
+		var bestCandidate *descriptors.Candidate
 		for i := range step.Candidates {
-			if c := &step.Candidates[i]; c.Kind != descriptors.NoMatch && (best == nil || c.Kind < best.Kind) {
-				best = c
+			if c := &step.Candidates[i]; c.Kind != descriptors.NoMatch && (bestCandidate == nil || c.Kind < bestCandidate.Kind) {
+				bestCandidate = c
 			}
 		}
-		require.Equal(t, best, step.Winner, "the winner has the best kind of match, and comes first in the file")
+		require.Equal(t, bestCandidate, step.Winner, "the winner has the best kind of match, and comes first in the file")
 	}
 	if len(descriptor.Levels) > 0 {
 		require.Len(t, descriptor.Levels, len(trace.Steps))

@@ -173,15 +173,15 @@ func TestEveryChangedAnswerOfRandomLimitsIsReported(t *testing.T) {
 	changedAnswers := 0
 	for range 300 {
 		oldText, newText := randomTree(random), randomTree(random)
-		old, current := compile(t, "old", oldText), compile(t, "new", newText)
-		report := Compare(old, current)
+		oldConfig, newConfig := compile(t, "old", oldText), compile(t, "new", newText)
+		report := Compare(oldConfig, newConfig)
 		for _, firstValue := range []string{"a", "b", "c", "ab"} {
 			for _, secondValue := range []string{"", "a", "b", "c", "ab"} {
 				entries := []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: firstValue}}
 				if secondValue != "" {
 					entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: "k", Value: secondValue})
 				}
-				oldRule, newRule := old.Domain("shop").Match(entries), current.Domain("shop").Match(entries)
+				oldRule, newRule := oldConfig.Domain("shop").Match(entries), newConfig.Domain("shop").Match(entries)
 				if ruleText(oldRule) == ruleText(newRule) {
 					continue
 				}

@@ -104,12 +104,12 @@ func TestDemandReturnsAdmittedCalls(t *testing.T) {
 }
 
 func TestMostInSpanCountsDecisionsThatSurelyLieWithin(t *testing.T) {
-	admissionsAt := func(millis ...int) (found []Admission) {
+	admissionsAt := func(millis ...int) (admissions []Admission) {
 		for _, ms := range millis {
 			start := time.UnixMilli(int64(ms))
-			found = append(found, Admission{start, start.Add(10 * time.Millisecond)})
+			admissions = append(admissions, Admission{start, start.Add(10 * time.Millisecond)})
 		}
-		return found
+		return admissions
 	}
 	assert.Zero(t, MostInSpan(nil, time.Second))
 	assert.Equal(t, 3, MostInSpan(admissionsAt(0, 500, 990, 2000), time.Second))

@@ -76,11 +76,11 @@ func exampleDomains(t *testing.T, folders ...string) (domains []*domain) {
 			if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" {
 				return err
 			}
-			found, ok := readDomains(t, path)
+			domainsOfFile, ok := readDomains(t, path)
 			if !ok || isRejected(filepath.Base(path)) {
 				return nil
 			}
-			for _, d := range found {
+			for _, d := range domainsOfFile {
 				d.Rules = withoutInnerStars(d.Rules)
 				d.Domain = strings.TrimSuffix(filepath.Base(path), ".yaml") + "-" + d.Domain
 				for slices.ContainsFunc(domains, func(other *domain) bool { return other.Domain == d.Domain }) {
@@ -144,15 +144,15 @@ func withoutInnerStars(rules []*rule) []*rule {
 
 // useQuietUnits replaces the units whose windows could end during a test.
 func useQuietUnits(domains []*domain, units []string) {
-	next := 0
+	nextNumber := 0
 	for _, d := range domains {
 		eachRule(d.Rules, func(r *rule) {
 			if r.Limit == nil || r.Limit.Unlimited {
 				return
 			}
 			if unit := strings.ToLower(r.Limit.Unit); !slices.Contains(units, unit) {
-				r.Limit.Unit = units[next%len(units)]
-				next++
+				r.Limit.Unit = units[nextNumber%len(units)]
+				nextNumber++
 			}
 		})
 	}
@@ -178,7 +178,7 @@ func xdsResources(domains []*domain) (configs []*confv3.RateLimitConfig) {
 	return configs
 }
 
-func xdsDescriptors(rules []*rule) (all []*confv3.RateLimitDescriptor) {
+func xdsDescriptors(rules []*rule) (converted []*confv3.RateLimitDescriptor) {
 	for _, rule := range rules {
 		descriptor := &confv3.RateLimitDescriptor{
 			Key: rule.Key, Value: rule.Value, ShadowMode: rule.ShadowMode, QuotaMode: rule.QuotaMode, DetailedMetric: rule.DetailedMetric,
@@ -193,7 +193,7 @@ func xdsDescriptors(rules []*rule) (all []*confv3.RateLimitDescriptor) {
 				descriptor.RateLimit.Replaces = append(descriptor.RateLimit.Replaces, &confv3.RateLimitReplace{Name: replaced.Name})
 			}
 		}
-		all = append(all, descriptor)
+		converted = append(converted, descriptor)
 	}
-	return all
+	return converted
 }

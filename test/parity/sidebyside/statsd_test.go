@@ -108,11 +108,11 @@ func (s *statsdServer) addLines(r io.Reader) {
 func (s *statsdServer) counts() map[string]float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	rounded := map[string]float64{}
+	roundedSums := map[string]float64{}
 	for name, sum := range s.sums {
-		rounded[name] = math.Round(sum)
+		roundedSums[name] = math.Round(sum)
 	}
-	return rounded
+	return roundedSums
 }
 
 func TestStatsdLinesEqualThoseOfTheIncumbent(t *testing.T) {

@@ -39,12 +39,12 @@ func TestRandomRequestsOverEnvoyGatewaysResources(t *testing.T) {
 	require.NoError(t, err)
 	var domains []*domain
 	for _, page := range pages {
-		found, ok := readDomains(t, page)
+		domainsOfPage, ok := readDomains(t, page)
 		if strings.HasSuffix(page, ".routes.yaml") {
 			continue
 		}
 		require.True(t, ok, page)
-		for _, d := range found {
+		for _, d := range domainsOfPage {
 			d.Domain = strings.TrimSuffix(filepath.Base(page), ".yaml") + "/" + d.Domain
 			domains = append(domains, d)
 		}
@@ -105,8 +105,8 @@ func TestLargeTreesOfEnvoyGatewayHaveTheAnswersOfTheIncumbent(t *testing.T) {
 		manyRules = append(manyRules, ruleChain(i, 1, i%2 == 0, &limit{Unit: unit, RequestsPerUnit: uint32(i % 7)}))
 	}
 	sharedName := "team/policy/rule/0"
-	replacing, shadow := ruleChain(2, 1, false, &limit{Unit: unit, RequestsPerUnit: 3, Name: "new", Replaces: []struct{ Name string }{{"old"}}}), ruleChain(1, 2, true, limitOfTen)
-	shadow.ShadowMode, shadow.Rules[0].ShadowMode = true, true
+	replacingRule, shadowRule := ruleChain(2, 1, false, &limit{Unit: unit, RequestsPerUnit: 3, Name: "new", Replaces: []struct{ Name string }{{"old"}}}), ruleChain(1, 2, true, limitOfTen)
+	shadowRule.ShadowMode, shadowRule.Rules[0].ShadowMode = true, true
 	domains := []*domain{
 		{Domain: "headers", Rules: []*rule{routeRule("httproute/default/headers", ruleChain(0, headerMatches, false, limitOfTen), ruleChain(1, headerMatches, true, limitOfTen))}},
 		{Domain: "rules", Rules: []*rule{routeRule("httproute/default/rules", manyRules...)}},
@@ -114,7 +114,7 @@ func TestLargeTreesOfEnvoyGatewayHaveTheAnswersOfTheIncumbent(t *testing.T) {
 		{Domain: "deep", Rules: []*rule{routeRule("httproute/default/deep", ruleChain(0, treeDepth-1, false, limitOfTen))}},
 		{Domain: "team/policy", Rules: []*rule{routeRule(sharedName, ruleChain(0, 1, true, limitOfTen))}},
 		{Domain: "mixed", Rules: []*rule{
-			routeRule("httproute/default/mixed", ruleChain(0, 1, false, &limit{Unlimited: true}), shadow, replacing, ruleChain(3, 1, false, &limit{Unit: unit, RequestsPerUnit: 2, Name: "old"})),
+			routeRule("httproute/default/mixed", ruleChain(0, 1, false, &limit{Unlimited: true}), shadowRule, replacingRule, ruleChain(3, 1, false, &limit{Unit: unit, RequestsPerUnit: 2, Name: "old"})),
 		}},
 	}
 	pair := startXDSPair(t, "large trees and requests", domains)

@@ -215,15 +215,15 @@ func withoutTypes(value any) any {
 	case float64:
 		return strconv.FormatFloat(v, 'g', 17, 64)
 	case []any:
-		flat := []any{}
+		flatReply := []any{}
 		for _, element := range v {
 			if pair, ok := element.([]any); ok {
-				flat = append(flat, withoutTypes(pair).([]any)...)
+				flatReply = append(flatReply, withoutTypes(pair).([]any)...)
 			} else {
-				flat = append(flat, withoutTypes(element))
+				flatReply = append(flatReply, withoutTypes(element))
 			}
 		}
-		return flat
+		return flatReply
 	}
 	return value
 }
