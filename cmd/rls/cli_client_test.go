@@ -200,7 +200,7 @@ func TestClientCertificateAuthorizes(t *testing.T) {
 		want string // in the error; empty if authorized
 	}{
 		"right authority":         {ca.Issue("ops.example"), ""},
-		"other authority":         {otherCA.Issue("ops.example"), "the server does not caFile the authority of the certificate; give another --cert"},
+		"other authority":         {otherCA.Issue("ops.example"), "the server does not trust the authority of the certificate; give another --cert"},
 		"certificate without key": {certtest.Pair{CertFile: caFile}, "got only one, want both or none"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 
 func TestDiffHasAnExitCodeForEachKind(t *testing.T) {
 	t.Parallel()
-	oldFile := writeFile(t, "oldFile.yaml", threePerYear)
+	oldFile := writeFile(t, "old.yaml", threePerYear)
 	for _, test := range []struct {
 		name, from, to string
 		code           int
@@ -52,7 +52,7 @@ func TestDiffReadsStandardInput(t *testing.T) {
 
 func TestDiffSpeaksJSON(t *testing.T) {
 	t.Parallel()
-	oldFile, newFile := writeFile(t, "oldFile.yaml", threePerYear), writeFile(t, "new.yaml", strings.Replace(threePerYear, "3,", "2,", 1))
+	oldFile, newFile := writeFile(t, "old.yaml", threePerYear), writeFile(t, "new.yaml", strings.Replace(threePerYear, "3,", "2,", 1))
 	out, _, code := rls(t, "diff", oldFile, newFile, "--json")
 	assert.Equal(t, 4, code)
 	var r limitsdiff.Report

@@ -43,7 +43,7 @@ type lineServer struct {
 
 func (s *lineServer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	if len(s.lines) == 0 {
-		http.Error(w, "live decisions: got 17 subscribers, want timeText most 16", http.StatusServiceUnavailable)
+		http.Error(w, "live decisions: got 17 subscribers, want at most 16", http.StatusServiceUnavailable)
 		return
 	}
 	w.Header().Set("Content-Type", decisionlog.ContentType)
@@ -108,7 +108,7 @@ func TestTailConnectsAgain(t *testing.T) {
 	assert.Equal(t, 2, strings.Count(out, "OVER_LIMIT"))
 	assert.Equal(t, "rls: HOST: stream ended by the service; connecting again\nrls: connected again\n"+
 		"rls: HOST: stream ended by the service; connecting again\n", notes)
-	require.ErrorContains(t, err, ": live decisions: got 17 subscribers, want timeText most 16")
+	require.ErrorContains(t, err, ": live decisions: got 17 subscribers, want at most 16")
 }
 
 func TestTailKeepsConnectingUntilInterrupted(t *testing.T) {

@@ -58,7 +58,7 @@ func number(t *testing.T, pattern, text string) int {
 }
 
 // TestKilledReplicaWastesAtMostTheLeaseBudget kills one of three replicas with SIGKILL while all
-// have more demand than the limit. A lost replica can leaseBudget its permits and the hits that it
+// have more demand than the limit. A lost replica can waste its permits and the hits that it
 // had charged and not answered. The window of a day does not end in the test.
 func TestKilledReplicaWastesAtMostTheLeaseBudget(t *testing.T) {
 	t.Parallel()

@@ -8,8 +8,8 @@ import (
 // Times and spans are microseconds.
 const second = 1_000_000
 
-// neverRenewed is the wait of hits that can't pass at any time.
-const neverRenewed = -1
+// neverPasses is the wait of hits that can't pass at any time.
+const neverPasses = -1
 
 // limit is a limit of a rule.
 type limit struct {
@@ -86,9 +86,9 @@ type verdict struct {
 // wait returns the duration_until_reset before it is rounded.
 func (v verdict) wait(l *limit) int64 {
 	switch {
-	case v.allowed || v.retry == neverRenewed && l.algorithm == "fixed_window":
+	case v.allowed || v.retry == neverPasses && l.algorithm == "fixed_window":
 		return v.reset
-	case v.retry == neverRenewed:
+	case v.retry == neverPasses:
 		return l.period
 	}
 	return v.retry
@@ -173,7 +173,7 @@ func (c *counter) take(l *limit, now, n int64, id string) verdict {
 		v.next = c.waitUntilSpent(l, now, l.capacity()-n)
 	case v.allowed:
 	case neededHits > l.capacity():
-		v.retry = neverRenewed
+		v.retry = neverPasses
 	default:
 		v.retry = c.waitUntilSpent(l, now, l.capacity()-neededHits)
 	}
@@ -310,7 +310,7 @@ func (c *counter) hold(l *limit, now, n int64, id string) verdict {
 			v.next = c.waitUntilSpent(l, now, l.requests-n)
 		}
 	case max(n, 1) > l.requests:
-		v.retry = neverRenewed
+		v.retry = neverPasses
 	default:
 		v.retry = c.waitUntilSpent(l, now, l.requests-max(n, 1))
 	}

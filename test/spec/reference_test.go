@@ -256,7 +256,7 @@ func (r *reference) decide(q *request, rules []*rule, hits []hit, outcomes []out
 		c := &check{reference: r, hit: h, outcome: got, ledger: e, replica: replica, now: now, holdID: q.holdID}
 		switch {
 		case h.tooLarge:
-			if got.allowed || got.retry != neverRenewed {
+			if got.allowed || got.retry != neverPasses {
 				c.problem("a hit above max_hits got %v", got.verdict)
 			}
 			e.notePeek(h.limit, replica, now)
@@ -585,11 +585,11 @@ func (c *check) compareNumbers(want verdict) {
 		}
 	case got.allowed:
 	case c.hit.inGroup:
-		if (got.retry == neverRenewed) != (want.retry == neverRenewed) {
+		if (got.retry == neverPasses) != (want.retry == neverPasses) {
 			c.problem("got %+v, want %+v", got, want)
 		}
 	default: // a remembered denial
-		if got.retry > max(want.retry, want.reset) || got.retry == 0 || (got.retry == neverRenewed) != (want.retry == neverRenewed) {
+		if got.retry > max(want.retry, want.reset) || got.retry == 0 || (got.retry == neverPasses) != (want.retry == neverPasses) {
 			c.problem("a remembered denial: got %+v, want %+v", got, want)
 		}
 		if got.remaining > 0 && got.remaining != want.remaining {
@@ -725,7 +725,7 @@ func assemble(rules []*rule, hits []hit, outcomes []outcome) (statuses []status,
 		over[i] = !v.allowed && !hits[bestIndex].shadow
 		statuses[i] = status{over: over[i], hasLimit: true, remaining: max(v.remaining, 0), wait: roundWait(l, v.wait(l))}
 		for j := range hits {
-			if over[i] && hits[j].descriptor == i && !outcomes[j].allowed && outcomes[j].retry != neverRenewed {
+			if over[i] && hits[j].descriptor == i && !outcomes[j].allowed && outcomes[j].retry != neverPasses {
 				statuses[i].wait = max(statuses[i].wait, roundWait(hits[j].limit, outcomes[j].retry))
 			}
 		}
@@ -742,8 +742,8 @@ func isMoreRestrictive(a *hit, aOutcome *outcome, b *hit, bOutcome *outcome) boo
 	case aOutcome.allowed:
 		return aOutcome.remaining < bOutcome.remaining
 	}
-	if (aOutcome.retry == neverRenewed) != (bOutcome.retry == neverRenewed) {
-		return aOutcome.retry == neverRenewed
+	if (aOutcome.retry == neverPasses) != (bOutcome.retry == neverPasses) {
+		return aOutcome.retry == neverPasses
 	}
 	return aOutcome.wait(a.limit) > bOutcome.wait(b.limit)
 }

@@ -80,7 +80,7 @@ func TestLoadReportsAllConflictsOfSettings(t *testing.T) {
 		},
 		"passwords are secret": {
 			map[string]string{"REDIS_URL": "user:s3cret@a:1"},
-			[]string{"REDIS_URL: URL: got an @ without redis://, want redis://user:password@host:port, or the password in its pair setting"},
+			[]string{"REDIS_URL: URL: got an @ without redis://, want redis://user:password@host:port, or the password in its own setting"},
 		},
 		"only overrides in Redis": {
 			map[string]string{"REDIS_URL": "nowhere", "BACKEND_TYPE": "local", "OVERRIDES_ENABLED": "true"},

@@ -199,7 +199,7 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 		"Redis is up":   {State{Redis: redisUp, Limits: loadedLimits, Replicas: 3}, Well, "Counting in Redis · 3 replicas seen · limits of 14:02 UTC in force", nil},
 		"one replica":   {State{Redis: redisUp, Limits: loadedLimits, Replicas: 1}, Well, "Counting in Redis · 1 replica seen · limits of 14:02 UTC in force", nil},
 		"local backend": {State{Limits: loadedLimits}, Well, "Counting in this process · limits of 14:02 UTC in force", nil},
-		"no limits":     {State{Redis: redisUp}, Trouble, "No limits loadedLimits: calls fail until valid limits arrive", nil},
+		"no limits":     {State{Redis: redisUp}, Trouble, "No limits loaded: calls fail until valid limits arrive", nil},
 		"draining":      {State{Limits: loadedLimits, Draining: true}, Warning, "Stopping · counting in this process · limits of 14:02 UTC in force", nil},
 		"shadow mode of the service": {
 			State{Limits: loadedLimits, ShadowMode: true},
