@@ -72,8 +72,8 @@ func (o *Outage) Duration() time.Duration {
 }
 
 const (
-	maxPricedLimits  = 1000                // the most limits with a LimitPrice of their own
-	maxLimitPointers = 4 * maxPricedLimits // the most keys of countsOfLimit, because each request can bring a new limit
+	maxPricedLimits = 1000                // the most limits with a LimitPrice of their own
+	maxLimitKeys    = 4 * maxPricedLimits // the most keys of countsOfLimit, because each request can bring a new limit
 )
 
 // outageCounts has the counts of an outage, or of a blip.
@@ -88,7 +88,7 @@ type outageCounts struct {
 
 	countsOfLimit sync.Map   // the *limitCounts of a *limit.Limit; most calls find their limit here, and need no mu
 	mu            sync.Mutex // guards the fields below
-	limitPointers int        // the number of keys in countsOfLimit
+	limitKeyCount int        // the number of keys in countsOfLimit
 	countsOfName  map[limitName]*limitCounts
 }
 
@@ -113,10 +113,10 @@ func excessOf(h *backend.Hit) int64 {
 	return h.N
 }
 
-// record adds the decisions of the fallback in one Take to the current counts. If the secondary admitted a hit and the
-// primary has certainly not charged the hit, record adds the hit to the log for the replay. It adds no holds to the log,
+// recordDecisions adds the decisions of the fallback in one Take to the current counts. If the secondary has admitted a hit
+// that the primary has certainly not charged, recordDecisions adds the hit to the log for the replay. The log gets no holds,
 // because most holds end soon. If the primary may have charged a hit, settle corrects the counts after the late answer.
-func (l *Limiter) record(hits []backend.Hit, results []backend.Result, failedHits []failedHit) {
+func (l *Limiter) recordDecisions(hits []backend.Hit, results []backend.Result, failedHits []failedHit) {
 	c := l.currentCounts()
 	isCallAdmitted, isGroupDenied := true, backend.IsGroupDenied(hits, results)
 	for _, f := range failedHits {
@@ -173,8 +173,8 @@ func (c *outageCounts) limitCountsOf(h *backend.Hit) *limitCounts {
 		counts = &limitCounts{totalExcess: c.totalExcess}
 		c.countsOfName[name] = counts
 	}
-	if c.limitPointers < maxLimitPointers {
-		c.limitPointers++
+	if c.limitKeyCount < maxLimitKeys {
+		c.limitKeyCount++
 		c.countsOfLimit.Store(h.Limit, counts)
 	}
 	return counts

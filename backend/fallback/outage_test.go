@@ -128,20 +128,20 @@ func TestPricesOfManyLimitsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, nil)
 		r.primary.SetError(errDown)
-		for range maxLimitPointers + 50 { // each request brings its own limit
+		for range maxLimitKeys + 50 { // each request brings its own limit
 			r.takeRule(t, "shop > the request's own limit", newLimit(t, 10, limit.Day), 1)
 		}
 		for n := range maxPricedLimits + 50 {
 			r.takeRule(t, fmt.Sprint("rule ", n), newLimit(t, 10, limit.Day), 1)
 		}
-		assert.Equal(t, maxLimitPointers, r.counts.Load().limitPointers)
+		assert.Equal(t, maxLimitKeys, r.counts.Load().limitKeyCount)
 		assert.Len(t, r.counts.Load().countsOfName, maxPricedLimits+1)
 		time.Sleep(blipReportDelay)
 		synctest.Wait()
 		limits := r.Status().Blip.Limits
 		assert.Len(t, limits, maxPricedLimits+1)
 		assert.Equal(t, LimitPrice{Rule: OtherRules, Decisions: 51, AdmittedHits: 51, MaxExcessHits: 51}, limits[0])
-		assert.Equal(t, int64(maxLimitPointers+50), limits[1].Decisions, limits[1].Rule)
+		assert.Equal(t, int64(maxLimitKeys+50), limits[1].Decisions, limits[1].Rule)
 	})
 }
 

@@ -49,7 +49,7 @@ func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []bac
 	if backend.HasGroup(hits) {
 		l.undoGroup(ctx, now, hits, results)
 	}
-	l.record(hits, results, failedHits)
+	l.recordDecisions(hits, results, failedHits)
 }
 
 // canServe reports whether the fallback decides a hit that the primary has not decided for this reason. It returns false

@@ -316,7 +316,7 @@ func (c *leaseChecker) stateKey(w *checkedWorld) string {
 	for i := range w.replicas {
 		r := &w.replicas[i]
 		e := &r.lease
-		add(yes(e.limit != nil), e.permits, e.allowance, e.freeBudget, age(e.windowEnd), windowAge(e.windowStart), e.remaining, e.lowPermits)
+		add(yes(e.limit != nil), e.permits, e.allowance, e.freeBudget, age(e.windowEnd), windowAge(e.windowStart), e.remaining, e.refillThreshold)
 		add(yes(r.hasTrip))
 		if r.hasTrip {
 			add(yes(r.isSent), yes(r.trip.epoch == e.epoch), r.trip.permits, r.trip.allowanceChange, windowAge(r.trip.windowStart), int64(r.tripNumber), age(r.plannedAt))

@@ -56,10 +56,10 @@ type lease struct {
 	answeredAt int64 // the time of the last answer
 	resetAt    int64 // the time at which the shared counter has no spent hits
 
-	isRefilling bool  // a refill is running
-	retryAt     int64 // the earliest time of the next trip
-	lowPermits  int64 // the number of permits at which the lease takes more permits
-	lastHitAt   int64 // the time of the last hit
+	isRefilling     bool  // a refill is running
+	retryAt         int64 // the earliest time of the next trip
+	refillThreshold int64 // the number of permits at which the lease takes more permits
+	lastHitAt       int64 // the time of the last hit
 
 	rateHits  int64   // the number of hits since rateStart
 	rateStart int64   // the time at which the measurement of the rate began

@@ -12,9 +12,9 @@ const (
 	tripTimeout = time.Second // bounds a trip if Source has no shorter timeout
 )
 
-// refillIfLow starts a refill of e in the background if e has lowPermits or fewer.
+// refillIfLow starts a refill of e in the background if e has at most refillThreshold permits.
 func (l *Limiter) refillIfLow(s *stripe, e *lease, now int64) {
-	if e.isRefilling || e.permits > e.lowPermits {
+	if e.isRefilling || e.permits > e.refillThreshold {
 		return
 	}
 	t, ok := e.planTrip(now)
@@ -108,5 +108,5 @@ func (l *Limiter) applyAnswers(s *stripe, e *lease, t trip, now int64, permitAns
 	default:
 		e.recordAnswer(now, &permitAnswer.Result)
 	}
-	e.lowPermits = e.permits / 4
+	e.refillThreshold = e.permits / 4
 }

@@ -171,9 +171,9 @@ func (s *probedShard) lastCount() probeCount {
 	return s.lastProbe
 }
 
-// record records newCount, the count after a probe. oldCount is lastCount before the probe. record reports whether the
-// shard has lost its counters. If several probes find the same loss, only one of them reports the loss.
-func (s *probedShard) record(oldCount, newCount probeCount) (hasLostCounters bool) {
+// recordProbe records newCount, the count after a probe. oldCount is lastCount before the probe. recordProbe reports whether
+// the shard has lost its counters. If several probes find the same loss, only one of them reports the loss.
+func (s *probedShard) recordProbe(oldCount, newCount probeCount) (hasLostCounters bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	isNewDay := newCount.dayEnd.Sub(oldCount.dayEnd).Abs() > 12*time.Hour
@@ -217,7 +217,7 @@ func (l *Limiter) Probe(ctx context.Context, shard int) error {
 	l.recycle(r)
 	if result.Err == nil {
 		newCount := probeCount{l.probes.hit.Limit.Spent(result.Result), now.Add(time.Duration(result.ResetAfter) * time.Microsecond)}
-		if s.record(oldCount, newCount) {
+		if s.recordProbe(oldCount, newCount) {
 			l.options.Observer.CountersLost(l.queues[shard].instance.role, newCount.count == 1)
 		}
 		l.raiseTimeout(ctx, l.queues[shard], time.Since(now))

@@ -24,7 +24,7 @@ func TestOnlyALowerCountOfTheSameDayIsALoss(t *testing.T) {
 		"another probe has reported the loss": {probeCount{1, today}, probeCount{4, today}, probeCount{2, today}, false, false, 2},
 	} {
 		s := probedShard{lastProbe: c.last}
-		assert.Equal(t, c.wantLoss, s.record(c.before, c.after), name)
+		assert.Equal(t, c.wantLoss, s.recordProbe(c.before, c.after), name)
 		assert.Equal(t, c.wantKept, s.hasKeptCounters, name)
 		assert.Equal(t, c.wantLast, s.lastProbe.count, name)
 	}
