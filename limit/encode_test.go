@@ -46,7 +46,7 @@ func TestLargestLogFitsInAnItemOfMemcached(t *testing.T) {
 
 func TestDecodeStateRejectsForeignValues(t *testing.T) {
 	for name, value := range map[string][]byte{
-		"empty":                {},
+		"no bytes":             {},
 		"two numbers":          {1, 2},
 		"text":                 []byte("hello"),
 		"number above MaxHits": {1, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1, 0},

@@ -319,8 +319,8 @@ func TestTimeUntilAdmittedIsTheEarliestTimeAtWhichTheSameHitsPass(t *testing.T) 
 		if r.Allowed && a == TokenBucket {
 			tolerance = 1
 		}
-		assert.False(t, l.Take(&earlyState, now+wait-1-tolerance, n).Allowed, "a microsecond before the time")
-		assert.True(t, l.Take(&lateState, now+wait, n).Allowed, "at the time")
+		assert.False(t, l.Take(&earlyState, now+wait-1-tolerance, n).Allowed, "before the time that the answer names")
+		assert.True(t, l.Take(&lateState, now+wait, n).Allowed, "at the time that the answer names")
 	})
 }
 

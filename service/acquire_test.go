@@ -176,7 +176,7 @@ func TestDeniedAcquireRefundsHitsThatAreChargedOneByOne(t *testing.T) {
 		for range 5 {
 			resp, header := f.acquire(req)
 			require.Equal(t, codeOverLimit, resp.OverallCode)
-			if second == 0 { // then the hour has hits left
+			if second == 0 { // the limit of an hour has hits left
 				assert.Equal(t, metadata.Pairs(limit.RetryAfterKey, "0.5"), header, "a refunded hit has no wait")
 			}
 		}

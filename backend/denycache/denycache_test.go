@@ -292,7 +292,7 @@ func TestAllOrNoneChargesNothingIfTheCacheDeniesOneHit(t *testing.T) {
 			got := take(l, 0, groupHit("ten", limitOf10, 4), groupHit("one", limitOf1, 1), groupHit("ten", limitOf10, 5), shadow, groupHit("other", limitOf10, 11))
 			assert.Equal(t, hitsBefore+4, nextLimiter.hits)
 			assert.True(t, got[0].Allowed)
-			assert.Equal(t, int64(4), got[0].Remaining, "not charged")
+			assert.Equal(t, int64(4), got[0].Remaining, "the hit is not charged")
 			assert.False(t, got[1].Allowed)
 			assert.False(t, got[2].Allowed)
 			assert.Positive(t, got[2].RetryAfter)

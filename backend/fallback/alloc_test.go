@@ -32,9 +32,9 @@ func TestTakeAllocatesNothingWithClosedOrOpenBreaker(t *testing.T) {
 	allocs := func() float64 {
 		return testing.AllocsPerRun(100, func() { l.Take(context.Background(), time.Now(), hits, results) })
 	}
-	assert.Zero(t, allocs(), "closed")
+	assert.Zero(t, allocs(), "the breaker is closed")
 	l.options.Primary = l.primary
 	l.openBreakers(hits[0].Limit, "k0")
 	time.Sleep(2 * firstProbePause)
-	assert.Zero(t, allocs(), "open")
+	assert.Zero(t, allocs(), "the breaker is open")
 }

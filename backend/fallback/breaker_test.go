@@ -119,7 +119,7 @@ func TestFrozenPrimaryDelaysOnlyTheFirstCalls(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		assert.LessOrEqual(t, slowCalls, 32*2, "of 32,000")
+		assert.LessOrEqual(t, slowCalls, 32*2, "of 32,000 calls")
 	})
 }
 

@@ -204,13 +204,13 @@ func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
 	}{
 		{"within the limit", nil, false, 40, 5, nil, time.Second, 5, 40},
 		{"within the limit, after the window", nil, false, 40, 5, nil, time.Hour, 0, 3},
-		{"denied here, within the limit", nil, false, 48, 5, nil, time.Second, 0, 48},
-		{"denied here, in shadow mode", nil, true, 48, 5, nil, time.Second, 5, 48},
-		{"denied here, never sent", nil, false, 48, 5, errNotSent, time.Second, 5, 48},
+		{"secondary denies, within the limit", nil, false, 48, 5, nil, time.Second, 0, 48},
+		{"secondary denies, in shadow mode", nil, true, 48, 5, nil, time.Second, 5, 48},
+		{"secondary denies, never sent", nil, false, 48, 5, errNotSent, time.Second, 5, 48},
 		{"mode allow", func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow }, false, 40, 5, nil, time.Second, 5, 40},
 		{"mode allow, never sent", func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow }, false, 40, 5, errNotSent, time.Second, 5, 40},
-		{"slots", useSlots, false, 40, 5, nil, time.Second, 5, 40},
-		{"slots denied here", useSlots, false, 48, 5, nil, time.Second, 5, 48},
+		{"slots within the limit", useSlots, false, 40, 5, nil, time.Second, 5, 40},
+		{"secondary denies slots", useSlots, false, 48, 5, nil, time.Second, 5, 48},
 		{"slots never sent", useSlots, false, 40, 5, errNotSent, time.Second, 5, 45},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -263,7 +263,7 @@ func TestReplayLogSumsTheHitsOfEachKeyAndTag(t *testing.T) {
 	log.add([]byte("k"), loggedCharge{limit: newLimit(t, 7, limit.Day), n: 1})
 	entries := log.takeAll()
 	require.Len(t, entries, 2, "one entry for each Tag")
-	assert.Equal(t, int64(limit.MaxHits), max(entries[0].n, entries[1].n), "bounded")
+	assert.Equal(t, int64(limit.MaxHits), max(entries[0].n, entries[1].n), "the hits of an entry are bounded")
 }
 
 // With a closed breaker, the replay runs in the background.

@@ -31,7 +31,7 @@ const (
 
 // checkedReplica is a replica between two steps.
 type checkedReplica struct {
-	lease lease // without a limit, if the replica has no lease
+	lease lease // its limit is nil if the replica has no lease
 
 	// hasTrip says that trip is in flight. hasAnswers says that the shared counters have answered.
 	hasTrip, hasAnswers bool
@@ -44,12 +44,12 @@ type checkedReplica struct {
 }
 
 type checkedWorld struct {
-	now      int64            // since the epoch
+	now      int64            // in microseconds since epoch
 	counts   map[string]int64 // the counts of sharedCounters
 	replicas [2]checkedReplica
 	faults   int   // lost messages and crashes that may still happen
 	losses   int   // how often the shared counters may still lose all data
-	admitted int64 // in this window
+	admitted int64 // the admitted hits of this window
 	allowed  int64 // the most hits that this window may admit
 	isLossy  bool  // the shared counters have lost data in this window
 }
@@ -90,8 +90,8 @@ func newLeaseChecker(t *testing.T, m leaseMutant) *leaseChecker {
 	return c
 }
 
-// stepReplica returns w after f. f gets the lease of replica i, or nil.
-func (c *leaseChecker) stepReplica(w *checkedWorld, i int, f func(next *checkedWorld, r *checkedReplica, e *lease)) checkedWorld {
+// stepReplica returns the world that follows w if replica i makes the step f. f gets the lease of the replica, or nil.
+func (c *leaseChecker) stepReplica(w *checkedWorld, i int, step func(next *checkedWorld, r *checkedReplica, e *lease)) checkedWorld {
 	next := *w
 	next.counts = maps.Clone(w.counts)
 	c.counters.counts, c.counters.now = next.counts, epoch.Add(time.Duration(next.now)*time.Microsecond)
@@ -112,7 +112,7 @@ func (c *leaseChecker) stepReplica(w *checkedWorld, i int, f func(next *checkedW
 		e.isRefilling = true
 		r.hasTrip, r.hasAnswers, r.trip, r.tripNumber, r.plannedAt = true, false, t, 1, now
 	}
-	f(&next, r, e)
+	step(&next, r, e)
 	r.lease = lease{}
 	if e = c.stripe.leases[c.id]; e != nil {
 		if c.mutant.afterStep != nil {
@@ -174,9 +174,9 @@ func (c *leaseChecker) sendReturns(r *checkedReplica, err error, isCharged bool)
 
 // successors returns the worlds that follow w.
 func (c *leaseChecker) successors(w *checkedWorld) (nextWorlds []checkedWorld) {
-	add := func(i int, faults int, f func(next *checkedWorld, r *checkedReplica, e *lease)) {
+	add := func(i int, faults int, step func(next *checkedWorld, r *checkedReplica, e *lease)) {
 		if w.faults >= faults {
-			next := c.stepReplica(w, i, f)
+			next := c.stepReplica(w, i, step)
 			next.faults -= faults
 			nextWorlds = append(nextWorlds, next)
 		}

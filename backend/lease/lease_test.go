@@ -240,7 +240,7 @@ func TestReturnAfterTheWindowChangesNoOtherWindow(t *testing.T) {
 	r.returnLater(e, r.micros(counters.now))
 	counters.now = counters.now.Add(time.Second)
 	counters.take(&backend.Hit{Key: []byte("k"), Limit: lim, N: 50})
-	r.runBackground() // the return comes late
+	r.runBackground() // the return comes after its window
 	assert.Equal(t, int64(50), counters.count(lim, "k"))
 	counters.now = counters.now.Add(-time.Second)
 	assert.Less(t, counters.count(lim, "k"), oldCount)

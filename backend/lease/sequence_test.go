@@ -239,7 +239,7 @@ func TestSingleReplicaDeniesNoHitThatTheBucketWouldAdmit(t *testing.T) {
 				if r.Allowed {
 					lim.TakeWithChargeDenied(&bucket, s.now.UnixMicro(), n, true)
 				} else {
-					assert.LessOrEqual(t, remaining-endedPermits, n, "denied")
+					assert.LessOrEqual(t, remaining-endedPermits, n, "the bucket would admit the denied hit")
 				}
 				assert.LessOrEqual(t, r.Remaining, lim.Capacity()+lim.MaxLeasePermits())
 				assert.GreaterOrEqual(t, r.ResetAfter, int64(0))
@@ -412,7 +412,7 @@ func TestTripsAskForWhatTheCounterNeeds(t *testing.T) {
 				require.True(t, s.takeHits(lim, 1).Allowed)
 				s.advance(time.Second / time.Duration(rate))
 				for j, trip := range s.trips[tripsBefore:] {
-					assert.LessOrEqual(t, permitsOf(trip), rate*5/4, "permits for a second")
+					assert.LessOrEqual(t, permitsOf(trip), rate*5/4, "permits for at most a second")
 					if tripsBefore+j == 0 {
 						assert.LessOrEqual(t, trip[0].N, lim.MaxLeasePermits()/3+1, "the first trip leaves two thirds to others")
 						assert.GreaterOrEqual(t, trip[0].N, rate*3/4)

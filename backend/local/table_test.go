@@ -52,7 +52,7 @@ func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 			for index := range len(got.blocks) * blockSize {
 				switch e := got.entryAt(index); {
 				case index >= got.size:
-					require.Zero(t, *e, "a free entry")
+					require.Zero(t, *e, "a free entry is zero")
 				case e.logNumber != 0:
 					logs++
 					require.Same(t, logOf(int(e.spent)), got.logs[e.logNumber-1])

@@ -281,9 +281,9 @@ func TestNumbersAndBooleansOfYAML11AreRead(t *testing.T) {
 
 func TestLastOfEqualFieldsCounts(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
-		{"texts", oneDescriptor("value: a\nvalue: b\n" + tenAMinute), "d > k=b: 10 per minute"},
+		{"equal texts", oneDescriptor("value: a\nvalue: b\n" + tenAMinute), "d > k=b: 10 per minute"},
 		{"null removes the field", oneDescriptor(tenAMinute + "\nrate_limit:"), ""},
-		{"lists", oneDescriptor("descriptors: [{key: a, " + tenAMinute + "}]\ndescriptors: [{key: b, " + tenAMinute + "}]"), "d > k > b: 10 per minute"},
+		{"equal lists", oneDescriptor("descriptors: [{key: a, " + tenAMinute + "}]\ndescriptors: [{key: b, " + tenAMinute + "}]"), "d > k > b: 10 per minute"},
 		{"fields of rate_limit add up", oneDescriptor(tenAMinute + "\nrate_limit: {requests_per_unit: 7}"), "d > k: 7 per minute"},
 	} {
 		t.Run(test.name, func(t *testing.T) { assert.Equal(t, test.want, summarize(parse(t, test.yaml))) })

@@ -17,7 +17,7 @@ type division struct {
 	state          State
 	memory         []Holder // the holders that the replica remembers
 	missesAnswer   bool     // the replica does not get the answer of the store
-	isOtherReplica bool     // another replica, without own holders, applies
+	isOtherReplica bool     // another replica, without own holders, calls Apply
 }
 
 func newDivision() *division {

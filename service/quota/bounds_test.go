@@ -294,7 +294,7 @@ func TestUnknownFieldsOfABucketIDAreNotKept(t *testing.T) {
 
 func TestAbsurdNumbersGetAnOrdinaryAnswer(t *testing.T) {
 	for name, change := range map[string]func(*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage){
-		"most requests": func(u *rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage) {
+		"the largest number of requests": func(u *rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage) {
 			u.NumRequestsAllowed, u.NumRequestsDenied = 1<<64-1, 1<<64-1
 		},
 		"2^63 requests": func(u *rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage) {

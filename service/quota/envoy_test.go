@@ -91,12 +91,12 @@ func (l *pipeLink) close() { l.closeStream() }
 
 // meter compares all admitted requests of a fleet with one token bucket of the limit.
 type meter struct {
-	mu          sync.Mutex
-	rate, burst float64 // tokens a second, and the most tokens
-	level       float64
-	lowestLevel float64
-	filledAt    time.Time
-	admitted    int
+	mu               sync.Mutex
+	rate, burst      float64 // tokens a second, and the most tokens
+	level            float64
+	lowestLevel      float64
+	filledAt         time.Time
+	admittedRequests int
 }
 
 func newMeter(rate, burst float64) *meter {
@@ -110,7 +110,7 @@ func (m *meter) admit() {
 	m.level = min(m.burst, m.level+m.rate*now.Sub(m.filledAt).Seconds()) - 1
 	m.filledAt = now
 	m.lowestLevel = min(m.lowestLevel, m.level)
-	m.admitted++
+	m.admittedRequests++
 }
 
 // fakeEnvoy has one bucket and follows the rules of Envoy's filter with no_assignment_behavior: deny.
@@ -120,19 +120,19 @@ type fakeEnvoy struct {
 	reportInterval time.Duration
 	meter          *meter
 
-	mu              sync.Mutex
-	demand          float64 // requests a second
-	link            link
-	allowed, denied uint64
-	reportedAt      time.Time
-	blanket         typev3.RateLimitStrategy_BlanketRule
-	hasBlanket      bool
-	bucket          *typev3.TokenBucket // nil without an assignment
-	tokens          float64
-	filledAt        time.Time
-	expiry          time.Time
-	admitted        int
-	responses       int
+	mu                              sync.Mutex
+	demand                          float64 // requests a second
+	link                            link
+	allowedRequests, deniedRequests uint64
+	reportedAt                      time.Time
+	blanketRule                     typev3.RateLimitStrategy_BlanketRule
+	hasBlanketRule                  bool
+	bucket                          *typev3.TokenBucket // nil without an assignment
+	tokens                          float64
+	filledAt                        time.Time
+	expiry                          time.Time
+	admittedRequests                int
+	responses                       int
 }
 
 func newFakeEnvoy(m *meter, demand float64) *fakeEnvoy {
@@ -179,14 +179,14 @@ func (e *fakeEnvoy) receive(l link, m *rlqsv3.RateLimitQuotaResponse) {
 		e.responses++
 		e.fill()
 		if action.GetAbandonAction() != nil {
-			e.bucket, e.hasBlanket = nil, false
+			e.bucket, e.hasBlanketRule = nil, false
 			continue
 		}
 		assignment := action.GetQuotaAssignmentAction()
 		e.expiry = time.Now().Add(assignment.GetAssignmentTimeToLive().AsDuration())
 		switch strategy := assignment.GetRateLimitStrategy().GetStrategy().(type) {
 		case *typev3.RateLimitStrategy_BlanketRule_:
-			e.blanket, e.hasBlanket, e.bucket = strategy.BlanketRule, true, nil
+			e.blanketRule, e.hasBlanketRule, e.bucket = strategy.BlanketRule, true, nil
 		case *typev3.RateLimitStrategy_TokenBucket:
 			b := strategy.TokenBucket
 			if e.bucket == nil {
@@ -194,7 +194,7 @@ func (e *fakeEnvoy) receive(l link, m *rlqsv3.RateLimitQuotaResponse) {
 			} else {
 				e.tokens *= float64(b.MaxTokens) / float64(e.bucket.MaxTokens)
 			}
-			e.bucket, e.hasBlanket = b, false
+			e.bucket, e.hasBlanketRule = b, false
 		}
 	}
 }
@@ -207,7 +207,7 @@ func (e *fakeEnvoy) fill() {
 	}
 	e.filledAt = now
 	if now.After(e.expiry) {
-		e.bucket, e.hasBlanket = nil, false
+		e.bucket, e.hasBlanketRule = nil, false
 	}
 }
 
@@ -215,17 +215,17 @@ func (e *fakeEnvoy) request() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.fill()
-	isAllowed := e.hasBlanket && e.blanket == typev3.RateLimitStrategy_ALLOW_ALL
+	isAllowed := e.hasBlanketRule && e.blanketRule == typev3.RateLimitStrategy_ALLOW_ALL
 	if e.bucket != nil && e.tokens >= 1 {
 		e.tokens--
 		isAllowed = true
 	}
 	if !isAllowed {
-		e.denied++
+		e.deniedRequests++
 		return
 	}
-	e.allowed++
-	e.admitted++
+	e.allowedRequests++
+	e.admittedRequests++
 	e.meter.admit()
 }
 
@@ -233,9 +233,9 @@ func (e *fakeEnvoy) report() {
 	e.mu.Lock()
 	m := &rlqsv3.RateLimitQuotaUsageReports{Domain: e.domain, BucketQuotaUsages: []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{{
 		BucketId: &rlqsv3.BucketId{Bucket: e.id}, TimeElapsed: durationpb.New(time.Since(e.reportedAt)),
-		NumRequestsAllowed: e.allowed, NumRequestsDenied: e.denied,
+		NumRequestsAllowed: e.allowedRequests, NumRequestsDenied: e.deniedRequests,
 	}}}
-	e.allowed, e.denied, e.reportedAt = 0, 0, time.Now()
+	e.allowedRequests, e.deniedRequests, e.reportedAt = 0, 0, time.Now()
 	l := e.link
 	e.mu.Unlock()
 	_ = l.send(m)
@@ -278,10 +278,10 @@ func requireBound(t *testing.T, m *meter, excess float64) {
 // measureUse runs the fleet for a time and returns the part of the limit that it admitted.
 func (m *meter) measureUse(duration time.Duration) float64 {
 	m.mu.Lock()
-	admittedBefore := m.admitted
+	admittedBefore := m.admittedRequests
 	m.mu.Unlock()
 	time.Sleep(duration)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return float64(m.admitted-admittedBefore) / (m.rate * duration.Seconds())
+	return float64(m.admittedRequests-admittedBefore) / (m.rate * duration.Seconds())
 }

@@ -28,14 +28,14 @@ var (
 // greedyEnvoy asks for more requests than it gets, in each of its buckets. It sends all buckets in one report.
 type greedyEnvoy struct {
 	sync.Mutex                                       // guards the fields below
-	buckets                 map[string]*greedyBucket // by tenant
+	buckets                 map[string]*greedyBucket // the key is the tenant
 	report                  *rlqsv3.RateLimitQuotaUsageReports
 	sent, sentBytes         int // reports
 	received, receivedBytes int // responses
 }
 
 type greedyBucket struct {
-	rate, burst                  float64 // rate is tokens a second. All tokens pass at once
+	rate, burst                  float64 // rate is in tokens a second; requests use each token at once
 	filledAt, expiry             time.Time
 	passedTokens, reportedTokens float64
 	usage                        *rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage
