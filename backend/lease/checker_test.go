@@ -90,7 +90,7 @@ func newLeaseChecker(t *testing.T, m leaseMutant) *leaseChecker {
 	return c
 }
 
-// stepReplica returns the world that follows w if replica i makes the step f. f gets the lease of the replica, or nil.
+// stepReplica returns the world that follows w if replica i makes a step. step gets the lease of the replica, or nil.
 func (c *leaseChecker) stepReplica(w *checkedWorld, i int, step func(next *checkedWorld, r *checkedReplica, e *lease)) checkedWorld {
 	next := *w
 	next.counts = maps.Clone(w.counts)
