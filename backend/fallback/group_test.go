@@ -119,20 +119,20 @@ func TestGroupChangesNoCounterIfAnyPartDenies(t *testing.T) {
 		for i, p := range parts {
 			counterLimiter, key, grantedLimit := counterOf(i)
 			if !p.isDown {
-				parts[i].spent *= 2
+				parts[i].spentHits *= 2
 			}
-			takeOne(counterLimiter, key, grantedLimit, parts[i].spent)
+			takeOne(counterLimiter, key, grantedLimit, parts[i].spentHits)
 			lim := localLimit
 			if p.isFixed {
 				lim = allowLimit
 			}
-			isAllowed[i] = parts[i].spent+p.n <= grantedLimit.Capacity() || p.isDown && p.isFixed
+			isAllowed[i] = parts[i].spentHits+p.n <= grantedLimit.Capacity() || p.isDown && p.isFixed
 			isDenied = isDenied || p.isGroup && !p.isShadow && !isAllowed[i]
 			hits = append(hits, backend.Hit{Key: []byte(strings.TrimPrefix(key, Namespace)), Limit: lim, N: p.n, AllOrNone: p.isGroup, Shadow: p.isShadow})
 		}
 		l.Take(context.Background(), time.Now(), hits, make([]backend.Result, len(hits)))
 		for i, p := range parts {
-			want := p.spent
+			want := p.spentHits
 			if isAllowed[i] && (!isDenied || !p.isGroup) && (!p.isDown || !p.isFixed) {
 				want += p.n
 			}

@@ -130,8 +130,8 @@ func TestExamplesAndLimitsInDocsLoadWithoutWarning(t *testing.T) {
 
 func TestDomainGivesAWarningIfMostOfItsLimitsAreZero(t *testing.T) {
 	for name, c := range map[string]struct {
-		limitList string
-		want      string
+		limits string
+		want   string
 	}{
 		"most limits are 0":           {"[{key: a, rate_limit: {unit: day, requests_per_unit: 0}}, {key: b, descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 0}}]}, {key: d, rate_limit: {unit: day, requests_per_unit: 1}}]", "2 of 3 limits are 0"},
 		"half of the limits are 0":    {"[{key: a, rate_limit: {unit: day, requests_per_unit: 0}}, {key: b, rate_limit: {unit: day, requests_per_unit: 1}}]", ""},

@@ -29,8 +29,8 @@ func TestXDSResponsesAreBoundedBeforeTheyAreDecoded(t *testing.T) {
 		nestedMessages = messageField(4, nestedMessages)
 	}
 	for name, c := range map[string]struct {
-		newResource []byte
-		want        string // empty for no error
+		resource []byte
+		want     string // empty for no error
 	}{
 		"as many descriptors as the bound":        {bytes.Repeat(descriptor, maxRules), ""},
 		"one descriptor too many":                 {bytes.Repeat(descriptor, maxRules+1), "response has more than 320000 descriptors and limits"},

@@ -1,4 +1,4 @@
-package countCallers
+package callers
 
 import (
 	"fmt"
