@@ -137,17 +137,17 @@ func TestApplyChangesLimits(t *testing.T) {
 			{"100 per minute", []string{"tenant", "other"}},
 		}},
 		{"an unlimited value", []string{"shop|tenant=acme", `{"unlimited": true}`}, []match{
-			{"an unlimited value", []string{"tenant", "acme"}},
+			{"unlimited", []string{"tenant", "acme"}},
 		}},
 		{"a limit in place of unlimited", []string{"shop|free=v", `{"unit": "hour", "requests_per_unit": 9}`}, []match{
 			{"9 per hour", []string{"free", "v"}},
-			{"an unlimited value", []string{"free", "w"}},
+			{"unlimited", []string{"free", "w"}},
 		}},
 		{"a number over unlimited over a number", []string{"shop|tenant", `{"unlimited": true}`, "shop|tenant=acme", `{"requests_per_unit": 1}`, "shop|tenant=b", `{"factor": 2}`, "shop|tenant=c", `{"shadow_mode": true}`}, []match{
 			{"1 per minute", []string{"tenant", "acme"}},
 			{"200 per minute", []string{"tenant", "b"}},
 			{"unlimited, shadow", []string{"tenant", "c"}},
-			{"an unlimited value", []string{"tenant", "other"}},
+			{"unlimited", []string{"tenant", "other"}},
 		}},
 		{"a limit where there was none", []string{"shop|none=v", `{"unit": "hour", "requests_per_unit": 9}`}, []match{
 			{"9 per hour", []string{"none", "v"}},
