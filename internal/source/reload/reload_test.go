@@ -30,6 +30,7 @@ type rig struct {
 
 	loaded, rejected, problems int
 	overrides                  string // two numbers such as "2 1": the overrides in force, and the overrides rejected or waiting
+	overridesWithoutEnd        int
 	states, reads              []string
 	limitsChanges              []reload.LimitsChange
 	overrideChanges            []string // action and target
@@ -47,7 +48,7 @@ func (r *rig) LimitsRejected(err error) { r.rejected, r.rejectedErr = r.rejected
 func (r *rig) ConfigProblems(count int) { r.problems = count }
 
 func (r *rig) Overrides(c reload.OverrideCounts) {
-	r.overrides = fmt.Sprint(c.InForce, " ", c.Rejected+c.Waiting)
+	r.overrides, r.overridesWithoutEnd = fmt.Sprint(c.InForce, " ", c.Rejected+c.Waiting), c.WithoutEnd
 }
 
 func (r *rig) LimitsChanged(c reload.LimitsChange) {
@@ -304,6 +305,17 @@ func TestInvalidOverrideIsRejectedAlone(t *testing.T) {
 	assert.Contains(t, r.log.String(), `effect="the previous value stays in force: 7 per year"`)
 	assert.Equal(t, 1, strings.Count(r.log.String(), `problem="override nonsense:`), "logged once")
 	assert.Len(t, r.States(), 3)
+}
+
+func TestOverridesAndSwitchesWithoutEndAreCounted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.load(perYear(5))
+	r.override("shop|tenant=acme", `{"factor": 2}`, "|switch|shop", `{}`, "shop|tenant=b", `{"factor": 2, "expires_at": "2100-01-01T00:00:00Z"}`, "shop|tenant=c", `{"factor": 0}`)
+	assert.Equal(t, "3 1", r.overrides)
+	assert.Equal(t, 2, r.overridesWithoutEnd, "a rejected override changes no limits")
+	r.override()
+	assert.Zero(t, r.overridesWithoutEnd)
 }
 
 func TestOverrideExpires(t *testing.T) {
