@@ -64,8 +64,10 @@ func TestSetFleetReplacesItsNotesInTheState(t *testing.T) {
 func TestSnapshotShowsTheReportsOfReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reports changes.Reports
+		limitsSince := time.Now().Add(-reportDelay)
 		r := newRig(t, func(o *Options) {
 			o.Name, o.Version = "b", "v1"
+			o.Limits = func() Limits { return Limits{Since: &limitsSince} }
 			o.Reports = func() changes.Reports { return reports }
 		})
 		hash := r.store.Load().Hash()
@@ -101,8 +103,11 @@ func TestSnapshotShowsTheReportsOfReplicas(t *testing.T) {
 		assert.Equal(t, Replica{Name: "a", Version: "v1", Limits: hash, Figures: figures, SeenSeconds: 2}, s.Fleet.Replicas[1])
 		assert.Equal(t, Warning, s.State.Level)
 		assert.Contains(t, s.State.Details, "Replicas have different limits: "+hash[:8]+" in a, b; other in c")
+		limitsSince = time.Now()
+		assert.NotContains(t, fmt.Sprint(snapshot().State), "different limits", "the reports can be older than the limits")
+		limitsSince = limitsSince.Add(-reportDelay)
 
-		time.Sleep(2 * time.Second)
+		time.Sleep(time.Second)
 		s = snapshot()
 		assert.Equal(t, 3, s.State.Replicas)
 		assert.Equal(t, "lost, 17 s ago", s.Fleet.Replicas[2].SeenText())
