@@ -2,15 +2,10 @@ package quota
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -23,9 +18,7 @@ import (
 // bucket has the requests with one bucket id in one Envoy.
 type bucket struct {
 	stream *stream
-	key    string // names the bucket in its stream
-	id     *rlqsv3.BucketId
-	domain string
+	key    bucketKey
 
 	group  *group            // nil if the same answer holds for all Envoys
 	holder division.HolderID // names the bucket in its group
@@ -71,29 +64,21 @@ func (s *Service) bucketOf(st *stream, id *rlqsv3.BucketId, now time.Time) (b *b
 	if bound := s.options.MaxEntries; bound > 0 && len(entries) > bound {
 		return nil, fmt.Sprintf("bucket_id: got %d entries, want at most %d (MAX_ENTRIES)", len(entries), bound)
 	}
-	var key strings.Builder
-	key.WriteString(st.domain)
-	for _, name := range slices.Sorted(maps.Keys(entries)) {
-		value := entries[name]
-		if key.Len()+len(name)+len(value) > maxIDBytes {
-			return nil, fmt.Sprintf("bucket_id: got more than %d bytes", maxIDBytes)
-		}
-		for _, text := range [...]string{name, value} {
-			key.WriteString("|" + strconv.Itoa(len(text)) + ":" + text)
-		}
+	key, ok := newBucketKey(st.domain, entries)
+	if !ok {
+		return nil, fmt.Sprintf("bucket_id: got more than %d bytes", maxIDBytes)
 	}
-	if b := st.buckets[key.String()]; b != nil {
+	if b := st.buckets[key]; b != nil {
 		return b, ""
 	}
 	if len(st.buckets) >= s.options.MaxBuckets {
 		return nil, fmt.Sprintf("stream: got more than %d buckets (QUOTA_MAX_BUCKETS)", s.options.MaxBuckets)
 	}
-	// A copy of the id has no unknown fields, which can be long.
-	b = &bucket{stream: st, key: key.String(), id: &rlqsv3.BucketId{Bucket: entries}, domain: st.domain, usedAt: now}
+	b = &bucket{stream: st, key: key, usedAt: now}
 	if st.buckets == nil || !s.takeMemory(st.client, b.memoryBytes()) {
 		return nil, "stream: the buckets of this address use too much memory (QUOTA_MAX_BUCKETS)"
 	}
-	st.buckets[b.key] = b
+	st.buckets[key] = b
 	s.evaluate(b)
 	return b, ""
 }
@@ -111,25 +96,6 @@ func (b *bucket) count(usage *rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage
 	if requests > 0 {
 		b.usedAt = now
 	}
-}
-
-// entriesOf returns the descriptor of a bucket id. The keys of order come first, then the other keys in alphabetical order.
-func entriesOf(id map[string]string, order []string) []*ratelimitv3.RateLimitDescriptor_Entry {
-	var entries []*ratelimitv3.RateLimitDescriptor_Entry
-	add := func(key string) {
-		if value, ok := id[key]; ok {
-			entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: key, Value: value})
-		}
-	}
-	for _, key := range order {
-		add(key)
-	}
-	for _, key := range slices.Sorted(maps.Keys(id)) {
-		if !slices.Contains(order, key) {
-			add(key)
-		}
-	}
-	return entries
 }
 
 // evaluate finds the answer for b in the limits in force. It sends a changed answer, or makes the next tick update the
@@ -164,11 +130,12 @@ func (s *Service) match(b *bucket) (_ *descriptors.Rule, key string, _ rule) {
 	if s.config == nil {
 		return nil, "", noAnswer
 	}
-	domain := s.config.Domain(b.domain)
+	domainName, entries := b.key.decode()
+	domain := s.config.Domain(domainName)
 	if domain == nil || s.config.IsShadow(s.options.ShadowMode) {
 		return nil, "", allowAll
 	}
-	entries := entriesOf(b.id.GetBucket(), domain.Source().QuotaOrder)
+	sortEntries(entries, domain.Source().QuotaOrder)
 	var budget descriptors.Budget
 	foundRule := domain.MatchWithBudget(&budget, entries)
 	switch {
@@ -177,7 +144,7 @@ func (s *Service) match(b *bucket) (_ *descriptors.Rule, key string, _ rule) {
 	case foundRule == nil || foundRule.Quota == nil || foundRule.IsUnlimited() || len(foundRule.Limits) != 1:
 		return nil, "", allowAll
 	}
-	name := foundRule.AppendKey(nil, b.domain, entries)
+	name := foundRule.AppendKey(nil, domainName, entries)
 	switch {
 	case foundRule.IsShadowed(name):
 		return nil, "", allowAll

@@ -85,7 +85,7 @@ func (s *Service) refuse(b *bucket, path string) {
 	b.sendBlanket(denyAll, blanketTTL)
 }
 
-func (b *bucket) memoryBytes() int64 { return bucketMemory + idCopies*int64(len(b.key)) }
+func (b *bucket) memoryBytes() int64 { return bucketMemory + idCopies*int64(b.key.bytes()) }
 
 // forget ends b, apart from the entry in its stream.
 func (s *Service) forget(b *bucket) {

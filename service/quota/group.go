@@ -171,7 +171,7 @@ func (s *Service) accept(u *groupUpdate, now time.Time) {
 
 // send remembers the holders of this replica and sends the grants.
 func (s *Service) send(g *group, grants []division.Grant, holders []division.Holder, l *division.Limit) {
-	g.ownHolders, g.otherHolders, g.otherGranted = nil, 0, 0
+	g.ownHolders, g.otherHolders, g.otherGranted = make([]division.Holder, 0, len(g.buckets)), 0, 0
 	for _, h := range holders {
 		if g.buckets[h.ID] != nil {
 			g.ownHolders = append(g.ownHolders, h)

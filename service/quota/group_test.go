@@ -27,6 +27,9 @@ import (
 
 var testLimit = division.Limit{Rate: 1000, Interval: 10 * second, Burst: 200, Headroom: 0.1, TTL: 15 * second, Delay: second}
 
+// acmeKey is the key of the buckets of the tenant acme.
+var acmeKey, _ = newBucketKey("shop", map[string]string{"tenant": "acme"})
+
 // newTestStream returns a Service that does not run, and a stream of it.
 func newTestStream(t *testing.T, change func(*Options)) (*Service, *stream) {
 	o := newOptions(t, local.NewQuotas(), sharedLimits)
@@ -35,7 +38,7 @@ func newTestStream(t *testing.T, change func(*Options)) (*Service, *stream) {
 	}
 	s := New(o)
 	s.followLimits()
-	return s, &stream{client: s.join("10.0.0.1"), domain: "shop", buckets: map[string]*bucket{}, wake: make(chan struct{}, 1), waitingActions: map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction{}}
+	return s, &stream{client: s.join("10.0.0.1"), domain: "shop", buckets: map[bucketKey]*bucket{}, wake: make(chan struct{}, 1), waitingActions: map[bucketKey]*rlqsv3.RateLimitQuotaResponse_BucketAction{}}
 }
 
 // newTestGroup returns a group of buckets with the holders 1, 2 and so on. now is the time of its last update.
@@ -117,7 +120,6 @@ func TestBucketSumsItsReports(t *testing.T) {
 }
 
 func TestUnknownDomainAndShadowModeAllowAll(t *testing.T) {
-	id := &rlqsv3.BucketId{Bucket: map[string]string{"tenant": "acme"}}
 	for name, c := range map[string]struct {
 		domain     string
 		shadowMode bool
@@ -128,7 +130,8 @@ func TestUnknownDomainAndShadowModeAllowAll(t *testing.T) {
 		"shadow mode":    {"shop", true, allowAll},
 	} {
 		s, _ := newTestStream(t, func(o *Options) { o.ShadowMode = c.shadowMode })
-		found, _, answer := s.match(&bucket{domain: c.domain, id: id})
+		key, _ := newBucketKey(c.domain, map[string]string{"tenant": "acme"})
+		found, _, answer := s.match(&bucket{key: key})
 		assert.Equal(t, c.want, answer, name)
 		assert.Equal(t, c.want == noAnswer, found != nil, name)
 	}
@@ -137,7 +140,7 @@ func TestUnknownDomainAndShadowModeAllowAll(t *testing.T) {
 func TestGrantWithoutRateOrBurstDeniesAll(t *testing.T) {
 	for grant, wantBucket := range map[division.Grant]bool{{Rate: 5, Burst: 1}: true, {Rate: 5}: false, {Burst: 1}: false, {}: false} {
 		_, st := newTestStream(t, nil)
-		(&bucket{stream: st}).sendGrant(grant, &testLimit)
+		(&bucket{stream: st, key: acmeKey}).sendGrant(grant, &testLimit)
 		assert.Equal(t, wantBucket, strategy(t, st).GetTokenBucket() != nil, "%+v", grant)
 	}
 }
@@ -158,7 +161,7 @@ func TestOnlyAFirstReportCanBeOfAReturningEnvoy(t *testing.T) {
 func TestLateReportOfAHolderWaitsForTheNext(t *testing.T) {
 	now := time.Now()
 	reported := func(age time.Duration, isAnswered bool) *bucket {
-		return &bucket{hasReport: true, reportedAt: now.Add(-age), isAnswered: isAnswered, requests: 7, denied: 2}
+		return &bucket{key: acmeKey, hasReport: true, reportedAt: now.Add(-age), isAnswered: isAnswered, requests: 7, denied: 2}
 	}
 	buckets := []*bucket{reported(maxReportAge, true), reported(maxReportAge+1, true), reported(time.Hour, false), reported(time.Millisecond, true)}
 	u := newTestGroup(now, buckets...).collect(now)
@@ -184,7 +187,7 @@ func TestNewStoreFreezesUntilOldGrantsHaveExpired(t *testing.T) {
 		"store of wrong bytes": {[]byte("x"), 3600 * second, true},
 	} {
 		now := time.Now()
-		u := newTestGroup(now, &bucket{hasReport: true, reportedAt: now}).collect(now)
+		u := newTestGroup(now, &bucket{key: acmeKey, hasReport: true, reportedAt: now}).collect(now)
 		state, _ := u.Apply(c.old, 1000*second, 1000*second+c.age)
 		assert.NotEmpty(t, state, name)
 		assert.Equal(t, c.wantFrozen, u.grants[0].Rate < 100, "%s: %+v", name, u.grants)
@@ -205,7 +208,7 @@ func TestFailedUpdateGivesItsReportsBack(t *testing.T) {
 	for age, wantFallback := range map[time.Duration]bool{16 * time.Second: false, 16*time.Second + time.Microsecond: true} {
 		s, st := newTestStream(t, nil)
 		updatedAt := time.Now()
-		b := &bucket{stream: st, requests: 3, denied: 1}
+		b := &bucket{stream: st, key: acmeKey, requests: 3, denied: 1}
 		g := newTestGroup(updatedAt, b)
 		s.fail(&groupUpdate{group: g, reports: []division.Report{{Holder: 1, Requests: 5, Denied: 2}}}, updatedAt.Add(age))
 		assert.Equal(t, wantFallback, g.isFallback, age)
@@ -245,7 +248,7 @@ func TestLateAnswerOfTheStoreIsAFailure(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s, st := newTestStream(t, func(o *Options) { o.Store = c.store })
-			g := newTestGroup(time.Now(), &bucket{stream: st, hasReport: true})
+			g := newTestGroup(time.Now(), &bucket{stream: st, key: acmeKey, hasReport: true})
 			s.groups[g.key] = g
 			assert.Equal(t, c.wantUpdates == 1, s.update(t.Context(), []*group{g}, false), name)
 			assert.Equal(t, []uint64{c.wantUpdates, c.wantFailures}, []uint64{s.Stats().Updates, s.Stats().Failures}, name)
@@ -284,12 +287,13 @@ func TestShareHasTheReasonOfItsSize(t *testing.T) {
 	g := newTestGroup(time.Now())
 	g.ownHolders = make([]division.Holder, 2) // the equal share is 500 of 1000
 	for rate, want := range map[int64]string{
-		900: "its demand fits into the limit",
+		882: "its demand fits into the limit",
+		881: "the Envoys ask for more than the limit",
 		800: "the Envoys ask for more than the limit",
 		450: "the Envoys ask for more than the limit",
 		449: "it gets more when other Envoys have confirmed smaller shares",
 	} {
-		h := division.Holder{Rate: rate, Demands: [2]int64{900}, Interval: g.limit.Interval}
+		h := division.Holder{Rate: rate, Burst: 1, Demands: [2]int64{900}, Interval: g.limit.Interval}
 		assert.Equal(t, want, g.reasonForShare(&h), rate)
 	}
 	s, _ := newTestStream(t, nil)

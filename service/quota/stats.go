@@ -104,9 +104,12 @@ func (c *CounterShares) Text() string {
 
 // reasonForShare says why the share of h is as large as it is.
 func (g *group) reasonForShare(h *division.Holder) string {
-	equalShare := perSecond(h, g.limit.Rate) / float64(len(g.ownHolders)+g.otherHolders)
+	envoys := len(g.ownHolders) + g.otherHolders
+	equalShare := perSecond(h, g.limit.Rate) / float64(envoys)
 	switch rate := perSecond(h, h.Rate); {
-	case h.Rate >= h.Demand():
+	case h.Burst == 0 && int64(envoys) > g.limit.Burst:
+		return "it denies all, because the burst of the limit is smaller than the number of Envoys"
+	case float64(h.Rate) >= 0.98*float64(h.Demand()): // smaller changes wait
 		return "its demand fits into the limit"
 	case rate >= equalShare*0.9:
 		return "the Envoys ask for more than the limit"

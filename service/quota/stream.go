@@ -20,16 +20,16 @@ type connection = grpc.BidiStreamingServer[rlqsv3.RateLimitQuotaUsageReports, rl
 // stream is the stream of one Envoy.
 type stream struct {
 	conn    connection
-	address string             // the address of the Envoy
-	client  *client            // has all streams of the IP address
-	domain  string             // the domain of the last report
-	buckets map[string]*bucket // guarded by the mutex of the Service
+	address string                // the address of the Envoy
+	client  *client               // has all streams of the IP address
+	domain  string                // the domain of the last report
+	buckets map[bucketKey]*bucket // guarded by the mutex of the Service
 
 	sendingSince atomic.Int64  // the time at which the current Send began, in nanoseconds since 1970; 0 without a Send
 	wake         chan struct{} // has an element if waitingActions is not empty
 
-	mu             sync.Mutex                                             // guards waitingActions
-	waitingActions map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction // the newest action for each bucket that was not sent
+	mu             sync.Mutex                                                // guards waitingActions
+	waitingActions map[bucketKey]*rlqsv3.RateLimitQuotaResponse_BucketAction // the newest action for each bucket that was not sent
 }
 
 // maxSendTime bounds the time of a Send. A client that does not read loses its stream. At this time, its grants have expired.
@@ -38,8 +38,8 @@ const maxSendTime = 15 * time.Second
 // StreamRateLimitQuotas implements rlqsv3.RateLimitQuotaServiceServer.
 func (s *Service) StreamRateLimitQuotas(conn connection) error {
 	st := &stream{
-		conn: conn, address: "unknown", buckets: map[string]*bucket{}, wake: make(chan struct{}, 1),
-		waitingActions: map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction{},
+		conn: conn, address: "unknown", buckets: map[bucketKey]*bucket{}, wake: make(chan struct{}, 1),
+		waitingActions: map[bucketKey]*rlqsv3.RateLimitQuotaResponse_BucketAction{},
 	}
 	ctx := conn.Context()
 	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
@@ -109,7 +109,7 @@ func (st *stream) send() error {
 		}
 		st.mu.Lock()
 		actions := st.waitingActions
-		st.waitingActions = map[string]*rlqsv3.RateLimitQuotaResponse_BucketAction{}
+		st.waitingActions = map[bucketKey]*rlqsv3.RateLimitQuotaResponse_BucketAction{}
 		st.mu.Unlock()
 		response := &rlqsv3.RateLimitQuotaResponse{}
 		for _, action := range actions {
@@ -125,7 +125,7 @@ func (st *stream) send() error {
 
 // queue sends action soon. It replaces a waiting action of the same bucket.
 func (st *stream) queue(b *bucket, action *rlqsv3.RateLimitQuotaResponse_BucketAction) {
-	action.BucketId = b.id
+	action.BucketId = b.key.id()
 	st.mu.Lock()
 	st.waitingActions[b.key] = action
 	st.mu.Unlock()

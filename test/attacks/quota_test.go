@@ -31,6 +31,7 @@ var quotaAttacks = []attack{
 	{name: "reports of 250 bucket ids of 3.5 KB on each of 200 streams", run: reports(8, 25, manyIDs(250, 3500, 15_000)), told: `use too much memory \(QUOTA_MAX_BUCKETS\)|reason=pending_bytes`}, // a busy service cuts the connections before it has decoded so many reports
 	{name: "quota reports of 1 MB with empty usages on each of 200 streams", run: reports(8, 25, forAll(emptyUsages))},
 	{name: "200 quota streams that never read", run: streamsThatNeverRead(8, 25, manyIDs(100, 1000, 15_000))},
+	{name: "200 quota streams that end after a report of the other client's limit, again and again", run: streamsThatEnd(8, 25)},
 	{name: "100 half-sent quota reports of 1 MB on each of 3 connections, after an answer", run: halfSentReports(3, 100), refused: "pending_bytes"},
 }
 
@@ -130,6 +131,18 @@ func streamsThatNeverRead(conns, streams int, messages func(stream int) [][]byte
 				for _, m := range all {
 					_ = stream.SendMsg(m)
 				}
+			}
+		})
+	}
+}
+
+// streamsThatEnd sends a report on each stream and ends the stream after the answer. So one limit gets many Envoys.
+func streamsThatEnd(conns, streams int) func(context.Context, *service) {
+	message := encode(reportOf(map[string]string{"q": "other"}, 10))
+	return func(ctx context.Context, s *service) {
+		onEachStream(ctx, s, conns, streams, forAll(func() [][]byte { return [][]byte{message} }), func(stream grpc.ClientStream, all [][]byte) {
+			if stream.SendMsg(all[0]) == nil {
+				_ = stream.RecvMsg(nil)
 			}
 		})
 	}

@@ -1,0 +1,28 @@
+package quota
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestBucketKeyHasDomainAndID(t *testing.T) {
+	text := rapid.OneOf(rapid.String(), rapid.StringMatching(`x{120,140}`)) // the length of a text has one byte or two
+	rapid.Check(t, func(t *rapid.T) {
+		domain := text.Draw(t, "domain")
+		id := rapid.MapOfN(text, text, 0, 5).Draw(t, "id")
+		key, ok := newBucketKey(domain, id)
+		require.True(t, ok)
+		gotDomain, entries := key.decode()
+		assert.Equal(t, domain, gotDomain)
+		assert.Equal(t, id, key.id().GetBucket())
+		assert.True(t, slices.IsSortedFunc(entries, func(a, b *ratelimitv3.RateLimitDescriptor_Entry) int { return strings.Compare(a.GetKey(), b.GetKey()) }))
+		same, _ := newBucketKey(domain, key.id().GetBucket())
+		assert.Equal(t, key, same)
+	})
+}
