@@ -61,8 +61,9 @@ func (o *batchObserver) reportStall(batch redis.Batch) {
 	}
 }
 
-// lossLogPause is short, so that each loss of a Redis has a line. The shards of a Cluster find a loss one after the other.
-const lossLogPause = 10 * time.Second
+// lossLogPause is shorter than the pause between two probes of a shard, so that each loss has a line. The probes of
+// several shards find a loss one after the other.
+const lossLogPause = 5 * time.Second
 
 // CountersLost implements redis.Observer.
 func (o *batchObserver) CountersLost(role redis.Role, lostAll bool) {
