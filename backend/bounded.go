@@ -17,8 +17,7 @@ type BoundedLimiter struct {
 
 var _ Limiter = (*BoundedLimiter)(nil)
 
-// NewBoundedLimiter returns a BoundedLimiter over next. At most maxInFlight Takes of next run at the same time, and other
-// Takes wait.
+// NewBoundedLimiter returns a BoundedLimiter over next. At most maxInFlight Takes of next run at once. Other Takes wait.
 func NewBoundedLimiter(next Limiter, budget time.Duration, maxInFlight int) *BoundedLimiter {
 	return &BoundedLimiter{next: next, budget: budget, takesInFlight: make(chan struct{}, maxInFlight)}
 }

@@ -31,8 +31,7 @@ const (
 	maxStripes       = 64
 )
 
-// table is a cache of denials. The id of a counter determines a stripe, and a set of entries in the stripe. A new entry in
-// a full set evicts the entry that ends first.
+// table is a cache of denials. Each id has one set of entries. A new entry in a full set evicts the entry that ends first.
 type table struct {
 	seeds   fingerprint.Seeds
 	stripes []stripe

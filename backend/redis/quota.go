@@ -57,8 +57,7 @@ const readQuotaScript = `
 local time = redis.call('TIME')
 return {time[1], time[2], redis.call('GET', KEYS[1]) or '', redis.call('GET', KEYS[2]) or ''}`
 
-// storeQuotaScript stores a new state and returns 1, if Redis still has the old state and the old mark. Otherwise it
-// returns 0.
+// storeQuotaScript stores a new state and returns 1 if Redis still has the old state and the old mark, or else returns 0.
 // KEYS: the state, the mark. ARGV: the old state, the old mark, the new state, its time to live in milliseconds, the new
 // mark, and the time to live of the mark.
 const storeQuotaScript = `

@@ -153,7 +153,7 @@ func (a *ruleAdder) append(list *[]*limitsfile.Descriptor, d *limitsfile.Descrip
 }
 
 // addNewRuleProblem finds the other descriptor that now matches the entry of the target at depth. It returns the limits of
-// this descriptor in words. If the new rule o would take requests from this descriptor, addNewRuleProblem adds a problem to result.newRuleProblems.
+// this descriptor in words. If the new rule o would take requests from this descriptor, result.newRuleProblems gets a problem.
 func (a *ruleAdder) addNewRuleProblem(o *Override, result *outcome, depth int, list []*limitsfile.Descriptor) (limits string) {
 	const noLimit = "no limit"
 	e := o.Target.Entries[depth]

@@ -74,8 +74,7 @@ type Update struct {
 	IsFrozen bool
 }
 
-// Holder is what the state has about a holder. Times are microseconds of the clock of the store. 0 means that an event has
-// not happened.
+// Holder is what the state has about a holder. Times are microseconds of the clock of the store. A time of 0 means never.
 type Holder struct {
 	ID          HolderID
 	Rate, Burst int64 // the last grant
@@ -222,8 +221,8 @@ func (t *transition) convert(h *Holder) {
 	}
 }
 
-// restoreOwnHolders puts the holders of this replica into the state as the replica remembers them. The state may lack the last
-// grants of the replica, because the store lost a write, or stored a write whose answer was lost.
+// restoreOwnHolders puts the holders of this replica into the state as the replica remembers them. The state may lack the
+// last grants of the replica, because the store lost a write, or stored a write whose answer was lost.
 func (t *transition) restoreOwnHolders(ownHolders []Holder) {
 	isGrantLost := false
 	for _, ownHolder := range ownHolders {

@@ -190,8 +190,8 @@ func (s *Service) send(g *group, grants []division.Grant, holders []division.Hol
 	}
 }
 
-// failUpdate gives the reports of an update that was not stored back to their buckets. If all grants have expired, the fallback
-// begins.
+// failUpdate gives the reports of an update that was not stored back to their buckets. If all grants have expired, the
+// fallback begins.
 func (s *Service) failUpdate(u *groupUpdate, now time.Time) {
 	g := u.group
 	for _, r := range u.reports {

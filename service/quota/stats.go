@@ -117,8 +117,7 @@ func (g *group) reasonForShare(h *division.Holder) string {
 	return "it gets more when other Envoys have confirmed smaller shares"
 }
 
-// Shares returns the shares of the first limits, sorted by counter, with a counter that contains filter. limit bounds the
-// result.
+// Shares returns the shares of each limit whose counter contains filter, sorted by counter. It returns at most limit items.
 func (s *Service) Shares(filter string, limit int) []CounterShares {
 	s.mu.Lock()
 	defer s.mu.Unlock()

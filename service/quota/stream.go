@@ -32,8 +32,7 @@ type stream struct {
 	waitingActions map[bucketKey]*rlqsv3.RateLimitQuotaResponse_BucketAction // the newest action for each bucket that was not sent
 }
 
-// maxSendTime bounds the time of a Send. A client that does not read loses its stream after this time, when its grants have
-// expired.
+// maxSendTime bounds the time of a Send. A client that reads nothing for this time has only expired grants, and loses its stream.
 const maxSendTime = 15 * time.Second
 
 // StreamRateLimitQuotas implements rlqsv3.RateLimitQuotaServiceServer.
