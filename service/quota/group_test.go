@@ -296,6 +296,10 @@ func TestShareHasTheReasonOfItsSize(t *testing.T) {
 		h := division.Holder{Rate: rate, Burst: 1, Demands: [2]int64{900}, Interval: g.limit.Interval}
 		assert.Equal(t, want, g.reasonForShare(&h), rate)
 	}
+	for burst, isTooSmall := range map[int64]bool{1: true, 2: false, 3: false} { // for two Envoys
+		g.limit.Burst = burst
+		assert.Equal(t, isTooSmall, strings.Contains(g.reasonForShare(&division.Holder{Interval: second, Demands: [2]int64{9}}), "the burst of the limit is smaller"), burst)
+	}
 	s, _ := newTestStream(t, nil)
 	s.groups[g.key] = g
 	assert.Equal(t, 2, s.Stats().Rules[0].Buckets)
