@@ -304,3 +304,33 @@ func TestShareHasTheReasonOfItsSize(t *testing.T) {
 	s.groups[g.key] = g
 	assert.Equal(t, 2, s.Stats().Rules[0].Buckets)
 }
+
+func TestClientMayHaveAsManyHoldersAsPlacesAreFree(t *testing.T) {
+	for ownHolders, isAllowed := range map[int]bool{division.MaxHolders / 2: true, division.MaxHolders/2 + 1: false} {
+		s, st := newTestStream(t, nil)
+		g := newTestGroup(time.Now())
+		s.groups[g.key] = g
+		g.otherHolders = ownHolders - 1
+		st.client.holders[g.hash] = ownHolders - 1
+		assert.Equal(t, isAllowed, s.joinGroup(&bucket{stream: st}, g.key), ownHolders)
+	}
+}
+
+func TestDepartureEndsWhenTheLastGrantHasExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, st := newTestStream(t, nil)
+		g := newTestGroup(time.Now())
+		s.groups[g.key] = g
+		for range 2 {
+			b := &bucket{stream: st}
+			require.True(t, s.joinGroup(b, g.key))
+			s.leaveGroup(b)
+			s.groups[g.key] = g
+			time.Sleep(time.Second)
+		}
+		for wait, want := range []map[uint64]int{{g.hash: 2}, {g.hash: 1}, {}} {
+			s.forgetDepartures(time.Now().Add(time.Duration(testLimit.TTL+testLimit.Delay)*time.Microsecond - 3*time.Second + time.Duration(wait)*time.Second))
+			assert.Equal(t, want, st.client.holders, wait)
+		}
+	})
+}
