@@ -340,7 +340,7 @@ func TestFullLimitRefusesOnlyHoldersWithoutARate(t *testing.T) {
 		s, st := newTestStream(t, nil)
 		g := newTestGroup(time.Now(), &bucket{stream: st, key: acmeKey})
 		s.send(g, []division.Grant{{Holder: 1, Rate: rate, Burst: rate}, {Holder: 2}}, make([]division.Holder, division.MaxHolders), &testLimit)
-		assert.Equal(t, isRefused, s.counts.Ignored == 1, rate)
+		assert.Equal(t, isRefused, s.counts.IgnoredReports == 1, rate)
 		assert.Equal(t, isRefused, waitingStrategy(t, st).GetTokenBucket() == nil, rate)
 	}
 }

@@ -32,7 +32,7 @@ type stream struct {
 	waitingActions map[bucketKey]*rlqsv3.RateLimitQuotaResponse_BucketAction // the newest action for each bucket that was not sent
 }
 
-// maxSendTime bounds the time of a Send. A client that reads nothing for this time has only expired grants, and loses its stream.
+// maxSendTime bounds the time of a Send. A client that reads nothing for this time loses its stream. Its grants have expired.
 const maxSendTime = 15 * time.Second
 
 // StreamRateLimitQuotas implements rlqsv3.RateLimitQuotaServiceServer.
