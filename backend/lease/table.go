@@ -191,8 +191,7 @@ type Stats struct {
 	Leases      int64 // counters with a lease, even if the lease has no permits
 	HeldPermits int64 // permits that this replica holds
 
-	// The fields below are sums since New. While no trip is in flight, TakenPermits is the sum of UsedPermits,
-	// ReturnedPermits, LapsedPermits and HeldPermits.
+	// Sums since New. While no trip is in flight, TakenPermits is the sum of HeldPermits and the next three fields.
 	TakenPermits    int64 // permits taken from the shared counters
 	UsedPermits     int64 // permits that admitted a hit
 	ReturnedPermits int64 // permits that were given back to the shared counters

@@ -210,8 +210,7 @@ func (c *serverCheck) expireKeys(ctx context.Context) bool {
 	return commands[0].Err() == nil
 }
 
-// arguments returns the arguments for the test runs. The key of an argument in the map is the word that it replaces. The
-// key of the check has this layout.
+// arguments returns the argument for each word that Right.args can have. The key of the check has this layout.
 func (c *serverCheck) arguments(layout string) map[string]argument {
 	keyStart, prefix := string(c.keyspace)+layout, c.options.KeyPrefix
 	pattern := keyStart + "*"

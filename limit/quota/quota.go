@@ -174,7 +174,6 @@ func (l *Limit) reserve(tokens int64) int64 { return part(tokens, l.Headroom/2) 
 // divisibleRate returns the rate that the holders share.
 func (l *Limit) divisibleRate() int64 { return l.Rate - part(l.Rate, l.Headroom) }
 
-// burstOf returns the burst that belongs to a rate.
 func (l *Limit) burstOf(rate int64) int64 {
 	if rate == 0 || l.Burst == 0 {
 		return 0

@@ -37,8 +37,7 @@ type group struct {
 	fallback   *division.State
 }
 
-// joinGroup adds b to the group with this key. It returns false if the client has at least as many holders in the group as
-// places are free.
+// joinGroup adds b to a group. It returns false if the client has as many holders in the group as there are free places.
 func (s *Service) joinGroup(b *bucket, key string) bool {
 	g, c := s.groups[key], b.stream.client
 	if g == nil {
