@@ -85,8 +85,8 @@ func (h *hitClassifier) count(counts *hitCounts, decision *service.Decision) {
 	}
 }
 
-// nearHits returns how many hits the counter of countedLimit has beyond the near limit, after result has allowed hits. The fallback
-// knows only the counter of this replica, so nearHits compares this counter with the share of this replica.
+// nearHits returns how many hits the counter of countedLimit has beyond the near limit. result has the state of the counter
+// after its hits were allowed. The fallback knows only the counter and the share of this replica, so nearHits compares these.
 func (h *hitClassifier) nearHits(countedLimit *limit.Limit, result *backend.Result) int64 {
 	if result.Source == backend.SourceFallback {
 		if result.Share == nil {

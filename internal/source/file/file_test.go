@@ -448,10 +448,10 @@ func TestSkippedEntriesAreReported(t *testing.T) {
 		writeFile(t, f.root+"/b.yaml.txt", "b")
 		n := f.nextSnapshot()
 		assert.Equal(t, map[string]string{"a.yaml": "a"}, f.contents(n))
-		require.Len(t, n.skipped, 1)
-		assert.Equal(t, f.root+"/b.yaml.txt", n.skipped[0].Path)
+		require.Len(t, n.skippedEntries, 1)
+		assert.Equal(t, f.root+"/b.yaml.txt", n.skippedEntries[0].Path)
 		require.NoError(t, os.Remove(f.root+"/b.yaml.txt"))
-		assert.Empty(t, f.nextSnapshot().skipped)
+		assert.Empty(t, f.nextSnapshot().skippedEntries)
 		f.requireNoSnapshot()
 	})
 }

@@ -65,8 +65,8 @@ type LimitsChange struct {
 	Values []descriptors.ValueChange // the old and the new limits of the changed paths
 }
 
-// TextsWithValues returns paths, and behind each of the first ten paths its old and its new limits, such as
-// "shop > tenant: 6 per minute → 0 per minute".
+// TextsWithValues returns paths. The first ten paths have their old and new limits, such as "shop > tenant: 6 per minute →
+// 0 per minute".
 func (c *LimitsChange) TextsWithValues(paths []string) []string {
 	const maxTexts = 10
 	texts := slices.Clone(paths)

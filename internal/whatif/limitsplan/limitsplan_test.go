@@ -392,7 +392,7 @@ func TestLateRecordIsReplayedAtTheTimeOfTheClock(t *testing.T) {
 }
 
 func TestKeysBeyondTheBoundAreLeftOut(t *testing.T) {
-	c := newCounts(1)
+	c := newReplayCounts(1)
 	rule := &descriptors.Rule{Path: "shop > tenant"}
 	for _, key := range []string{"a", "b", "a"} {
 		c.addKey(rule, []byte(key), logStart, false, true)
