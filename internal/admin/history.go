@@ -256,7 +256,7 @@ type Replica struct {
 	State       ReplicaState `json:"state"`
 }
 
-// ReplicaState compares a replica with the others.
+// ReplicaState compares a replica with all other replicas.
 type ReplicaState string
 
 // The states of replicas.

@@ -124,7 +124,7 @@ func (p *Page) hitCommand() string {
 	return command + "-d " + ShellWord(rules[i].Domain) + " " + ShellWord(exampleDescriptor(rules[i].Path)) + " -n 8"
 }
 
-// plainWord matches a word that a shell takes as it is.
+// plainWord matches a word that needs no quotes in a shell.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_=,./:@%+-]+$`)
 
 // ShellWord returns word as a shell reads it. It quotes a word with special characters.

@@ -11,7 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
-// maxRows is the maximum number of rules in the table. A filter finds the others.
+// maxRows is the maximum number of rules in the table. A filter finds all other rules.
 const maxRows = 200
 
 type ruleTable struct {

@@ -203,7 +203,7 @@ func (d *Document) forEachPiece(f func(items []*yaml.Node) bool) (handledItems i
 	return handledItems, nil
 }
 
-// parsePiece parses piece i. If d has a decoder, the caller must call parsePiece for each piece in turn.
+// parsePiece parses piece i. If d has a decoder, the caller must parse the pieces in their order.
 func (d *Document) parsePiece(i int) ([]*yaml.Node, error) {
 	p := d.pieces[i]
 	if err := d.checkCount(p.data, p.line); err != nil {

@@ -207,7 +207,7 @@ func (s *Store) BreakerChanged(change fallback.BreakerChange) {
 	}
 }
 
-// priceAttrs returns names and values, in turn, that describe the price of an outage.
+// priceAttrs returns the price of an outage as names, each followed by its value.
 func priceAttrs(outage *fallback.Outage) []any {
 	attrs := []any{
 		"lasted", outage.Duration().Round(time.Millisecond), "calls", outage.Calls, "calls_admitted", outage.AdmittedCalls,

@@ -72,7 +72,7 @@ func (scrapeReader) Describe(chan<- *prometheus.Desc) {}
 
 func (r scrapeReader) Collect(metrics chan<- prometheus.Metric) { r(metrics) }
 
-// scrape receives the metrics of a scrapeReader. The parameter labels of the methods has names and values in turn.
+// scrape receives the metrics of a scrapeReader. The parameter labels of the methods has names, each followed by its value.
 type scrape chan<- prometheus.Metric
 
 func (s scrape) sendGauge(name, help string, value float64, labels ...string) {

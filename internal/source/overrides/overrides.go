@@ -136,8 +136,8 @@ func (s *Store) checkForLostData(versionInRedis int64) {
 	s.hasLostData = s.hasLostData || versionInRedis < s.version.Load()
 }
 
-// deleteScript deletes each field that still has the value in ARGV. KEYS: the hash. ARGV: fields and values in turn.
-// Reply: OK.
+// deleteScript deletes each field that still has the value in ARGV. KEYS: the hash. ARGV: fields, each
+// followed by its value. Reply: OK.
 var deleteScript = goredis.NewScript(`
 for i = 1, #ARGV, 2 do
   if redis.call('HGET', KEYS[1], ARGV[i]) == ARGV[i + 1] then

@@ -38,7 +38,7 @@ if ARGV[1] ~= '' then
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end
 local reply, left_out = {}, 0
-local reports = redis.call('HGETALL', KEYS[1]) -- names and reports in turn
+local reports = redis.call('HGETALL', KEYS[1]) -- each name is followed by its report
 for i = 1, #reports, 2 do
   local report = reports[i + 1]
   local reported_at = tonumber(string.match(report, '^%d+') or '')
