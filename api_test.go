@@ -30,16 +30,16 @@ var promisedPackages = []string{"client", "client/local", "client/clienttest"}
 func TestPromisedAPIHasNotChanged(t *testing.T) {
 	for _, pkg := range promisedPackages {
 		file := filepath.Join("testdata", "api", strings.ReplaceAll(pkg, "/", "_")+".txt")
-		current := exportedDeclarations(t, pkg)
+		currentAPI := exportedDeclarations(t, pkg)
 		if *addPromises {
-			require.NoError(t, os.WriteFile(file, []byte(current), 0o644))
+			require.NoError(t, os.WriteFile(file, []byte(currentAPI), 0o644))
 		}
-		promised := readFile(t, file)
-		if promised == current {
+		promisedAPI := readFile(t, file)
+		if promisedAPI == currentAPI {
 			continue
 		}
 		importer := newImporter(t)
-		changes := apidiff.Changes(checkTypes(t, importer, pkg, promised), checkTypes(t, importer, pkg, current))
+		changes := apidiff.Changes(checkTypes(t, importer, pkg, promisedAPI), checkTypes(t, importer, pkg, currentAPI))
 		assert.Fail(t, "the API of package "+pkg+" has changed",
 			"%v\nAn incompatible change breaks the programs of users: undo the change, or follow docs/migrate.md and add a line to\n"+
 				"CHANGELOG.md. Then `go test . -run PromisedAPI -promise` writes %s.", changes, file)
@@ -124,7 +124,7 @@ func checkTypes(t *testing.T, importer types.Importer, pkg, declarations string)
 	file, err := parser.ParseFile(fileSet, pkg, declarations, parser.SkipObjectResolution)
 	require.NoError(t, err)
 	config := types.Config{Importer: importer}
-	checked, err := config.Check(module+pkg, fileSet, []*ast.File{file}, nil)
+	checkedPackage, err := config.Check(module+pkg, fileSet, []*ast.File{file}, nil)
 	require.NoError(t, err)
-	return checked
+	return checkedPackage
 }

@@ -33,33 +33,33 @@ var promisedNames = []struct {
 // TestNoPromisedNameIsRemoved compares the names of this version with those of the last versions.
 // docs/migrate.md explains the promises.
 func TestNoPromisedNameIsRemoved(t *testing.T) {
-	current := map[string]bool{}
+	currentNames := map[string]bool{}
 	for _, p := range promisedNames {
 		matches := p.pattern.FindAllStringSubmatch(readFile(t, p.page), -1)
 		require.NotEmpty(t, matches, p.page)
 		for _, m := range matches {
-			current[p.kind+" "+m[1]] = true
+			currentNames[p.kind+" "+m[1]] = true
 		}
 	}
 	var schema map[string]any
 	require.NoError(t, json.Unmarshal([]byte(readFile(t, "docs/schema/limits.json")), &schema))
-	addFields(current, "file", schema)
+	addFields(currentNames, "file", schema)
 	for name, definition := range schema["$defs"].(map[string]any) {
-		addFields(current, name, definition)
+		addFields(currentNames, name, definition)
 	}
 
-	promised := map[string]bool{}
+	listedNames := map[string]bool{}
 	for line := range strings.Lines(readFile(t, promisesFile)) {
-		promised[strings.TrimSuffix(line, "\n")] = true
+		listedNames[strings.TrimSuffix(line, "\n")] = true
 	}
 	if *addPromises {
-		maps.Copy(promised, current)
-		names := slices.Sorted(maps.Keys(promised))
+		maps.Copy(listedNames, currentNames)
+		names := slices.Sorted(maps.Keys(listedNames))
 		require.NoError(t, os.WriteFile(promisesFile, []byte(strings.Join(names, "\n")+"\n"), 0o644))
 	}
-	require.Greater(t, len(promised), 100)
-	for name := range promised {
-		assert.True(t, current[name], "The %s is gone. This breaks upgrades: keep the name, or follow docs/migrate.md", name)
+	require.Greater(t, len(listedNames), 100)
+	for name := range listedNames {
+		assert.True(t, currentNames[name], "The %s is gone. This breaks upgrades: keep the name, or follow docs/migrate.md", name)
 	}
 }
 

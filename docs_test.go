@@ -59,7 +59,7 @@ func TestDesignNamesTheFolderOfEveryPackage(t *testing.T) {
 		return false
 	}
 	for pkg := range goList(t, "") {
-		if !strings.HasPrefix(module, pkg) && pkg != wiring { // all but the root
+		if !strings.HasPrefix(module, pkg) && pkg != wiringPackage { // all but the root
 			assert.True(t, isNamed(pkg), "docs/design.md: no row for %s/", pkg)
 		}
 	}
@@ -77,13 +77,13 @@ func readFile(t *testing.T, name string) string {
 
 // anchors returns the anchors that GitHub gives to the headings of a page, and those of rows such as <a id="row"></a>.
 func anchors(page string) []string {
-	var found []string
+	var anchorNames []string
 	for _, h := range heading.FindAllStringSubmatch(page, -1) {
 		title := notInAnchor.ReplaceAllString(strings.ToLower(h[1]), "")
-		found = append(found, strings.ReplaceAll(title, " ", "-"))
+		anchorNames = append(anchorNames, strings.ReplaceAll(title, " ", "-"))
 	}
 	for _, row := range anchorOfRow.FindAllStringSubmatch(page, -1) {
-		found = append(found, row[1])
+		anchorNames = append(anchorNames, row[1])
 	}
-	return found
+	return anchorNames
 }

@@ -32,8 +32,8 @@ var layers = [][]string{
 // testRoom is a room with helpers of tests. They may import all rooms.
 const testRoom = "internal/testkit"
 
-// wiring is the package that connects the others. Only this package and its settings read the environment.
-const wiring = "cmd/rls"
+// wiringPackage is the package that connects the others. Only this package and its settings read the environment.
+const wiringPackage = "cmd/rls"
 
 // testOnly lists more packages that the program must not contain.
 var testOnly = []string{"backend/backendtest", "client/clienttest", "internal/admin/admintest"}
@@ -80,7 +80,7 @@ func roomOf(pkg string) (room string, layer int) {
 }
 
 func TestProgramContainsNoTestHelpers(t *testing.T) {
-	for _, dependency := range goList(t, `{{join .Deps " "}}`)[wiring] {
+	for _, dependency := range goList(t, `{{join .Deps " "}}`)[wiringPackage] {
 		assert.NotEqual(t, "testing", dependency)
 		name := strings.TrimPrefix(dependency, module)
 		room, _ := roomOf(name)
@@ -114,7 +114,7 @@ var environmentReader = regexp.MustCompile(`\bos\.(Getenv|LookupEnv|Environ|Expa
 
 func TestOnlyCommandReadsEnvironment(t *testing.T) {
 	for pkg, files := range goList(t, `{{.Dir}} {{join .GoFiles " "}}`) {
-		if pkg == wiring || pkg == wiring+"/env" || strings.HasPrefix(pkg, testRoom+"/") { // only tests import testkit
+		if pkg == wiringPackage || pkg == wiringPackage+"/env" || strings.HasPrefix(pkg, testRoom+"/") { // only tests import testkit
 			continue
 		}
 		for _, name := range files[1:] {

@@ -26,27 +26,27 @@ func TestCandidateIsEvaluatedBesideLiveCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := writeLimits(t, strings.Replace(threePerYear, "3,", "1,", 1))
-			r := start(t, append([]string{"LIMITS_CANDIDATE=" + path}, env...), "--limits", writeLimits(t, threePerYear))
-			polltest.Until(t, maxWait, func() bool { return strings.Contains(r.logText(), "candidate limits evaluated") })
+			service := start(t, append([]string{"LIMITS_CANDIDATE=" + path}, env...), "--limits", writeLimits(t, threePerYear))
+			polltest.Until(t, maxWait, func() bool { return strings.Contains(service.logText(), "candidate limits evaluated") })
 			for range 4 {
-				rls(t, "hit", "-d", "shop", "-a", r.grpc, "tenant=acme")
+				rls(t, "hit", "-d", "shop", "-a", service.grpc, "tenant=acme")
 			}
 			var state live.State
 			polltest.Until(t, maxWait, func() bool {
-				state = liveState(t, r)
+				state = liveState(t, service)
 				return state.Candidate.Compared == 4
 			})
 			assert.EqualValues(t, 2, state.Candidate.NewlyDenied)
 			assert.Equal(t, []candidate.RuleCount{{Path: "shop > tenant", NewlyDenied: 2}}, state.Candidate.Rules)
 			assert.Contains(t, strings.Join(state.Details, "\n"), "4 calls compared, 2 newly denied, 0 newly admitted; most by shop > tenant (2)")
 
-			out, errOut, code := rls(t, "explain", "-d", "shop", "--admin", r.debug, "tenant=other")
+			out, errOut, code := rls(t, "explain", "-d", "shop", "--admin", service.debug, "tenant=other")
 			require.Zero(t, code, errOut)
 			assert.Contains(t, out, "candidate limits, which are not in force: OK\n  tenant=other: OK by shop > tenant")
 
 			require.NoError(t, os.WriteFile(path, []byte("domain: ["), 0o600))
-			polltest.Until(t, maxWait, func() bool { return liveState(t, r).Candidate.Problem != "" })
-			assert.Contains(t, r.logText(), "candidate limits rejected; the last good candidate is still evaluated")
+			polltest.Until(t, maxWait, func() bool { return liveState(t, service).Candidate.Problem != "" })
+			assert.Contains(t, service.logText(), "candidate limits rejected; the last good candidate is still evaluated")
 		})
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-// deployments are the kinds of Redis of these tests.
-var deployments = []struct {
+// redisKinds are the kinds of Redis with which these tests run.
+var redisKinds = []struct {
 	name  string
 	start func(t *testing.T) (env []string)
 }{
@@ -28,10 +28,10 @@ var deployments = []struct {
 	}},
 }
 
-// startReplicasOn starts n services with overrides and the admin API. env names their Redis.
-func startReplicasOn(t *testing.T, n int, env []string, limits string) []*testService {
+// startReplicasWithEnv starts n services with overrides and the admin API. env names their Redis.
+func startReplicasWithEnv(t *testing.T, n int, env []string, limits string) []*testService {
 	t.Helper()
-	path := file(t, "limits.yaml", limits)
+	path := writeFile(t, "limits.yaml", limits)
 	env = append([]string{"REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=tester:" + adminToken}, env...)
 	var replicas []*testService
 	for range n {
@@ -48,12 +48,12 @@ func TestChangesReachAllReplicas(t *testing.T) {
 		changes = 200
 	}
 	const target = "shop|tenant=acme"
-	for _, d := range deployments {
-		t.Run(d.name, func(t *testing.T) {
-			replicas := startReplicasOn(t, 3, d.start(t), perYear(5))
+	for _, kind := range redisKinds {
+		t.Run(kind.name, func(t *testing.T) {
+			replicas := startReplicasWithEnv(t, 3, kind.start(t), perYear(5))
 			var readers []func() uint32
-			for _, r := range replicas {
-				readers = append(readers, r.limitReader())
+			for _, replica := range replicas {
+				readers = append(readers, replica.newLimitReader())
 			}
 			durations := map[string][]time.Duration{}
 			change := func(i int, name, method, path, body string, want uint32) {
@@ -73,10 +73,10 @@ func TestChangesReachAllReplicas(t *testing.T) {
 				change(i, "rule deleted", http.MethodDelete, "rules", "", 5)
 			}
 			for _, name := range []string{"rule created", "kill switch", "switched on", "rule deleted"} {
-				sorted := durations[name]
-				slices.Sort(sorted)
-				t.Logf("%s, %s: %d changes on 3 replicas, p50 %v, p99 %v, max %v", d.name, name, len(sorted),
-					sorted[len(sorted)/2].Round(10*time.Microsecond), sorted[len(sorted)*99/100].Round(10*time.Microsecond), sorted[len(sorted)-1].Round(10*time.Microsecond))
+				sortedDurations := durations[name]
+				slices.Sort(sortedDurations)
+				t.Logf("%s, %s: %d changes on 3 replicas, p50 %v, p99 %v, max %v", kind.name, name, len(sortedDurations),
+					sortedDurations[len(sortedDurations)/2].Round(10*time.Microsecond), sortedDurations[len(sortedDurations)*99/100].Round(10*time.Microsecond), sortedDurations[len(sortedDurations)-1].Round(10*time.Microsecond))
 			}
 		})
 	}
@@ -84,12 +84,12 @@ func TestChangesReachAllReplicas(t *testing.T) {
 
 func TestRollbackAndStatusWorkOnACluster(t *testing.T) {
 	t.Parallel()
-	replicas := startReplicasOn(t, 3, deployments[1].start(t), perYear(5))
+	replicas := startReplicasWithEnv(t, 3, redisKinds[1].start(t), perYear(5))
 	code, answer := replicas[0].admin(http.MethodPut, "rules", "shop|tenant=acme", `{"rate_limit": {"unit": "year", "requests_per_unit": 9}}`)
 	require.Equal(t, http.StatusOK, code, answer)
 	replicas[1].override("shop|tenant=acme", `{"factor": 10}`)
-	for _, r := range replicas {
-		r.awaitPeek("90 per year")
+	for _, replica := range replicas {
+		replica.awaitPeek("90 per year")
 	}
 	run := func(r *testService, args ...string) string {
 		out, errOut, code := rls(t, append(args, "--admin", r.debug, "--token", adminToken)...)
@@ -104,19 +104,19 @@ func TestRollbackAndStatusWorkOnACluster(t *testing.T) {
 	assert.Len(t, regexp.MustCompile(`current +2 `).FindAllString(status, -1), 3, "all replicas have version 2: %s", status)
 
 	run(replicas[2], "limits", "rollback")
-	for _, r := range replicas {
-		r.awaitPeek("9 per year")
+	for _, replica := range replicas {
+		replica.awaitPeek("9 per year")
 	}
 	run(replicas[0], "limits", "rollback", "--to", "0")
-	for _, r := range replicas {
-		r.awaitPeek("5 per year")
+	for _, replica := range replicas {
+		replica.awaitPeek("5 per year")
 	}
 	assert.Contains(t, run(replicas[1], "limits", "history"), "rollback")
 }
 
 func TestWindowsByCalendarAreSharedOnACluster(t *testing.T) {
 	t.Parallel()
-	replicas := startReplicasOn(t, 3, deployments[1].start(t), `
+	replicas := startReplicasWithEnv(t, 3, redisKinds[1].start(t), `
 domain: shop
 descriptors:
 - {key: tenant, rate_limit: {unit: year, requests_per_unit: 7, timezone: Europe/Berlin}}
@@ -135,10 +135,10 @@ descriptors:
 
 func TestResetByPrefixFreesCountersOnAllReplicas(t *testing.T) {
 	t.Parallel()
-	for _, d := range deployments {
-		t.Run(d.name, func(t *testing.T) {
+	for _, kind := range redisKinds {
+		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
-			replicas := startReplicasOn(t, 2, append(d.start(t), "LOCAL_CACHE_SIZE_IN_BYTES=1000000"), `
+			replicas := startReplicasWithEnv(t, 2, append(kind.start(t), "LOCAL_CACHE_SIZE_IN_BYTES=1000000"), `
 domain: shop
 descriptors:
 - {key: tenant, rate_limit: {unit: year, requests_per_unit: 2}, descriptors: [{key: path, rate_limit: {unit: year, requests_per_unit: 1}}]}
@@ -171,12 +171,12 @@ descriptors:
 	}
 }
 
-func TestHitNamesTheSwitch(t *testing.T) {
+func TestHitShowsWhichSwitchTurnsTheLimitOff(t *testing.T) {
 	t.Parallel()
-	r := startReplicas(t, 1, redistest.Start(t), perYear(5))[0]
-	code, answer := r.admin(http.MethodPut, "switches", "shop|tenant", `{"reason": "incident", "expires_at": "2100-01-01T00:00:00Z"}`)
+	replica := startReplicas(t, 1, redistest.Start(t), perYear(5))[0]
+	code, answer := replica.admin(http.MethodPut, "switches", "shop|tenant", `{"reason": "incident", "expires_at": "2100-01-01T00:00:00Z"}`)
 	require.Equal(t, http.StatusOK, code, answer)
-	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+	out, _, code := rls(t, "hit", "-a", replica.grpc, "-d", "shop", "tenant=acme")
 	assert.Zero(t, code)
 	assert.Regexp(t, `tenant=acme: OK, OFF: shop > tenant, by tester, ends in .*, reason: incident\n`, out)
 	assert.NotContains(t, out, "rls explain", "the switch is the explanation")

@@ -28,9 +28,9 @@ descriptors:
     rate_limit: {unit: second, requests_per_unit: 100}
 `
 
-func TestAcquireHasExitCodesOfTimeout(t *testing.T) {
+func TestAcquireExitsWithTheCodesOfTheTimeoutCommand(t *testing.T) {
 	t.Parallel()
-	service := start(t, nil, "--limits", file(t, "limits.yaml", acquireLimits))
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", acquireLimits))
 	require.Equal(t, 0, acquireIn(t, service, "queue=full", "-n", "2", "--", "true").code)
 	for name, test := range map[string]struct {
 		args           []string
@@ -52,7 +52,7 @@ func TestAcquireHasExitCodesOfTimeout(t *testing.T) {
 		"unknown flag":                {[]string{"api=x", "--maybe", "--", "true"}, 125, "", "unknown flag"},
 		"no rule":                     {[]string{"api2=x", "--", "echo", "-n", "ran"}, 0, "ran", "no rule of domain jobs limits api2=x"},
 		"no domain":                   {[]string{"-d", "", "api=x", "--", "true"}, 125, "", "domain: got none"},
-		"service away":                {[]string{"-a", "127.0.0.1:1", "api=x", "--timeout", "2s", "--", "true"}, 124, "", "no permit came within 2s; 127.0.0.1:1: connection refused; set --addr"},
+		"no service listens":          {[]string{"-a", "127.0.0.1:1", "api=x", "--timeout", "2s", "--", "true"}, 124, "", "no permit came within 2s; 127.0.0.1:1: connection refused; set --addr"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -84,7 +84,7 @@ func acquireIn(t *testing.T, service *testService, args ...string) acquireResult
 
 func TestAcquirePassesSignalsToCommand(t *testing.T) {
 	t.Parallel()
-	service := start(t, nil, "--limits", file(t, "limits.yaml", acquireLimits))
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", acquireLimits))
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1} {
 		t.Run(signal.String(), func(t *testing.T) {
 			t.Parallel()
@@ -109,14 +109,14 @@ func TestAcquirePassesSignalsToCommand(t *testing.T) {
 	}
 }
 
-func TestSignalAfterGrantStartsNoCommand(t *testing.T) {
+func TestSignalAfterPermitStartsNoCommand(t *testing.T) {
 	t.Cleanup(func() { signal.Reset(signalsForCommand()...) })
 	endSignals := make(chan os.Signal, 1)
 	endSignals <- syscall.SIGTERM
 	path := filepath.Join(t.TempDir(), "started")
-	touch, err := exec.LookPath("touch")
+	touchProgram, err := exec.LookPath("touch")
 	require.NoError(t, err)
-	err = runCommand(io.Discard, touch, []string{"touch", path}, new(client.Hold), endSignals)
+	err = runCommand(io.Discard, touchProgram, []string{"touch", path}, new(client.Hold), endSignals)
 	var failure *errorWithCode
 	require.ErrorAs(t, err, &failure)
 	assert.Equal(t, 143, failure.code)
@@ -127,7 +127,7 @@ func TestSignalAfterGrantStartsNoCommand(t *testing.T) {
 func TestDeniedAcquireChargesNothingInRedis(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "ADMIN_TOKEN=" + opsToken}, "--limits", file(t, "limits.yaml", `
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "ADMIN_TOKEN=" + opsToken}, "--limits", writeFile(t, "limits.yaml", `
 domain: jobs
 descriptors:
   - key: queue
@@ -146,37 +146,37 @@ descriptors:
 func TestAcquireHoldsSlotWhileCommandRuns(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}, "--limits", file(t, "limits.yaml", `
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}, "--limits", writeFile(t, "limits.yaml", `
 domain: jobs
 descriptors:
   - key: job
     rate_limit: {algorithm: concurrency, requests_per_unit: 1, hold: 6s}
 `))
-	slotOf := func(name string, args ...string) int {
+	acquireSlot := func(name string, args ...string) int {
 		return acquireIn(t, service, append([]string{"job=" + name}, args...)...).code
 	}
 	t.Run("the slot comes back when the command ends or is killed", func(t *testing.T) {
 		t.Parallel()
 		for _, script := range []string{"exit 0", "exit 5", "kill -9 $$"} {
-			slotOf("ended", "--", "sh", "-c", script)
-			assert.Zero(t, slotOf("ended", "--timeout", "2s", "--", "true"), script)
+			acquireSlot("ended", "--", "sh", "-c", script)
+			assert.Zero(t, acquireSlot("ended", "--timeout", "2s", "--", "true"), script)
 		}
 	})
 	t.Run("the hold is renewed while the command runs", func(t *testing.T) {
 		t.Parallel()
 		cmd := startHolder(t, service, "job=long")
-		assert.Equal(t, exitTimedOut, slotOf("long", "--timeout", "8s", "--", "true"), "longer than a hold")
+		assert.Equal(t, exitTimedOut, acquireSlot("long", "--timeout", "8s", "--", "true"), "longer than a hold")
 		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 		_ = cmd.Wait()
-		assert.Zero(t, slotOf("long", "--timeout", "2s", "--", "true"))
+		assert.Zero(t, acquireSlot("long", "--timeout", "2s", "--", "true"))
 	})
 	t.Run("the slot of a killed holder is free after its hold", func(t *testing.T) {
 		t.Parallel()
 		cmd := startHolder(t, service, "job=killed")
 		require.NoError(t, cmd.Process.Kill())
 		_ = cmd.Wait()
-		assert.Equal(t, exitTimedOut, slotOf("killed", "--timeout", "100ms", "--", "true"))
-		assert.Zero(t, slotOf("killed", "--timeout", "30s", "--", "true"))
+		assert.Equal(t, exitTimedOut, acquireSlot("killed", "--timeout", "100ms", "--", "true"))
+		assert.Zero(t, acquireSlot("killed", "--timeout", "30s", "--", "true"))
 	})
 }
 

@@ -62,10 +62,10 @@ descriptors:
 // run runs rls with ADMIN_TOKEN. Its outputs must not contain the token.
 func (r *testAPI) run(args ...string) (stdout, stderr string, code int) {
 	r.Helper()
-	return r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, append(args, "--admin", r.url)...)
+	return r.runWithEnv([]string{"ADMIN_TOKEN=" + opsToken}, append(args, "--admin", r.url)...)
 }
 
-func (r *testAPI) runWith(env []string, args ...string) (stdout, stderr string, code int) {
+func (r *testAPI) runWithEnv(env []string, args ...string) (stdout, stderr string, code int) {
 	r.Helper()
 	cmd := command(r.T, env, args...)
 	var out, errOut bytes.Buffer
@@ -92,8 +92,8 @@ func (r *testAPI) spend(target string, n int64) {
 
 func TestTokenIsTakenFromFlagOrEnvironment(t *testing.T) {
 	t.Parallel()
-	r := newTestAPI(t, httptest.NewServer)
-	for name, c := range map[string]struct {
+	api := newTestAPI(t, httptest.NewServer)
+	for name, test := range map[string]struct {
 		env  string
 		args []string
 		code int
@@ -106,8 +106,8 @@ func TestTokenIsTakenFromFlagOrEnvironment(t *testing.T) {
 		"no token":                 {"ADMIN_TOKEN=", nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, errOut, code := r.runWith([]string{c.env}, append([]string{"limits", "show", "--changes", "--admin", r.url}, c.args...)...)
-			assert.Equal(t, c.code, code, errOut)
+			_, errOut, code := api.runWithEnv([]string{test.env}, append([]string{"limits", "show", "--changes", "--admin", api.url}, test.args...)...)
+			assert.Equal(t, test.code, code, errOut)
 			if code != 0 {
 				assert.Contains(t, errOut, "unauthorized: set --token or ADMIN_TOKEN")
 			}
@@ -117,11 +117,11 @@ func TestTokenIsTakenFromFlagOrEnvironment(t *testing.T) {
 
 func TestClientReportsWhyCallFailed(t *testing.T) {
 	t.Parallel()
-	r := newTestAPI(t, httptest.NewServer)
-	other := func(code int, kind, body string) string {
+	api := newTestAPI(t, httptest.NewServer)
+	serve := func(code int, contentType, body string) string {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			w.Header().Set("Content-Type", kind)
-			w.Header().Set("Location", r.url)
+			w.Header().Set("Content-Type", contentType)
+			w.Header().Set("Location", api.url)
 			w.WriteHeader(code)
 			_, _ = w.Write([]byte(body))
 		}))
@@ -130,7 +130,7 @@ func TestClientReportsWhyCallFailed(t *testing.T) {
 	}
 	silentServer := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }))
 	t.Cleanup(silentServer.Close)
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		args []string
 		want string
 	}{
@@ -139,22 +139,22 @@ func TestClientReportsWhyCallFailed(t *testing.T) {
 		"empty address":       {[]string{"--admin", ""}, "--admin must be"},
 		"other scheme":        {[]string{"--admin", "ftp://host"}, "--admin must be"},
 		"password in address": {[]string{"--admin", "http://u:" + opsToken + "@host"}, "--admin must be"},
-		"address with path":   {[]string{"--admin", r.url + "/admin/"}, "--admin must be"},
-		"https to http":       {[]string{"--admin", strings.Replace(r.url, "http", "https", 1)}, ": the listener has no TLS; write --admin http://host:port"},
-		"http with a CA":      {[]string{"--admin", r.url, "--ca", "ca.pem"}, "--ca, --cert and --key need https"},
+		"address with path":   {[]string{"--admin", api.url + "/admin/"}, "--admin must be"},
+		"https to http":       {[]string{"--admin", strings.Replace(api.url, "http", "https", 1)}, ": the listener has no TLS; write --admin http://host:port"},
+		"http with a CA":      {[]string{"--admin", api.url, "--ca", "ca.pem"}, "--ca, --cert and --key need https"},
 		"missing CA file":     {[]string{"--ca", "/no/such/file"}, "/no/such/file"},
 		"no answer":           {[]string{"--admin", silentServer.URL, "--timeout", "50ms"}, "no answer within --timeout"},
-		"text answer":         {[]string{"--admin", other(200, "text/plain", "/rlconfig")}, "got 200 OK, want an answer of the admin API"},
-		"bad JSON":            {[]string{"--admin", other(200, "application/json", "no")}, "invalid answer"},
-		"no problems":         {[]string{"--admin", other(500, "application/json", "{}")}, "500 Internal Server Error"},
-		"redirect":            {[]string{"--admin", other(307, "text/plain", "")}, "got 307 Temporary Redirect, want an answer of the admin API"},
-		"control characters":  {[]string{"--admin", other(400, "application/json", `{"problems": ["\u001b[2J", "two"]}`)}, "\"\\x1b[2J\"\ntwo\n"},
+		"text answer":         {[]string{"--admin", serve(200, "text/plain", "/rlconfig")}, "got 200 OK, want an answer of the admin API"},
+		"bad JSON":            {[]string{"--admin", serve(200, "application/json", "no")}, "invalid answer"},
+		"no problems":         {[]string{"--admin", serve(500, "application/json", "{}")}, "500 Internal Server Error"},
+		"redirect":            {[]string{"--admin", serve(307, "text/plain", "")}, "got 307 Temporary Redirect, want an answer of the admin API"},
+		"control characters":  {[]string{"--admin", serve(400, "application/json", `{"problems": ["\u001b[2J", "two"]}`)}, "\"\\x1b[2J\"\ntwo\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, errOut, code := r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, append([]string{"limits", "show", "--changes"}, c.args...)...)
+			out, errOut, code := api.runWithEnv([]string{"ADMIN_TOKEN=" + opsToken}, append([]string{"limits", "show", "--changes"}, test.args...)...)
 			assert.Equal(t, 1, code)
 			assert.Empty(t, out)
-			assert.Contains(t, errOut, c.want)
+			assert.Contains(t, errOut, test.want)
 		})
 	}
 }
@@ -162,21 +162,21 @@ func TestClientReportsWhyCallFailed(t *testing.T) {
 func TestClientUsesTLS(t *testing.T) {
 	t.Parallel()
 	var cert []byte
-	r := newTestAPI(t, func(h http.Handler) *httptest.Server {
+	api := newTestAPI(t, func(h http.Handler) *httptest.Server {
 		srv := httptest.NewTLSServer(h)
 		cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
 		return srv
 	})
-	out, _, code := r.run("limits", "show", "--changes", "--ca", file(t, "ca.pem", string(cert)))
+	out, _, code := api.run("limits", "show", "--changes", "--ca", writeFile(t, "ca.pem", string(cert)))
 	assert.Zero(t, code)
 	assert.Equal(t, "no overrides, rules or switches\n", out)
 
 	t.Run("--ca implies https", func(t *testing.T) {
-		_, _, code := r.runWith([]string{"ADMIN_TOKEN=" + opsToken}, "limits", "show", "--changes", "--ca", file(t, "ca.pem", string(cert)), "--admin", strings.TrimPrefix(r.url, "https://"))
+		_, _, code := api.runWithEnv([]string{"ADMIN_TOKEN=" + opsToken}, "limits", "show", "--changes", "--ca", writeFile(t, "ca.pem", string(cert)), "--admin", strings.TrimPrefix(api.url, "https://"))
 		assert.Zero(t, code)
 	})
 	t.Run("unknown authority", func(t *testing.T) {
-		_, errOut, code := r.run("limits", "show", "--changes")
+		_, errOut, code := api.run("limits", "show", "--changes")
 		assert.Equal(t, 1, code)
 		assert.Contains(t, errOut, ": the authority of the server's certificate is unknown; give its file with --ca")
 	})
@@ -184,9 +184,9 @@ func TestClientUsesTLS(t *testing.T) {
 
 func TestClientCertificateAuthorizes(t *testing.T) {
 	t.Parallel()
-	ca, other := certtest.New(t), certtest.New(t)
+	ca, otherCA := certtest.New(t), certtest.New(t)
 	var cert []byte
-	r := newTestAPI(t, func(h http.Handler) *httptest.Server {
+	api := newTestAPI(t, func(h http.Handler) *httptest.Server {
 		srv := httptest.NewUnstartedServer(h)
 		srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 		srv.TLS = &tls.Config{ClientCAs: ca.Pool(), ClientAuth: tls.VerifyClientCertIfGiven}
@@ -194,29 +194,29 @@ func TestClientCertificateAuthorizes(t *testing.T) {
 		cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
 		return srv
 	})
-	trust := file(t, "ca.pem", string(cert))
-	for name, c := range map[string]struct {
+	caFile := writeFile(t, "ca.pem", string(cert))
+	for name, test := range map[string]struct {
 		pair certtest.Pair
 		want string // in the error; empty if authorized
 	}{
 		"right authority":         {ca.Issue("ops.example"), ""},
-		"other authority":         {other.Issue("ops.example"), "the server does not trust the authority of the certificate; give another --cert"},
-		"certificate without key": {certtest.Pair{CertFile: trust}, "got only one, want both or none"},
+		"other authority":         {otherCA.Issue("ops.example"), "the server does not trust the authority of the certificate; give another --cert"},
+		"certificate without key": {certtest.Pair{CertFile: caFile}, "got only one, want both or none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, errOut, code := r.runWith(nil, "limits", "show", "--changes", "--admin", r.url, "--ca", trust, "--cert", c.pair.CertFile, "--key", c.pair.KeyFile)
-			assert.Equal(t, c.want != "", code != 0)
-			assert.Contains(t, errOut, c.want)
+			_, errOut, code := api.runWithEnv(nil, "limits", "show", "--changes", "--admin", api.url, "--ca", caFile, "--cert", test.pair.CertFile, "--key", test.pair.KeyFile)
+			assert.Equal(t, test.want != "", code != 0)
+			assert.Contains(t, errOut, test.want)
 		})
 	}
-	_, errOut, code := r.runWith(nil, "limits", "show", "--changes", "--admin", r.url, "--ca", trust)
+	_, errOut, code := api.runWithEnv(nil, "limits", "show", "--changes", "--admin", api.url, "--ca", caFile)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errOut, "or --cert and --key")
 }
 
-func TestRelativeTime(t *testing.T) {
+func TestRelativeTimeIsRoundedToItsLargestUnits(t *testing.T) {
 	t.Parallel()
-	for d, want := range map[time.Duration]string{
+	for duration, want := range map[time.Duration]string{
 		0:                                     "in 0s",
 		1400 * time.Millisecond:               "in 1s",
 		59*time.Second + 600*time.Millisecond: "in 1m",
@@ -229,6 +229,6 @@ func TestRelativeTime(t *testing.T) {
 		76 * time.Hour:                        "in 3d4h",
 		-12 * time.Second:                     "12s ago",
 	} {
-		assert.Equal(t, want, relativeTime(d), d)
+		assert.Equal(t, want, relativeTime(duration), duration)
 	}
 }

@@ -26,9 +26,9 @@ descriptors:
 
 func TestShellCompletesDomainsKeysAndRules(t *testing.T) {
 	t.Parallel()
-	limits := file(t, "limits.yaml", nestedLimits)
-	r := start(t, nil, "--limits", limits)
-	for _, place := range [][]string{{"--admin", r.debug, "--timeout", maxWait.String()}, {"--limits", limits}} {
+	limits := writeFile(t, "limits.yaml", nestedLimits)
+	service := start(t, nil, "--limits", limits)
+	for _, origin := range [][]string{{"--admin", service.debug, "--timeout", maxWait.String()}, {"--limits", limits}} {
 		for _, test := range []struct {
 			args []string
 			want []string
@@ -40,24 +40,24 @@ func TestShellCompletesDomainsKeysAndRules(t *testing.T) {
 			{[]string{"-d", "shop", "other=acme,"}, nil},
 			{[]string{"-d", "other", "t"}, nil},
 		} {
-			assertCompletes(t, test.want, append(append([]string{"explain"}, place...), test.args...)...)
+			assertCompletes(t, test.want, append(append([]string{"explain"}, origin...), test.args...)...)
 		}
 	}
 	rules := []string{"shop > tenant", "shop > tenant > path=/orders", "shop > tenant=acme"}
-	assertCompletes(t, rules, "limits", "off", "--admin", r.debug, "--timeout", maxWait.String(), "sh")
-	assertCompletes(t, rules[1:2], "tail", "--admin", r.debug, "--rule", "shop > tenant >")
-	assert.Empty(t, completed(t, "limits", "show", "--admin", "127.0.0.1:1", ""), "without a service and limits files")
+	assertCompletes(t, rules, "limits", "off", "--admin", service.debug, "--timeout", maxWait.String(), "sh")
+	assertCompletes(t, rules[1:2], "tail", "--admin", service.debug, "--rule", "shop > tenant >")
+	assert.Empty(t, completionsOf(t, "limits", "show", "--admin", "127.0.0.1:1", ""), "without a service and limits files")
 }
 
 // assertCompletes checks what rls offers to the shell for the last of args. On a busy machine, the first answers of the
 // service can come after the second for which a command without --timeout waits.
 func assertCompletes(t *testing.T, want []string, args ...string) {
 	t.Helper()
-	polltest.Until(t, maxWait, func() bool { return slices.Equal(completed(t, args...), want) }, args)
+	polltest.Until(t, maxWait, func() bool { return slices.Equal(completionsOf(t, args...), want) }, args)
 }
 
-// completed returns what rls offers to the shell for the last of args.
-func completed(t *testing.T, args ...string) (texts []string) {
+// completionsOf returns the texts that rls offers to the shell for the last of args.
+func completionsOf(t *testing.T, args ...string) (texts []string) {
 	t.Helper()
 	out, _, code := rls(t, append([]string{"__complete"}, args...)...)
 	assert.Zero(t, code)

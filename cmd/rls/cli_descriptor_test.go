@@ -13,7 +13,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 )
 
-func TestParseTarget(t *testing.T) {
+func TestParseTargetReadsEntriesOrNamesTheMistake(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"tenant":                  "shop|tenant",

@@ -15,8 +15,8 @@ import (
 
 func TestDiffHasAnExitCodeForEachKind(t *testing.T) {
 	t.Parallel()
-	old := file(t, "old.yaml", threePerYear)
-	for _, c := range []struct {
+	oldFile := writeFile(t, "old.yaml", threePerYear)
+	for _, test := range []struct {
 		name, from, to string
 		code           int
 		want           string
@@ -28,19 +28,19 @@ func TestDiffHasAnExitCodeForEachKind(t *testing.T) {
 		{"tighter", "requests_per_unit: 3", "requests_per_unit: 2", 4, "tighter  shop > tenant: changed\n"},
 		{"mixed", "unit: year, requests_per_unit: 3", "unit: day, requests_per_unit: 1", 4, "mixed    shop > tenant: changed\n"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			current := file(t, "new.yaml", strings.Replace(threePerYear, c.from, c.to, 1))
-			out, errOut, code := rls(t, "diff", old, current)
-			assert.Equal(t, c.code, code)
-			assert.Contains(t, out+errOut, c.want)
+			newFile := writeFile(t, "new.yaml", strings.Replace(threePerYear, test.from, test.to, 1))
+			out, errOut, code := rls(t, "diff", oldFile, newFile)
+			assert.Equal(t, test.code, code)
+			assert.Contains(t, out+errOut, test.want)
 		})
 	}
 }
 
 func TestDiffReadsStandardInput(t *testing.T) {
 	t.Parallel()
-	cmd := command(t, nil, "diff", "-", file(t, "new.yaml", threePerYear))
+	cmd := command(t, nil, "diff", "-", writeFile(t, "new.yaml", threePerYear))
 	cmd.Stdin = strings.NewReader(strings.Replace(threePerYear, "3,", "2,", 1))
 	out, _ := cmd.CombinedOutput()
 	assert.Equal(t, 3, cmd.ProcessState.ExitCode())
@@ -52,19 +52,19 @@ func TestDiffReadsStandardInput(t *testing.T) {
 
 func TestDiffSpeaksJSON(t *testing.T) {
 	t.Parallel()
-	old, current := file(t, "old.yaml", threePerYear), file(t, "new.yaml", strings.Replace(threePerYear, "3,", "2,", 1))
-	out, _, code := rls(t, "diff", old, current, "--json")
+	oldFile, newFile := writeFile(t, "old.yaml", threePerYear), writeFile(t, "new.yaml", strings.Replace(threePerYear, "3,", "2,", 1))
+	out, _, code := rls(t, "diff", oldFile, newFile, "--json")
 	assert.Equal(t, 4, code)
 	var r limitsdiff.Report
 	require.NoError(t, json.Unmarshal([]byte(out), &r))
 	require.Len(t, r.Changes, 1)
-	assert.Equal(t, limitsdiff.Rule{Path: "shop > tenant", Place: current + ":4", Limits: "2 per year (named yearly)"}, *r.Changes[0].New)
+	assert.Equal(t, limitsdiff.Rule{Path: "shop > tenant", Place: newFile + ":4", Limits: "2 per year (named yearly)"}, *r.Changes[0].New)
 	assert.Equal(t, limitsdiff.Tighter, r.Kind)
 }
 
 func TestDiffReadsListFiles(t *testing.T) {
 	t.Parallel()
-	list := file(t, "deny.txt", "192.0.2.1\n")
+	list := writeFile(t, "deny.txt", "192.0.2.1\n")
 	limits := filepath.Join(filepath.Dir(list), "limits.yaml")
 	require.NoError(t, os.WriteFile(limits, []byte("domain: shop\ndescriptors: [{key: ip, in: {file: deny.txt}, rate_limit: {unit: day, requests_per_unit: 1}}]\n"), 0o600))
 	_, errOut, code := rls(t, "diff", limits, limits)

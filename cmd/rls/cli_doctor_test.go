@@ -32,7 +32,7 @@ func runDoctor(t *testing.T, env []string, args ...string) (out string, code int
 	return stdout.String(), cmd.ProcessState.ExitCode()
 }
 
-func doctorLimits(t *testing.T) (path string) {
+func writeDoctorLimits(t *testing.T) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "limits.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("domain: shop\ndescriptors:\n  - key: ip\n    rate_limit: {unit: minute, requests_per_unit: 5}\n"), 0o600))
@@ -41,16 +41,16 @@ func doctorLimits(t *testing.T) (path string) {
 
 func TestDoctorFindsNothingWrongWithGoodService(t *testing.T) {
 	t.Parallel()
-	s, limits := redistest.Start(t, "--appendonly", "yes"), doctorLimits(t)
-	environment := []string{"REDIS_URL=" + s.Addr, "REDIS_TIMEOUT=1s"}
+	server, limits := redistest.Start(t, "--appendonly", "yes"), writeDoctorLimits(t)
+	environment := []string{"REDIS_URL=" + server.Addr, "REDIS_TIMEOUT=1s"}
 	out, code := runDoctor(t, environment, "--strict", "--limits", limits)
 	assert.NotContains(t, out, "problem ")
 	assert.Zero(t, code, out)
 	assert.Equal(t, 3, strings.Count(out, "the address is free"), out)
 	assert.Contains(t, out, "connection, rights, role and state are good")
 
-	r := start(t, environment, "--limits", limits)
-	for variable, address := range map[string]string{"GRPC_PORT=": r.grpc, "PORT=": r.http, "DEBUG_PORT=": r.debug} {
+	service := start(t, environment, "--limits", limits)
+	for variable, address := range map[string]string{"GRPC_PORT=": service.grpc, "PORT=": service.http, "DEBUG_PORT=": service.debug} {
 		_, port, err := net.SplitHostPort(address)
 		require.NoError(t, err)
 		environment = append(environment, variable+port)
@@ -62,8 +62,8 @@ func TestDoctorFindsNothingWrongWithGoodService(t *testing.T) {
 
 func TestDoctorNamesEachProblem(t *testing.T) {
 	t.Parallel()
-	s, limits := redistest.Start(t), doctorLimits(t)
-	require.NoError(t, s.Client(t).Do(t.Context(), "ACL", "SETUSER", "default", "-evalsha").Err())
+	server, limits := redistest.Start(t), writeDoctorLimits(t)
+	require.NoError(t, server.Client(t).Do(t.Context(), "ACL", "SETUSER", "default", "-evalsha").Err())
 	require.NoError(t, os.WriteFile(limits, []byte("domain: shop\ndescriptors:\n  - kex: ip\n"), 0o600))
 	otherListener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestDoctorNamesEachProblem(t *testing.T) {
 	_, port, err := net.SplitHostPort(otherListener.Addr().String())
 	require.NoError(t, err)
 	out, code := runDoctor(t, []string{
-		"REDIS_URL=redis://" + s.Addr, "REDIS_TIMEOUT=10s", "PORT=" + port, "MEMCACHE_SRV=x",
+		"REDIS_URL=redis://" + server.Addr, "REDIS_TIMEOUT=10s", "PORT=" + port, "MEMCACHE_SRV=x",
 	}, "--json", "--limits", limits)
 	assert.Equal(t, 1, code)
 	var results []diagnosis
@@ -97,16 +97,16 @@ func TestDoctorNamesEachProblem(t *testing.T) {
 	assertResult(redis.LevelWarning, "settings", "MEMCACHE_SRV", "", "")
 	assertResult(redis.LevelProblem, "limits", limits, "kex", "")
 	assertResult(redis.LevelProblem, "listeners", "PORT 127.0.0.1:"+port, fmt.Sprintf(" (process %d) uses the address", os.Getpid()), "set another port")
-	assertResult(redis.LevelProblem, "redis", s.Addr+" rights", "may not run evalsha", "ACL SETUSER default +evalsha")
+	assertResult(redis.LevelProblem, "redis", server.Addr+" rights", "may not run evalsha", "ACL SETUSER default +evalsha")
 
-	out, code = runDoctor(t, []string{"REDIS_URL=" + s.Addr, "REDIS_TIMEOUT=x"}, "--limits", limits)
+	out, code = runDoctor(t, []string{"REDIS_URL=" + server.Addr, "REDIS_TIMEOUT=x"}, "--limits", limits)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, out, "problem  settings: environment: REDIS_TIMEOUT")
 }
 
 func TestDoctorExaminesSocket(t *testing.T) {
 	t.Parallel()
-	directory, limits := t.TempDir(), doctorLimits(t)
+	directory, limits := t.TempDir(), writeDoctorLimits(t)
 	socket, file := filepath.Join(directory, "rls.sock"), filepath.Join(directory, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	diagnose := func(path string) string {
@@ -124,10 +124,10 @@ func TestDoctorChecksCertificates(t *testing.T) {
 	t.Parallel()
 	ca := certtest.New(t)
 	pair, otherPair := ca.Issue("rls.test"), ca.Issue("rls.test")
-	empty := filepath.Join(t.TempDir(), "empty.pem")
-	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	emptyFile := filepath.Join(t.TempDir(), "empty.pem")
+	require.NoError(t, os.WriteFile(emptyFile, nil, 0o600))
 	require.NoError(t, os.Chmod(pair.KeyFile, 0o600))
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name      string
 		cert, key string
 		delay     time.Duration // the time from now until the doctor checks the files
@@ -137,16 +137,16 @@ func TestDoctorChecksCertificates(t *testing.T) {
 		{"expired", pair.CertFile, pair.KeyFile, 10 * 365 * 24 * time.Hour, []string{"problem a certificate has expired at "}},
 		{"not yet valid", pair.CertFile, pair.KeyFile, -10 * 365 * 24 * time.Hour, []string{"problem a certificate is valid only from "}},
 		{"key of another certificate", pair.CertFile, otherPair.KeyFile, 0, []string{"warning a certificate expires in ", "problem the key can't be used"}},
-		{"missing", empty + "x", pair.KeyFile, 0, []string{"problem open ", "problem the key can't be used"}},
-		{"empty", empty, pair.KeyFile, 0, []string{"problem the file has no certificate", "problem the key can't be used"}},
+		{"missing", emptyFile + "x", pair.KeyFile, 0, []string{"problem open ", "problem the key can't be used"}},
+		{"empty", emptyFile, pair.KeyFile, 0, []string{"problem the file has no certificate", "problem the key can't be used"}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			require.NoError(t, os.Chmod(otherPair.KeyFile, 0o600))
-			d := &doctor{settings: &env.Settings{DebugTLSCert: c.cert, DebugTLSKey: c.key}, now: time.Now().Add(c.delay)}
+			d := &doctor{settings: &env.Settings{DebugTLSCert: test.cert, DebugTLSKey: test.key}, now: time.Now().Add(test.delay)}
 			d.checkCertificates()
-			require.Len(t, d.results, len(c.want), "%+v", d.results)
+			require.Len(t, d.results, len(test.want), "%+v", d.results)
 			for i, r := range d.results {
-				assert.Contains(t, string(r.Level)+" "+r.Text, c.want[i])
+				assert.Contains(t, string(r.Level)+" "+r.Text, test.want[i])
 			}
 		})
 	}

@@ -52,7 +52,7 @@ func TestExplainAsksLimitsFiles(t *testing.T) {
 	assert.Empty(t, report.Descriptors[1].Rule)
 	assert.Equal(t, "similar key: got tenent, want tenant", report.Descriptors[1].Levels[0].Others[0].Reason)
 
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		args []string
 		want string
 	}{
@@ -67,9 +67,9 @@ func TestExplainAsksLimitsFiles(t *testing.T) {
 		"without a domain": {[]string{"tenant=a", "-d", ""}, "domain is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, errOut, code := rls(t, append([]string{"explain", "-d", "shop"}, c.args...)...)
+			_, errOut, code := rls(t, append([]string{"explain", "-d", "shop"}, test.args...)...)
 			assert.Equal(t, 1, code)
-			assert.Contains(t, errOut, c.want)
+			assert.Contains(t, errOut, test.want)
 		})
 	}
 }
@@ -86,16 +86,16 @@ func (r *testService) decisionMetrics() []string {
 func TestExplainAsksServiceAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "ADMIN_TOKEN=", "LOCAL_CACHE_SIZE_IN_BYTES=65536"}, "--limits", writeLimits(t, explainLimits))
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "ADMIN_TOKEN=", "LOCAL_CACHE_SIZE_IN_BYTES=65536"}, "--limits", writeLimits(t, explainLimits))
 	ask := func(descriptor string) (*explain.Descriptor, explain.Limit) {
-		report := runExplain(t, descriptor, "--admin", r.debug, "--timeout", maxWait.String())
+		report := runExplain(t, descriptor, "--admin", service.debug, "--timeout", maxWait.String())
 		d := &report.Descriptors[0]
 		require.NotEmpty(t, d.Limits, d.Summary)
 		return d, d.Limits[0]
 	}
-	_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=a", "-n", "3")
+	_, _, code := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=a", "-n", "3")
 	require.Zero(t, code)
-	oldMetrics := r.decisionMetrics()
+	oldMetrics := service.decisionMetrics()
 	require.NotEmpty(t, oldMetrics)
 
 	for range 3 {
@@ -108,42 +108,42 @@ func TestExplainAsksServiceAndChangesNothing(t *testing.T) {
 		require.NoError(t, err)
 		assert.EqualValues(t, 1, exists, l.Counter.Key)
 	}
-	_, l := ask("tenant=new,path=/")
-	exists, err := redis.Client(t).Exists(t.Context(), l.Counter.Key).Result()
+	_, explanation := ask("tenant=new,path=/")
+	exists, err := redis.Client(t).Exists(t.Context(), explanation.Counter.Key).Result()
 	require.NoError(t, err)
 	assert.Zero(t, exists, "a peek makes no counter")
-	assert.Equal(t, oldMetrics, r.decisionMetrics())
+	assert.Equal(t, oldMetrics, service.decisionMetrics())
 
 	polltest.Until(t, maxWait, func() bool { // a replica remembers a first denial for a second
-		_, _, code = rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=a")
+		_, _, code = rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=a")
 		require.Equal(t, int(exitOverLimit), code)
-		_, l = ask("tenant=a")
-		return l.NextHit.Source == "deny_cache"
+		_, explanation = ask("tenant=a")
+		return explanation.NextHit.Source == "deny_cache"
 	})
-	assert.Greater(t, l.Counter.Spent, int64(3), "the counter of Redis, although the deny cache answers")
-	require.NotNil(t, l.NextHit.Since)
-	assert.WithinDuration(t, *l.Counter.ResetAt, *l.NextHit.Until, time.Second, "the clocks of Redis and of the process differ")
+	assert.Greater(t, explanation.Counter.Spent, int64(3), "the counter of Redis, although the deny cache answers")
+	require.NotNil(t, explanation.NextHit.Since)
+	assert.WithinDuration(t, *explanation.Counter.ResetAt, *explanation.NextHit.Until, time.Second, "the clocks of Redis and of the process differ")
 
 	redis.Kill()
 	polltest.Until(t, maxWait, func() bool {
-		_, l = ask("tenant=b,path=/")
-		return l.NextHit.Source == "fallback"
+		_, explanation = ask("tenant=b,path=/")
+		return explanation.NextHit.Source == "fallback"
 	})
-	assert.True(t, l.Counter.Degraded)
-	assert.Contains(t, []string{"outage", "breaker_open"}, l.NextHit.Reason)
+	assert.True(t, explanation.Counter.Degraded)
+	assert.Contains(t, []string{"outage", "breaker_open"}, explanation.NextHit.Reason)
 	polltest.Until(t, maxWait, func() bool {
-		rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=b", "-n", "5")
-		_, l = ask("tenant=b,path=/")
-		return l.NextHit.Reason == "breaker_open"
+		rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=b", "-n", "5")
+		_, explanation = ask("tenant=b,path=/")
+		return explanation.NextHit.Reason == "breaker_open"
 	})
-	assert.NotNil(t, l.NextHit.Since)
+	assert.NotNil(t, explanation.NextHit.Since)
 }
 
 func TestExplainWithoutRedisAsksThisReplica(t *testing.T) {
 	t.Parallel()
-	r := start(t, nil, "--limits", writeLimits(t, explainLimits))
-	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=a", "-n", "2")
-	out, errOut, code := rls(t, "explain", "-d", "shop", "tenant=a", "--admin", r.debug)
+	service := start(t, nil, "--limits", writeLimits(t, explainLimits))
+	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=a", "-n", "2")
+	out, errOut, code := rls(t, "explain", "-d", "shop", "tenant=a", "--admin", service.debug)
 	require.Zero(t, code, errOut)
 	assert.Contains(t, out, "next answer: OK\n")
 	assert.Contains(t, out, "spent: 2 of 3, 1 left; window from ")
@@ -153,8 +153,8 @@ func TestExplainWithoutRedisAsksThisReplica(t *testing.T) {
 
 func TestHitSaysHowToAskWhyNoRuleLimits(t *testing.T) {
 	t.Parallel()
-	r := start(t, nil, "--limits", writeLimits(t, explainLimits))
-	for name, c := range map[string]struct {
+	service := start(t, nil, "--limits", writeLimits(t, explainLimits))
+	for name, test := range map[string]struct {
 		args       []string
 		want, hint string
 	}{
@@ -164,28 +164,28 @@ func TestHitSaysHowToAskWhyNoRuleLimits(t *testing.T) {
 		"limited":             {[]string{"-d", "shop", "tenant=a"}, "OK 3 per year", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, errOut, code := rls(t, append([]string{"hit", "-a", r.grpc}, c.args...)...)
+			out, errOut, code := rls(t, append([]string{"hit", "-a", service.grpc}, test.args...)...)
 			require.Zero(t, code, errOut)
-			assert.Contains(t, out, c.want)
-			if c.hint == "" {
+			assert.Contains(t, out, test.want)
+			if test.hint == "" {
 				assert.NotContains(t, out, "explain")
 				return
 			}
-			assert.Contains(t, out, "to see why no rule limits a descriptor: "+c.hint+"\n")
+			assert.Contains(t, out, "to see why no rule limits a descriptor: "+test.hint+"\n")
 		})
 	}
 }
 
 func TestExplainPageIsPrivate(t *testing.T) {
 	t.Parallel()
-	r := start(t, []string{"ADMIN_TOKEN=ops:" + adminToken}, "--limits", writeLimits(t, explainLimits))
-	resp, err := http.Get("http://" + r.debug + explain.Path + "?domain=shop&descriptor=tenant=a")
+	service := start(t, []string{"ADMIN_TOKEN=ops:" + adminToken}, "--limits", writeLimits(t, explainLimits))
+	resp, err := http.Get("http://" + service.debug + explain.Path + "?domain=shop&descriptor=tenant=a")
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())
 	assert.Equal(t, http.StatusUnauthorized, resp.StatusCode)
-	_, errOut, code := rls(t, "explain", "-d", "shop", "tenant=a", "--admin", r.debug)
+	_, errOut, code := rls(t, "explain", "-d", "shop", "tenant=a", "--admin", service.debug)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errOut, "unauthorized: set --token or ADMIN_TOKEN")
-	_, errOut, code = rls(t, "explain", "-d", "shop", "tenant=a", "--admin", r.debug, "--token", adminToken)
+	_, errOut, code = rls(t, "explain", "-d", "shop", "tenant=a", "--admin", service.debug, "--token", adminToken)
 	assert.Zero(t, code, errOut)
 }

@@ -19,13 +19,13 @@ var fiveCalls = strings.Repeat(`{"time":"2026-11-20T10:00:37.5Z","domain":"shop"
 
 func TestPlanHasAnExitCodeForEachResult(t *testing.T) {
 	t.Parallel()
-	limits, log := file(t, "new.yaml", threePerYear), file(t, "decisions.log", fiveCalls)
-	mapping := file(t, "mapping.yaml", "start: t\n")
-	access := file(t, "access.log", `{"start":1795168800,"user":"acme"}`)
-	wrongField := file(t, "mapping.yaml", "time: start\ndomain: shop\ndescriptors: [[{key: tenant, field: usr}]]\n")
-	otherKey := file(t, "mapping.yaml", "time: start\ndomain: shop\ndescriptors: [[{key: other, field: user}]]\n")
-	shadow := file(t, "new.yaml", strings.Replace(threePerYear, "key: tenant\n", "key: tenant\n    shadow_mode: true\n", 1))
-	for _, c := range []struct {
+	limits, log := writeFile(t, "new.yaml", threePerYear), writeFile(t, "decisions.log", fiveCalls)
+	mapping := writeFile(t, "mapping.yaml", "start: t\n")
+	accessLog := writeFile(t, "access.log", `{"start":1795168800,"user":"acme"}`)
+	wrongField := writeFile(t, "mapping.yaml", "time: start\ndomain: shop\ndescriptors: [[{key: tenant, field: usr}]]\n")
+	otherKey := writeFile(t, "mapping.yaml", "time: start\ndomain: shop\ndescriptors: [[{key: other, field: user}]]\n")
+	shadowLimits := writeFile(t, "new.yaml", strings.Replace(threePerYear, "key: tenant\n", "key: tenant\n    shadow_mode: true\n", 1))
+	for _, test := range []struct {
 		name string
 		args []string
 		code int
@@ -38,25 +38,25 @@ func TestPlanHasAnExitCodeForEachResult(t *testing.T) {
 		{"no log", []string{limits}, 2, "--from is missing"},
 		{"no limits", []string{"--from", log}, 2, "got 0 arguments, want rls plan NEW… --from LOG"},
 		{"missing log", []string{limits, "--from", log + "x"}, 2, "no such file"},
-		{"mistake in the limits", []string{file(t, "bad.yaml", "domian: x"), "--from", log}, 2, "new limits files have mistakes"},
+		{"mistake in the limits", []string{writeFile(t, "bad.yaml", "domian: x"), "--from", log}, 2, "new limits files have mistakes"},
 		{"mistake in the log", []string{limits, "--from", limits}, 2, "new.yaml:2: got no record of a decision log"},
 		{"mistake in the mapping", []string{limits, "--from", log, "--access-log", mapping}, 2, "mapping.yaml:1:1: unknown key start"},
 		{"mistake in the condition", []string{limits, "--from", log, "--fail-if", "x"}, 2, "want FIGURE > NUMBER"},
 		{"no key in the report", []string{limits, "--from", log, "--keys", "0"}, 2, "--keys: got 0, want at least 1"},
-		{"access log as a decision log", []string{limits, "--from", access}, 2, "for an access log, give --access-log"},
+		{"access log as a decision log", []string{limits, "--from", accessLog}, 2, "for an access log, give --access-log"},
 		{"decision log as an access log", []string{limits, "--from", log, "--access-log", wrongField}, 2, "leave --access-log out"},
-		{"mapping with a wrong field", []string{limits, "--from", access, "--access-log", wrongField, "--fail-if", "denied > 1%"}, 2, "no line has a value in the field usr of the mapping; did you mean user?"},
-		{"mapping without a match", []string{limits, "--from", access, "--access-log", otherKey}, 2, "no call meets a rule of the new limits; the first call is other=acme in domain shop"},
-		{"empty log", []string{limits, "--from", file(t, "empty.log", "")}, 2, "no call to replay"},
-		{"shadow mode", []string{shadow, "--from", log, "--fail-if", "denied > 0", "--fail-if", "newly_denied_keys > 0"}, 0, "would deny 2 without shadow mode"},
+		{"mapping with a wrong field", []string{limits, "--from", accessLog, "--access-log", wrongField, "--fail-if", "denied > 1%"}, 2, "no line has a value in the field usr of the mapping; did you mean user?"},
+		{"mapping without a match", []string{limits, "--from", accessLog, "--access-log", otherKey}, 2, "no call meets a rule of the new limits; the first call is other=acme in domain shop"},
+		{"empty log", []string{limits, "--from", writeFile(t, "empty.log", "")}, 2, "no call to replay"},
+		{"shadow mode", []string{shadowLimits, "--from", log, "--fail-if", "denied > 0", "--fail-if", "newly_denied_keys > 0"}, 0, "would deny 2 without shadow mode"},
 		{"report that cannot be written", []string{limits, "--from", log, "--html", filepath.Join(log, "x")}, 2, "denied by the new limits  2 (40.00 %)"},
 		{"unknown flag", []string{"--form", log}, 2, "unknown flag"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			out, errOut, code := rls(t, append([]string{"plan"}, c.args...)...)
-			assert.Equal(t, c.code, code, out+errOut)
-			assert.Contains(t, out+errOut, c.want)
+			out, errOut, code := rls(t, append([]string{"plan"}, test.args...)...)
+			assert.Equal(t, test.code, code, out+errOut)
+			assert.Contains(t, out+errOut, test.want)
 		})
 	}
 }
@@ -64,7 +64,7 @@ func TestPlanHasAnExitCodeForEachResult(t *testing.T) {
 func TestPlanWritesJSONAndHTML(t *testing.T) {
 	t.Parallel()
 	page := filepath.Join(t.TempDir(), "plan.html")
-	out, _, code := rls(t, "plan", file(t, "new.yaml", threePerYear), "--from", file(t, "decisions.log", fiveCalls), "--json", "--html", page)
+	out, _, code := rls(t, "plan", writeFile(t, "new.yaml", threePerYear), "--from", writeFile(t, "decisions.log", fiveCalls), "--json", "--html", page)
 	require.Zero(t, code)
 	var report limitsplan.Report
 	require.NoError(t, json.Unmarshal([]byte(out), &report))
@@ -76,8 +76,8 @@ func TestPlanWritesJSONAndHTML(t *testing.T) {
 
 func TestPlanReadsAccessLogsFromStandardInput(t *testing.T) {
 	t.Parallel()
-	mapping := file(t, "mapping.yaml", "time: start\ndomain: shop\ndescriptors: [[{key: tenant, field: user}]]\n")
-	cmd := command(t, nil, "plan", file(t, "new.yaml", threePerYear), "--from", "-", "--access-log", mapping)
+	mapping := writeFile(t, "mapping.yaml", "time: start\ndomain: shop\ndescriptors: [[{key: tenant, field: user}]]\n")
+	cmd := command(t, nil, "plan", writeFile(t, "new.yaml", threePerYear), "--from", "-", "--access-log", mapping)
 	cmd.Stdin = strings.NewReader(strings.Repeat(`{"start":1795168800,"user":"acme"}`+"\n", 4))
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))

@@ -13,9 +13,9 @@ import (
 
 func TestResetShowsSpentHits(t *testing.T) {
 	t.Parallel()
-	r := newTestAPI(t, httptest.NewServer)
-	r.spend("shop|ip=10.0.0.1", 5)
-	out, _, code := r.run("reset", "-d", "shop", "ip=10.0.0.1")
+	api := newTestAPI(t, httptest.NewServer)
+	api.spend("shop|ip=10.0.0.1", 5)
+	out, _, code := api.run("reset", "-d", "shop", "ip=10.0.0.1")
 	assert.Zero(t, code)
 	assert.Regexp(t, `^shop > ip \(counter shop\|ip=10.0.0.1\)
 LIMIT +SPENT +REMAINING +RESETS IN
@@ -23,14 +23,14 @@ LIMIT +SPENT +REMAINING +RESETS IN
 5 per hour, sliding_log +5 -> 0 +5 +0s
 other replicas were not notified; they may deny until their cached denials end
 $`, out)
-	out, _, _ = r.run("reset", "-d", "shop", "ip=10.0.0.1")
+	out, _, _ = api.run("reset", "-d", "shop", "ip=10.0.0.1")
 	assert.Regexp(t, `5 per hour, sliding_log +0 -> 0 +5 +0s\n`, out)
 }
 
-func TestResetOfUnlimitedRule(t *testing.T) {
+func TestResetOfUnlimitedRuleShowsNoNumbers(t *testing.T) {
 	t.Parallel()
-	r := newTestAPI(t, httptest.NewServer)
-	out, _, code := r.run("reset", "-d", "shop", "trial=x")
+	api := newTestAPI(t, httptest.NewServer)
+	out, _, code := api.run("reset", "-d", "shop", "trial=x")
 	assert.Zero(t, code)
 	assert.Regexp(t, `^shop > trial \(counter shop\|trial=x\), in shadow mode
 LIMIT +SPENT +REMAINING +RESETS IN
@@ -40,8 +40,8 @@ unlimited +- +- +-
 
 func TestResetRejectsBadArguments(t *testing.T) {
 	t.Parallel()
-	r := newTestAPI(t, httptest.NewServer)
-	for name, c := range map[string]struct {
+	api := newTestAPI(t, httptest.NewServer)
+	for name, test := range map[string]struct {
 		args []string
 		want string
 	}{
@@ -52,9 +52,9 @@ func TestResetRejectsBadArguments(t *testing.T) {
 		"no value":           {[]string{"reset", "-d", "shop", "ip"}, `"ip" is not a descriptor: entry 1 has no =`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, errOut, code := r.run(c.args...)
+			_, errOut, code := api.run(test.args...)
 			assert.Equal(t, 1, code)
-			assert.Contains(t, errOut, c.want)
+			assert.Contains(t, errOut, test.want)
 		})
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 func TestRuleIsCreatedSwitchedOffAndRolledBack(t *testing.T) {
 	t.Parallel()
-	r := newTestAPI(t, httptest.NewServer)
+	api := newTestAPI(t, httptest.NewServer)
 	for _, step := range []struct {
 		args []string
 		want string // regular expression of the output
@@ -32,7 +32,7 @@ func TestRuleIsCreatedSwitchedOffAndRolledBack(t *testing.T) {
 		{[]string{"unset", "--all"}, `^SHADOW_MODE: true -> the setting`},
 		{[]string{"unset", "-d", "shop", "--rule", "path=/login", "--reason", "done"}, `^shop > path=/login: 2 per minute \[shadow_mode\] -> no rule`},
 	} {
-		out, errOut, code := r.run(append([]string{"limits"}, step.args...)...)
+		out, errOut, code := api.run(append([]string{"limits"}, step.args...)...)
 		require.Zero(t, code, "%v: %s", step.args, errOut)
 		assert.Regexp(t, step.want, out, step.args)
 	}
@@ -40,16 +40,16 @@ func TestRuleIsCreatedSwitchedOffAndRolledBack(t *testing.T) {
 
 func TestSecondOfTwoCollidingSetsFails(t *testing.T) {
 	t.Parallel()
-	r := newTestAPI(t, httptest.NewServer)
+	api := newTestAPI(t, httptest.NewServer)
 	set := []string{"limits", "set", "-d", "shop", "tenant=acme"}
-	_, errOut, code := r.run(append(set, "factor=2", "--new")...)
+	_, errOut, code := api.run(append(set, "factor=2", "--new")...)
 	require.Zero(t, code, errOut)
-	out, _, _ := r.run("limits", "show", "--changes")
+	out, _, _ := api.run("limits", "show", "--changes")
 	tag := regexp.MustCompile(`[0-9a-f]{16}\n$`).FindString(out)[:16]
-	_, errOut, code = r.run(append(set, "factor=3", "--if-match", tag, "--reason", "sale")...)
+	_, errOut, code = api.run(append(set, "factor=3", "--if-match", tag, "--reason", "sale")...)
 	require.Zero(t, code, errOut)
 	for _, flags := range [][]string{{"--if-match", tag}, {"--new"}} {
-		_, errOut, code = r.run(append(append(set, "factor=4"), flags...)...)
+		_, errOut, code = api.run(append(append(set, "factor=4"), flags...)...)
 		assert.Equal(t, 1, code)
 		assert.Regexp(t, `ops set the value at .*Z, reason "sale"; limits now: 300 per minute. Nothing was changed`, errOut)
 	}
@@ -57,8 +57,8 @@ func TestSecondOfTwoCollidingSetsFails(t *testing.T) {
 
 func TestSwitchNeedsClearScopeAndDuration(t *testing.T) {
 	t.Parallel()
-	r := newTestAPI(t, httptest.NewServer)
-	for _, c := range []struct {
+	api := newTestAPI(t, httptest.NewServer)
+	for _, test := range []struct {
 		args []string
 		want string
 	}{
@@ -80,9 +80,9 @@ func TestSwitchNeedsClearScopeAndDuration(t *testing.T) {
 		{[]string{"set", "-d", "shop", "--rule", "a", "unit=day", "requests_per_unt=1"}, "did you mean requests_per_unit"},
 		{[]string{"set", "-d", "shop", "--rule", "a", "unit=day", "requests_per_unit=1", "--new", "--if-match", "1"}, "exclude each other"},
 	} {
-		_, errOut, code := r.run(append([]string{"limits"}, c.args...)...)
-		assert.Equal(t, 1, code, c.args)
-		assert.Contains(t, errOut, c.want, c.args)
+		_, errOut, code := api.run(append([]string{"limits"}, test.args...)...)
+		assert.Equal(t, 1, code, test.args)
+		assert.Contains(t, errOut, test.want, test.args)
 	}
-	assert.Empty(t, r.overrides.States())
+	assert.Empty(t, api.overrides.States())
 }

@@ -93,7 +93,7 @@ func TestExamplesMatchTheirSchemas(t *testing.T) {
 	}
 }
 
-// Parse is the judge: the schema must allow what Parse allows without a warning.
+// The schema must allow exactly the files that rls check --strict allows.
 func TestLimitsSchemaAgreesWithCheck(t *testing.T) {
 	schema := compileSchema(t, "limits")
 	for text, isValid := range map[string]bool{
@@ -114,7 +114,7 @@ func TestLimitsSchemaAgreesWithCheck(t *testing.T) {
 		"domain: shop\ndescriptors: [{key: a, unit: day}]":                                                         false,
 		"domain: shop\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, unit_multiplier: 0}}]": false,
 	} {
-		_, _, code := rls(t, "check", "--strict", file(t, "limits.yaml", text))
+		_, _, code := rls(t, "check", "--strict", writeFile(t, "limits.yaml", text))
 		assert.Equal(t, isValid, code == 0, "rls check of %s", text)
 		assert.Equal(t, isValid, validate(t, schema, text) == nil, "schema of %s", text)
 	}
@@ -122,11 +122,11 @@ func TestLimitsSchemaAgreesWithCheck(t *testing.T) {
 
 func TestTestsSchemaRejectsMistakes(t *testing.T) {
 	schema := compileSchema(t, "tests")
-	valid := "limits: l.yaml\ndomain: shop\ntests: [{name: x, requests: [{descriptor: a=b, want: {code: OK}}]}]"
-	require.NoError(t, validate(t, schema, valid))
-	for old, mistake := range map[string]string{
+	validText := "limits: l.yaml\ndomain: shop\ntests: [{name: x, requests: [{descriptor: a=b, want: {code: OK}}]}]"
+	require.NoError(t, validate(t, schema, validText))
+	for oldText, mistake := range map[string]string{
 		"limits:": "limit:", "name: x": "title: x", "code: OK": "code: MAYBE", "tests: [": "tests: [1, ", "a=b": "{descriptor: a}, repeat: 0",
 	} {
-		assert.Error(t, validate(t, schema, strings.Replace(valid, old, mistake, 1)), mistake)
+		assert.Error(t, validate(t, schema, strings.Replace(validText, oldText, mistake, 1)), mistake)
 	}
 }

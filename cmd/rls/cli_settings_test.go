@@ -11,8 +11,8 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 )
 
-// settings runs rls doctor --settings with an environment and returns its output.
-func settings(t *testing.T, env []string, args ...string) (out, errOut string, code int) {
+// runDoctorSettings runs rls doctor --settings with an environment and returns its output.
+func runDoctorSettings(t *testing.T, env []string, args ...string) (out, errOut string, code int) {
 	t.Helper()
 	cmd := command(t, env, append([]string{"doctor", "--settings"}, args...)...)
 	var stdout, stderr strings.Builder
@@ -24,7 +24,7 @@ func settings(t *testing.T, env []string, args ...string) (out, errOut string, c
 func TestSettingsShowValuesAndEffects(t *testing.T) {
 	t.Parallel()
 	environment := []string{"REDIS_URL=redis://user:s3cret@redis:6379", "REDIS_PIPELINE_LIMIT=5", "DRAIN_DELAY=5s"}
-	out, errOut, code := settings(t, environment)
+	out, errOut, code := runDoctorSettings(t, environment)
 	assert.Zero(t, code, errOut)
 	assert.NotContains(t, out, "s3cret")
 	assert.Regexp(t, `(?m)^REDIS_URL +\(secret\) +set +different: there is no default`, out)
@@ -33,7 +33,7 @@ func TestSettingsShowValuesAndEffects(t *testing.T) {
 	assert.Regexp(t, `(?m)^HOST +0\.0\.0\.0 +default +same$`, out)
 	assert.Regexp(t, `(?m)^REDIS_PIPELINE_WINDOW +not set +no effect: `, out)
 
-	out, _, code = settings(t, environment, "--json")
+	out, _, code = runDoctorSettings(t, environment, "--json")
 	assert.Zero(t, code)
 	var list []env.Variable
 	require.NoError(t, json.Unmarshal([]byte(out), &list))
@@ -48,8 +48,8 @@ func TestSettingsShowValuesAndEffects(t *testing.T) {
 
 func TestSettingsReportProblems(t *testing.T) {
 	t.Parallel()
-	out, errOut, code := settings(t, []string{"GRPC_PORT=http", "DRAIN_DELAY=5s"})
+	out, errOut, code := runDoctorSettings(t, []string{"GRPC_PORT=http", "DRAIN_DELAY=5s"})
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errOut, `GRPC_PORT: got "http", want a whole number`)
-	assert.Regexp(t, `(?m)^DRAIN_DELAY +5s`, out, "the table is printed all the same")
+	assert.Regexp(t, `(?m)^DRAIN_DELAY +5s`, out, "the table is printed in spite of the problem")
 }

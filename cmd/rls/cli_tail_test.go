@@ -36,7 +36,7 @@ func (b *syncBuffer) String() string {
 	return b.text.String()
 }
 
-// lineServer is a debug listener whose stream has one line and then ends.
+// lineServer is a debug listener. Each of its streams has one line and then ends.
 type lineServer struct {
 	lines []string // one for each connection; later connections are refused
 }
@@ -58,37 +58,37 @@ const deniedLine = `{"time":"2026-11-20T10:00:37.5Z","domain":"shop","descriptor
 // runTail runs rls tail with a stream that ends in a refusal.
 func runTail(t *testing.T, change func(*tail), lines ...string) (out, notes string, err error) {
 	t.Helper()
-	s := httptest.NewServer(&lineServer{lines: lines})
-	defer s.Close()
+	server := httptest.NewServer(&lineServer{lines: lines})
+	defer server.Close()
 	var outBuffer, errBuffer syncBuffer
 	c := &tail{out: &outBuffer, errOut: &errBuffer, reconnectPauses: wait.Backoff{Initial: time.Millisecond, Max: time.Millisecond}}
-	c.addr = s.URL
+	c.addr = server.URL
 	if change != nil {
 		change(c)
 	}
 	err = c.run(t.Context())
-	return strings.ReplaceAll(outBuffer.String(), s.URL, "URL"), strings.ReplaceAll(errBuffer.String(), strings.TrimPrefix(s.URL, "http://"), "HOST"), err
+	return strings.ReplaceAll(outBuffer.String(), server.URL, "URL"), strings.ReplaceAll(errBuffer.String(), strings.TrimPrefix(server.URL, "http://"), "HOST"), err
 }
 
 func TestTailPrintsOneLineForEachDecision(t *testing.T) {
 	t.Parallel()
-	at := formatTime(time.Date(2026, 11, 20, 10, 0, 37, 500_000_000, time.UTC))
+	timeText := formatTime(time.Date(2026, 11, 20, 10, 0, 37, 500_000_000, time.UTC))
 	out, _, _ := runTail(t, nil, deniedLine+"\n\n"+
 		`{"time":"2026-11-20T10:00:37.5Z","domain":"shop","descriptor":[{"key":"other","value":"x"}],"code":"OK","overall_code":"OK"}`+"\n"+
 		`{"time":"2026-11-20T10:00:37.5Z","domain":"shop","code":"OK","overall_code":"OK","switch":{"descriptor":0,"path":"shop > tenant","by":"ann","reason":"x\u009b","expires_at":"2026-11-20T11:00:37.5Z"}}`+"\n"+
 		`{"time":"2026-11-20T10:00:37.5Z","domain":"","code":"ERROR","overall_code":"ERROR","error":"no domain"}`+"\n"+
 		`{"time":"2026-11-20T10:00:37.5Z","dropped":12,"reason":"reader too slow"}`)
-	assert.Equal(t, at+`  OVER_LIMIT  "tenant=\x1b[2Ja\\,b"  shop > tenant: 2 per minute  "two\u009b"  3 hits  0 left  fallback  (late, local)  from "10.0.0.1 e\u009b"  1.5ms`+"\n"+
-		at+"  OK          other=x  shop: no rule  0s\n"+
-		at+`  OK          -  OFF: shop > tenant, by ann, ends in 1h, reason: "x\u009b"  0s`+"\n"+
-		at+"  ERROR       -  -: no rule  no domain  0s\n"+
-		at+"  12 decisions dropped: reader too slow\n", out)
+	assert.Equal(t, timeText+`  OVER_LIMIT  "tenant=\x1b[2Ja\\,b"  shop > tenant: 2 per minute  "two\u009b"  3 hits  0 left  fallback  (late, local)  from "10.0.0.1 e\u009b"  1.5ms`+"\n"+
+		timeText+"  OK          other=x  shop: no rule  0s\n"+
+		timeText+`  OK          -  OFF: shop > tenant, by ann, ends in 1h, reason: "x\u009b"  0s`+"\n"+
+		timeText+"  ERROR       -  -: no rule  no domain  0s\n"+
+		timeText+"  12 decisions dropped: reader too slow\n", out)
 }
 
 func TestTailInColourMarksTheCode(t *testing.T) {
 	t.Parallel()
-	shadowed := strings.Replace(deniedLine, `"shadow":false`, `"shadow":true`, 1)
-	out, _, _ := runTail(t, func(c *tail) { c.hasColours = true }, deniedLine+"\n"+shadowed)
+	shadowLine := strings.Replace(deniedLine, `"shadow":false`, `"shadow":true`, 1)
+	out, _, _ := runTail(t, func(c *tail) { c.hasColours = true }, deniedLine+"\n"+shadowLine)
 	assert.Contains(t, out, "\x1b[31mOVER_LIMIT\x1b[0m")
 	assert.Contains(t, out, "\x1b[33mOVER_LIMIT\x1b[0m")
 	assert.NotContains(t, out, "\x1b[2Ja")
@@ -96,10 +96,10 @@ func TestTailInColourMarksTheCode(t *testing.T) {
 
 func TestTailPrintsJSONWithoutTerminalEscapes(t *testing.T) {
 	t.Parallel()
-	raw := strings.NewReplacer(`\u009b`, "\u009b").Replace(deniedLine)
-	dropped := `{"time":"2026-11-20T10:00:37.5Z","dropped":12,"reason":"reader too slow"}`
-	out, _, _ := runTail(t, func(c *tail) { c.asJSON = true }, raw+"\n"+dropped)
-	assert.Equal(t, deniedLine+"\n"+dropped+"\n", out)
+	lineWithControlCharacters := strings.NewReplacer(`\u009b`, "\u009b").Replace(deniedLine)
+	droppedLine := `{"time":"2026-11-20T10:00:37.5Z","dropped":12,"reason":"reader too slow"}`
+	out, _, _ := runTail(t, func(c *tail) { c.asJSON = true }, lineWithControlCharacters+"\n"+droppedLine)
+	assert.Equal(t, deniedLine+"\n"+droppedLine+"\n", out)
 }
 
 func TestTailConnectsAgain(t *testing.T) {
@@ -115,16 +115,16 @@ func TestTailKeepsConnectingUntilInterrupted(t *testing.T) {
 	t.Parallel()
 	var attempts atomic.Int32
 	stream := &lineServer{lines: []string{deniedLine}}
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if attempts.Add(1) > 1 {
 			panic(http.ErrAbortHandler) // cuts the connection
 		}
 		stream.ServeHTTP(w, r)
 	}))
-	defer s.Close()
+	defer server.Close()
 	var out, notes syncBuffer
 	c := &tail{out: &out, errOut: &notes, reconnectPauses: wait.Backoff{Initial: time.Millisecond, Max: time.Millisecond}}
-	c.addr = s.URL
+	c.addr = server.URL
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- c.run(ctx) }()
@@ -136,7 +136,7 @@ func TestTailKeepsConnectingUntilInterrupted(t *testing.T) {
 
 func TestTailFailsIfTheFirstConnectionFails(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		handler http.HandlerFunc
 		want    string
 	}{
@@ -147,11 +147,11 @@ func TestTailFailsIfTheFirstConnectionFails(t *testing.T) {
 		"hostile answer": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "\x1b[2J", http.StatusInternalServerError) }, `"\x1b[2J"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := httptest.NewServer(c.handler)
-			defer s.Close()
-			_, errOut, code := rls(t, "tail", "--admin", s.URL)
+			server := httptest.NewServer(test.handler)
+			defer server.Close()
+			_, errOut, code := rls(t, "tail", "--admin", server.URL)
 			assert.Equal(t, 1, code)
-			assert.Contains(t, errOut, c.want)
+			assert.Contains(t, errOut, test.want)
 		})
 	}
 	_, errOut, code := rls(t, "tail", "--admin", "127.0.0.1:1")

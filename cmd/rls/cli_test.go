@@ -15,7 +15,7 @@ import (
 
 func TestCheckListsEveryProblemWithItsPosition(t *testing.T) {
 	t.Parallel()
-	path := file(t, "five.yaml", `domain: shop
+	path := writeFile(t, "five.yaml", `domain: shop
 descriptors:
   - key: tenant
     rate_limt: {unit: minute, requests_per_unit: 1}
@@ -55,7 +55,7 @@ func TestCheckPrintsTreeOfLimits(t *testing.T) {
 
 func TestCheckFailsOnWarningsOnlyIfStrict(t *testing.T) {
 	t.Parallel()
-	path := file(t, "limits.yaml", "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: second, requests_per_unit: 1, shadow_mode: true}\n")
+	path := writeFile(t, "limits.yaml", "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: second, requests_per_unit: 1, shadow_mode: true}\n")
 	_, errOut, code := rls(t, "check", path)
 	assert.Zero(t, code)
 	assert.Contains(t, errOut, "warning: "+path+":4:")
@@ -66,7 +66,7 @@ func TestCheckFailsOnWarningsOnlyIfStrict(t *testing.T) {
 
 func TestCheckRejectsDomainInTwoFilesWithoutMerge(t *testing.T) {
 	t.Parallel()
-	firstFile, secondFile := file(t, "one.yaml", "domain: d\n"), file(t, "two.yaml", "domain: d\n")
+	firstFile, secondFile := writeFile(t, "one.yaml", "domain: d\n"), writeFile(t, "two.yaml", "domain: d\n")
 	_, errOut, code := rls(t, "check", firstFile, secondFile)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errOut, "two.yaml")
@@ -76,11 +76,11 @@ func TestCheckRejectsDomainInTwoFilesWithoutMerge(t *testing.T) {
 
 func TestCheckReportsProblemsOfAllPaths(t *testing.T) {
 	t.Parallel()
-	bad := file(t, "bad.yaml", "domain: d\ndescriptors:\n  - value: v\n")
-	out, errOut, code := rls(t, "check", "/no/such/one", bad, "/no/such/two", "../../examples/limits.yaml")
+	badFile := writeFile(t, "bad.yaml", "domain: d\ndescriptors:\n  - value: v\n")
+	out, errOut, code := rls(t, "check", "/no/such/one", badFile, "/no/such/two", "../../examples/limits.yaml")
 	assert.Equal(t, 1, code)
 	assert.Empty(t, out)
-	for _, want := range []string{"/no/such/one: ", "/no/such/two: ", bad + ":3:"} {
+	for _, want := range []string{"/no/such/one: ", "/no/such/two: ", badFile + ":3:"} {
 		assert.Contains(t, errOut, want)
 	}
 	out, errOut, code = rls(t, "check", "/no/such/one", "../../examples/limits.yaml")
@@ -127,40 +127,40 @@ func TestCheckReadsStandardInput(t *testing.T) {
 func TestCheckPrintsProblemsAndRulesAsJSON(t *testing.T) {
 	t.Parallel()
 	check := func(yaml string, args ...string) (c limitsCheck, path string, code int) {
-		path = file(t, "limits.yaml", yaml)
+		path = writeFile(t, "limits.yaml", yaml)
 		out, errOut, code := rls(t, append([]string{"check", "--json", path}, args...)...)
 		assert.Empty(t, errOut)
 		require.NoError(t, json.Unmarshal([]byte(out), &c))
 		return c, path, code
 	}
-	c, path, code := check(threePerYear)
+	checkReport, path, code := check(threePerYear)
 	assert.Zero(t, code)
 	assert.Equal(t, limitsCheck{
 		OK: true, Problems: []fields.Problem{}, Warnings: []fields.Problem{},
 		Rules: []checkedRule{{"shop > tenant", path + ":4", "3 per year (named yearly)"}},
-	}, c)
+	}, checkReport)
 
-	c, path, code = check("domain: d\ndescriptors: [{key: k, value: a, valu: b}]\n", "/no/such/file")
+	checkReport, path, code = check("domain: d\ndescriptors: [{key: k, value: a, valu: b}]\n", "/no/such/file")
 	assert.Equal(t, 1, code)
-	assert.False(t, c.OK)
-	require.Len(t, c.Problems, 2)
-	assert.Equal(t, "/no/such/file: no such file or directory", c.Problems[0].Reason)
-	assert.Equal(t, path, c.Problems[1].File)
-	assert.Equal(t, "d > k=a", c.Problems[1].Path)
-	assert.Equal(t, [2]int{2, 34}, [2]int{c.Problems[1].Line, c.Problems[1].Column})
+	assert.False(t, checkReport.OK)
+	require.Len(t, checkReport.Problems, 2)
+	assert.Equal(t, "/no/such/file: no such file or directory", checkReport.Problems[0].Reason)
+	assert.Equal(t, path, checkReport.Problems[1].File)
+	assert.Equal(t, "d > k=a", checkReport.Problems[1].Path)
+	assert.Equal(t, [2]int{2, 34}, [2]int{checkReport.Problems[1].Line, checkReport.Problems[1].Column})
 
 	const fileWithWarning = "domain: d\nunit: day\n"
-	c, _, code = check(fileWithWarning)
+	checkReport, _, code = check(fileWithWarning)
 	assert.Zero(t, code)
-	assert.Len(t, c.Warnings, 1)
-	c, _, code = check(fileWithWarning, "--strict")
+	assert.Len(t, checkReport.Warnings, 1)
+	checkReport, _, code = check(fileWithWarning, "--strict")
 	assert.Equal(t, 1, code)
-	assert.False(t, c.OK)
+	assert.False(t, checkReport.OK)
 }
 
 func TestHitRejectsBadArguments(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		args []string
 		want string
 	}{
@@ -172,9 +172,9 @@ func TestHitRejectsBadArguments(t *testing.T) {
 		"unknown command": {[]string{"hot"}, `unknown command "hot"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, errOut, code := rls(t, c.args...)
+			_, errOut, code := rls(t, test.args...)
 			assert.Equal(t, 1, code)
-			assert.Contains(t, errOut, c.want)
+			assert.Contains(t, errOut, test.want)
 		})
 	}
 	t.Run("no service", func(t *testing.T) {
@@ -197,9 +197,9 @@ func TestFormerCommandsRunAndPrintTheirNewNames(t *testing.T) {
 
 func TestHitPeeksWithZeroAndRefundsNegative(t *testing.T) {
 	t.Parallel()
-	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	hit := func(hits string) string {
-		out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "--hits", hits)
+		out, _, _ := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "--hits", hits)
 		return out
 	}
 	assert.Contains(t, hit("2"), "remaining 1")
@@ -209,8 +209,8 @@ func TestHitPeeksWithZeroAndRefundsNegative(t *testing.T) {
 
 func TestHitPrintsJSON(t *testing.T) {
 	t.Parallel()
-	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
-	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4", "--json")
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", threePerYear))
+	out, _, code := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "4", "--json")
 	assert.EqualValues(t, exitOverLimit, code)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.Len(t, lines, 4)
@@ -223,9 +223,9 @@ func TestHitPrintsJSON(t *testing.T) {
 
 func TestHitAcceptsAnyValue(t *testing.T) {
 	t.Parallel()
-	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	for _, descriptor := range []string{`tenant=a\,b`, `tenant=a=b`, `tenant=a\\b`, "tenant="} {
-		out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", descriptor)
+		out, _, code := rls(t, "hit", "-a", service.grpc, "-d", "shop", descriptor)
 		assert.Zero(t, code)
 		assert.Contains(t, out, "  "+descriptor+": OK 3 per year", "printed as written")
 	}

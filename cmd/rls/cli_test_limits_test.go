@@ -65,25 +65,25 @@ func TestLowCoverageFailsTests(t *testing.T) {
 
 func TestMistakesInTestFilesHaveTheirOwnExitCode(t *testing.T) {
 	t.Parallel()
-	good := filepath.Join(testFolder(t, "[{name: one, requests: [{descriptor: tenant=a, want: {code: OK}}]}]"), "limits_test.yaml")
-	for name, c := range map[string]struct {
+	goodFile := filepath.Join(testFolder(t, "[{name: one, requests: [{descriptor: tenant=a, want: {code: OK}}]}]"), "limits_test.yaml")
+	for name, test := range map[string]struct {
 		args []string
 		want string
 	}{
 		"mistake in the tests":  {[]string{testFolder(t, "[{nam: x}]")}, "limits_test.yaml:3:10: unknown key nam in test"},
-		"missing limits":        {[]string{file(t, "a_test.yaml", "limits: none.yaml\ndomain: d\ntests: [{name: x, requests: [{descriptor: a=b, want: {code: OK}}]}]")}, "none.yaml: no such file"},
-		"mistake in the limits": {[]string{file(t, "a_test.yaml", "limits: a_test.yaml\ndomain: d\ntests: [{name: x, requests: [{descriptor: a=b, want: {code: OK}}]}]")}, "a_test.yaml:1:1: d: unknown key limits"},
+		"missing limits":        {[]string{writeFile(t, "a_test.yaml", "limits: none.yaml\ndomain: d\ntests: [{name: x, requests: [{descriptor: a=b, want: {code: OK}}]}]")}, "none.yaml: no such file"},
+		"mistake in the limits": {[]string{writeFile(t, "a_test.yaml", "limits: a_test.yaml\ndomain: d\ntests: [{name: x, requests: [{descriptor: a=b, want: {code: OK}}]}]")}, "a_test.yaml:1:1: d: unknown key limits"},
 		"no file":               {[]string{"/no/such"}, "rls: /no/such: no such file"},
 		"no test file":          {[]string{t.TempDir()}, "got no test file, want a file *_test.yaml"},
 		"coverage above 100":    {[]string{"--coverage-min", "101", "x"}, "rls: --coverage-min: got 101, want a percentage from 0 to 100"},
 		"no path":               {nil, "got 0 arguments, want rls test PATH…"},
-		"unknown flag":          {[]string{good, "--covrage"}, "unknown flag: --covrage"},
+		"unknown flag":          {[]string{goodFile, "--covrage"}, "unknown flag: --covrage"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			out, errOut, code := rls(t, append([]string{"test"}, c.args...)...)
+			out, errOut, code := rls(t, append([]string{"test"}, test.args...)...)
 			assert.Equal(t, 2, code)
-			assert.Contains(t, out+errOut, c.want)
+			assert.Contains(t, out+errOut, test.want)
 		})
 	}
 }

@@ -78,16 +78,16 @@ func TestTopScreenShowsTheSnapshot(t *testing.T) {
 }
 
 func TestTopScreenFitsTheTerminal(t *testing.T) {
-	s := testSnapshot()
+	snapshot := testSnapshot()
 	for range 50 {
-		s.Rules.Shown = append(s.Rules.Shown, s.Rules.Shown[0])
-		s.Keys.Hottest = append(s.Keys.Hottest, s.Keys.Hottest[0])
-		s.Keys.Callers = append(s.Keys.Callers, s.Keys.Callers[0])
-		s.Events = append(s.Events, s.Events[0])
+		snapshot.Rules.Shown = append(snapshot.Rules.Shown, snapshot.Rules.Shown[0])
+		snapshot.Keys.Hottest = append(snapshot.Keys.Hottest, snapshot.Keys.Hottest[0])
+		snapshot.Keys.Callers = append(snapshot.Keys.Callers, snapshot.Keys.Callers[0])
+		snapshot.Events = append(snapshot.Events, snapshot.Events[0])
 	}
 	for _, size := range [][2]int{{200, 60}, {100, 24}, {80, 24}, {40, 12}, {20, 5}, {1, 1}} {
 		screen := topScreen{width: size[0], height: size[1], location: time.UTC}
-		lines := screen.lines(s, "connection refused")
+		lines := screen.lines(snapshot, "connection refused")
 		assert.LessOrEqual(t, len(lines), size[1])
 		for _, line := range lines {
 			assert.LessOrEqual(t, terminalText.StringWidth(line), max(size[0], 30), "%v: %q", size, line)
@@ -104,13 +104,13 @@ func TestTopScreenFitsTheTerminal(t *testing.T) {
 
 // In a pipe or a file, no one can make the screen wider, so the advice at the end of a line must be there.
 func TestTopBreaksLongLinesOfStateAndChanges(t *testing.T) {
-	s := testSnapshot()
+	snapshot := testSnapshot()
 	words := strings.Repeat("word ", 40)
-	s.State.Headline, s.State.Details = "Mass denial "+words+"headline advice", []string{"a", "b", "c", "d", words + "stop the denials"}
-	s.Events[0].Attrs[0].Value = words + "requests_per_unit " + strings.Repeat("月", 100) + " end"
+	snapshot.State.Headline, snapshot.State.Details = "Mass denial "+words+"headline advice", []string{"a", "b", "c", "d", words + "stop the denials"}
+	snapshot.Events[0].Attrs[0].Value = words + "requests_per_unit " + strings.Repeat("月", 100) + " end"
 	for _, width := range []int{1, 30, 80, 120, 400} {
 		screen := topScreen{width: width, location: time.UTC}
-		lines := screen.lines(s, "")
+		lines := screen.lines(snapshot, "")
 		for _, line := range lines {
 			if width >= 80 {
 				assert.LessOrEqual(t, terminalText.StringWidth(line), width, line)
@@ -126,7 +126,7 @@ func TestTopBreaksLongLinesOfStateAndChanges(t *testing.T) {
 		}
 	}
 	screen := topScreen{width: 80, height: 40, location: time.UTC}
-	text := strings.Join(screen.lines(s, ""), "\n")
+	text := strings.Join(screen.lines(snapshot, ""), "\n")
 	assert.Contains(t, text, "headline advice", "a terminal breaks the headline too")
 	assert.Contains(t, text, "CHANGES")
 }
@@ -144,19 +144,19 @@ func TestTopScreenIsInColourOnlyIfAsked(t *testing.T) {
 }
 
 func TestTopScreenSaysWhichKeysItHides(t *testing.T) {
-	s := testSnapshot()
+	snapshot := testSnapshot()
 	screen := topScreen{width: 120, location: time.UTC}
-	s.Keys = live.TopKeys{Mode: live.KeysOff}
-	assert.Contains(t, strings.Join(screen.lines(s, ""), "\n"), "HOTTEST KEYS (off: TOP_KEYS)")
-	s.Keys = live.TopKeys{Mode: live.KeysHashed}
-	assert.Contains(t, strings.Join(screen.lines(s, ""), "\n"), "HOTTEST KEYS (hashed)")
-	s.Keys.Unmatched = []live.Key{{Key: "#0123456789abcdef", Rule: "shop > pth", Limit: "no rule"}}
-	assert.Contains(t, strings.Join(screen.lines(s, ""), "\n"), "shop > pth #0123456789abcdef (no rule)")
+	snapshot.Keys = live.TopKeys{Mode: live.KeysOff}
+	assert.Contains(t, strings.Join(screen.lines(snapshot, ""), "\n"), "HOTTEST KEYS (off: TOP_KEYS)")
+	snapshot.Keys = live.TopKeys{Mode: live.KeysHashed}
+	assert.Contains(t, strings.Join(screen.lines(snapshot, ""), "\n"), "HOTTEST KEYS (hashed)")
+	snapshot.Keys.Unmatched = []live.Key{{Key: "#0123456789abcdef", Rule: "shop > pth", Limit: "no rule"}}
+	assert.Contains(t, strings.Join(screen.lines(snapshot, ""), "\n"), "shop > pth #0123456789abcdef (no rule)")
 }
 
-func TestTopFollowsTheServiceAndItsLoss(t *testing.T) {
+func TestTopShowsThatTheServiceNoLongerAnswers(t *testing.T) {
 	var isBroken atomic.Bool
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if isBroken.Load() {
 			w.WriteHeader(http.StatusInternalServerError)
 			return
@@ -164,8 +164,8 @@ func TestTopFollowsTheServiceAndItsLoss(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		assert.NoError(t, json.NewEncoder(w).Encode(testSnapshot()))
 	}))
-	defer s.Close()
-	top := &top{adminClient: adminClient{addr: s.URL, timeout: maxWait}}
+	defer server.Close()
+	top := &top{adminClient: adminClient{addr: server.URL, timeout: maxWait}}
 	firstSnapshot, err := top.fetch(t.Context())
 	require.NoError(t, err)
 	assert.False(t, firstSnapshot.Figures.P99.Now.IsKnown())
@@ -192,50 +192,50 @@ func TestTopFollowsTheServiceAndItsLoss(t *testing.T) {
 }
 
 func TestTopSaysThatOtherReplicasAreUnknown(t *testing.T) {
-	s := testSnapshot()
+	snapshot := testSnapshot()
 	screen := topScreen{width: 120, location: time.UTC}
-	s.Fleet = live.NewFleet(s.Fleet.Replicas[:1], 0)
-	assert.NotContains(t, strings.Join(screen.lines(s, ""), "\n"), "REPLICA", "the only replica")
-	s.Fleet.UnknownSince = &s.Started
-	assert.Contains(t, strings.Join(screen.lines(s, ""), "\n"), "other replicas unknown since 14:02:00")
+	snapshot.Fleet = live.NewFleet(snapshot.Fleet.Replicas[:1], 0)
+	assert.NotContains(t, strings.Join(screen.lines(snapshot, ""), "\n"), "REPLICA", "the only replica")
+	snapshot.Fleet.UnknownSince = &snapshot.Started
+	assert.Contains(t, strings.Join(screen.lines(snapshot, ""), "\n"), "other replicas unknown since 14:02:00")
 }
 
-func TestTopAsksAllReplicasThatItGets(t *testing.T) {
-	addr := func(name, version string) string {
+func TestTopAsksAllItsAddresses(t *testing.T) {
+	startService := func(name, version string) string {
 		snapshot := testSnapshot()
 		snapshot.State.Details = append(snapshot.Fleet.Notes, "a detail")
 		snapshot.Instance, snapshot.Fleet.Replicas[0].Name, snapshot.Fleet.Replicas[0].Version = name, name, version
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			assert.NoError(t, json.NewEncoder(w).Encode(snapshot))
 		}))
-		t.Cleanup(s.Close)
-		return s.URL
+		t.Cleanup(server.Close)
+		return server.URL
 	}
 	fetch := func(addrs ...string) (*live.Snapshot, error) {
 		top := &top{adminClient: adminClient{addr: strings.Join(addrs, ","), timeout: maxWait}}
 		return top.fetch(t.Context())
 	}
-	a, b := addr("a", "v1"), addr("b", "v2")
-	s, err := fetch("127.0.0.1:1", a, b)
+	firstAddr, secondAddr := startService("a", "v1"), startService("b", "v2")
+	mergedSnapshot, err := fetch("127.0.0.1:1", firstAddr, secondAddr)
 	require.NoError(t, err)
-	assert.Equal(t, "a", s.Instance, "the first that answers")
-	assert.Len(t, s.Fleet.Replicas, 2)
-	assert.Equal(t, "b", s.Fleet.Replicas[1].Name)
-	require.Len(t, s.State.Details, 3)
-	assert.Contains(t, s.State.Details[0], "No answer from 127.0.0.1:1: connection refused")
-	assert.Equal(t, []string{"Replicas have different versions of rls: v1 in a; v2 in b", "a detail"}, s.State.Details[1:])
+	assert.Equal(t, "a", mergedSnapshot.Instance, "the first service that answers")
+	assert.Len(t, mergedSnapshot.Fleet.Replicas, 2)
+	assert.Equal(t, "b", mergedSnapshot.Fleet.Replicas[1].Name)
+	require.Len(t, mergedSnapshot.State.Details, 3)
+	assert.Contains(t, mergedSnapshot.State.Details[0], "No answer from 127.0.0.1:1: connection refused")
+	assert.Equal(t, []string{"Replicas have different versions of rls: v1 in a; v2 in b", "a detail"}, mergedSnapshot.State.Details[1:])
 
-	s, err = fetch(a)
+	mergedSnapshot, err = fetch(firstAddr)
 	require.NoError(t, err)
-	assert.Len(t, s.Fleet.Replicas, 2, "one address: the replicas that report themselves")
+	assert.Len(t, mergedSnapshot.Fleet.Replicas, 2, "with one address, the replicas report themselves")
 	_, err = fetch("127.0.0.1:1", "127.0.0.1:1")
 	require.ErrorContains(t, err, "connection refused")
 	_, err = fetch(make([]string, maxTopReplicas+1)...)
 	require.EqualError(t, err, "--admin: got 51 addresses, want at most 50")
 }
 
-func TestSparklineLeavesUnknownPointsFree(t *testing.T) {
+func TestSparklineIsBlankWherePointsAreUnknown(t *testing.T) {
 	points := []live.Value{1, 1, 1, live.Unknown, live.Unknown, live.Unknown, 4, live.Unknown, 2, 8, 8, 8}
 	assert.Equal(t, strings.Repeat(" ", 16)+"▂ ▅█", sparkline(points, 20))
 	assert.Equal(t, " ▁", sparkline([]live.Value{0}, 2))
@@ -251,19 +251,19 @@ func TestKeyQuitsTop(t *testing.T) {
 
 func TestTopPrintsOneScreenOrJSON(t *testing.T) {
 	t.Parallel()
-	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
-	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "5")
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", threePerYear))
+	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "5")
 	polltest.Until(t, maxWait, func() bool {
-		out, errOut, code := rls(t, "top", "--admin", r.debug, "--once")
+		out, errOut, code := rls(t, "top", "--admin", service.debug, "--once")
 		require.Zero(t, code, errOut)
 		assert.NotContains(t, out, "\x1b")
 		return strings.Contains(out, "shop|tenant=acme") && strings.Contains(out, "Counting in this process")
 	})
-	out, _, code := rls(t, "top", "--admin", r.debug, "--json")
+	out, _, code := rls(t, "top", "--admin", service.debug, "--json")
 	require.Zero(t, code)
-	var s live.Snapshot
-	require.NoError(t, json.Unmarshal([]byte(out), &s))
-	assert.Equal(t, 1, s.Rules.Total)
+	var snapshot live.Snapshot
+	require.NoError(t, json.Unmarshal([]byte(out), &snapshot))
+	assert.Equal(t, 1, snapshot.Rules.Total)
 
 	_, errOut, code := rls(t, "top", "--admin", "127.0.0.1:1")
 	assert.Equal(t, 1, code)
@@ -274,16 +274,16 @@ func TestTopPrintsOneScreenOrJSON(t *testing.T) {
 func TestChangesAreVisibleInTheSnapshot(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	r := startReplicas(t, 1, redis, threePerYear)[0]
-	snapshot := func() (s live.Snapshot) {
-		out, errOut, code := rls(t, "top", "--admin", r.debug, "--json", "--token", adminToken)
+	replica := startReplicas(t, 1, redis, threePerYear)[0]
+	fetchSnapshot := func() (s live.Snapshot) {
+		out, errOut, code := rls(t, "top", "--admin", replica.debug, "--json", "--token", adminToken)
 		require.Zero(t, code, errOut)
 		require.NoError(t, json.Unmarshal([]byte(out), &s))
 		return s
 	}
 	await := func(what string, isVisible func(*live.Snapshot) bool) {
 		t.Helper()
-		polltest.Until(t, maxWait, func() bool { s := snapshot(); return isVisible(&s) }, what)
+		polltest.Until(t, maxWait, func() bool { snapshot := fetchSnapshot(); return isVisible(&snapshot) }, what)
 	}
 	hasEvent := func(kind timeline.Kind, text string) func(*live.Snapshot) bool {
 		return func(s *live.Snapshot) bool {
@@ -298,18 +298,18 @@ func TestChangesAreVisibleInTheSnapshot(t *testing.T) {
 	await("start", hasEvent(timeline.Start, "service started"))
 	await("reload", hasEvent(timeline.Reload, "1 rule in 1 domain"))
 
-	_, errOut, code := rls(t, "limits", "set", "--admin", r.debug, "--token", adminToken, "-d", "shop", "tenant=acme", "factor=2", "--for", "1h")
+	_, errOut, code := rls(t, "limits", "set", "--admin", replica.debug, "--token", adminToken, "-d", "shop", "tenant=acme", "factor=2", "--for", "1h")
 	require.Zero(t, code, errOut)
 	await("override", hasEvent(timeline.Override, "override set: shop|tenant=acme"))
-	s := snapshot()
-	require.Len(t, s.Overrides.Shown, 1)
-	assert.Equal(t, "tester", s.Overrides.Shown[0].Author)
-	assert.NotNil(t, s.Overrides.Shown[0].ExpiresAt)
-	assert.NotNil(t, s.Overrides.Shown[0].SetAt)
+	snapshot := fetchSnapshot()
+	require.Len(t, snapshot.Overrides.Shown, 1)
+	assert.Equal(t, "tester", snapshot.Overrides.Shown[0].Author)
+	assert.NotNil(t, snapshot.Overrides.Shown[0].ExpiresAt)
+	assert.NotNil(t, snapshot.Overrides.Shown[0].SetAt)
 
 	redis.Kill()
 	await("outage", func(s *live.Snapshot) bool {
-		rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "3")
+		rls(t, "hit", "-a", replica.grpc, "-d", "shop", "tenant=acme", "-n", "3")
 		return !s.State.Redis.Up && s.State.Level == live.Trouble && s.State.Redis.Outage.Calls > 0 && strings.Contains(s.State.Headline, "Redis away")
 	})
 	await("outage", hasEvent(timeline.Breaker, "Redis outage started"))
@@ -317,13 +317,13 @@ func TestChangesAreVisibleInTheSnapshot(t *testing.T) {
 
 func TestRefusalOfLimitsIsVisibleInTheSnapshot(t *testing.T) {
 	t.Parallel()
-	path := file(t, "limits.yaml", threePerYear)
-	r := start(t, nil, "--limits", path)
+	path := writeFile(t, "limits.yaml", threePerYear)
+	service := start(t, nil, "--limits", path)
 	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(threePerYear, "unit: year", "unit: yeer")), 0o600))
 	polltest.Until(t, maxWait, func() bool {
-		screen, _, _ := rls(t, "top", "--admin", r.debug, "--once")
-		snapshot, _, _ := rls(t, "top", "--admin", r.debug, "--json")
-		rules, _, _ := rls(t, "limits", "show", "--admin", r.debug)
+		screen, _, _ := rls(t, "top", "--admin", service.debug, "--once")
+		snapshot, _, _ := rls(t, "top", "--admin", service.debug, "--json")
+		rules, _, _ := rls(t, "limits", "show", "--admin", service.debug)
 		return strings.HasPrefix(rules, "warning: newer limits or overrides are rejected: ") && strings.Contains(rules, "got yeer") && strings.Contains(rules, "RULE ") && strings.Contains(screen, "▲ Newest limits or overrides rejected") && strings.Contains(screen, "limits rejected · problem") && strings.Contains(snapshot, "got yeer")
 	})
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
-// awaitLines waits until a file has that many lines, and returns its text.
+// awaitLines waits until a file has count lines, and returns its text.
 func awaitLines(t *testing.T, path string, count int) string {
 	t.Helper()
 	var text []byte
@@ -30,22 +30,22 @@ func awaitLines(t *testing.T, path string, count int) string {
 func TestDecisionLogIsOpenedAgainOnSIGHUPAndWhenMovedAway(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "decisions.log")
-	r := start(t, []string{"DECISION_LOG=denied", "DECISION_LOG_PATH=" + path, "DECISION_LOG_HASH_KEY=k3y"}, "--limits", file(t, "limits.yaml", threePerYear))
-	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4")
+	service := start(t, []string{"DECISION_LOG=denied", "DECISION_LOG_PATH=" + path, "DECISION_LOG_HASH_KEY=k3y"}, "--limits", writeFile(t, "limits.yaml", threePerYear))
+	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "4")
 	text := awaitLines(t, path, 1)
 	assert.Contains(t, text, `"rule":"shop > tenant","limit":"3 per year","limit_name":"yearly"`)
 	assert.NotContains(t, text, "acme")
 
 	require.NoError(t, os.Rename(path, path+".1"))
-	require.NoError(t, r.cmd.Process.Signal(syscall.SIGHUP))
+	require.NoError(t, service.cmd.Process.Signal(syscall.SIGHUP))
 	polltest.Until(t, maxWait, func() bool { _, err := os.Stat(path); return err == nil })
-	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "2")
+	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "2")
 	awaitLines(t, path, 2)
 
 	require.NoError(t, os.Rename(path, path+".2")) // without a signal
 	polltest.Until(t, maxWait, func() bool { _, err := os.Stat(path); return err == nil })
-	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
-	require.NoError(t, r.stop())
+	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme")
+	require.NoError(t, service.stop())
 	lastFile, err := os.ReadFile(path)
 	require.NoError(t, err)
 	assert.Equal(t, 1, strings.Count(string(lastFile), "\n"), "the end writes the buffer")
@@ -55,53 +55,53 @@ func TestClosedStdoutEndsNoCall(t *testing.T) {
 	t.Parallel()
 	reader, writer, err := os.Pipe()
 	require.NoError(t, err)
-	r := startProgram(t, os.Args[0], writer, []string{"DECISION_LOG=all"}, "serve", "--limits", file(t, "limits.yaml", threePerYear))
+	service := startProgram(t, os.Args[0], writer, []string{"DECISION_LOG=all"}, "serve", "--limits", writeFile(t, "limits.yaml", threePerYear))
 	require.NoError(t, writer.Close())
 	require.NoError(t, reader.Close())
-	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
-	r.awaitLog("decision log not written")
-	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme")
+	service.awaitLog("decision log not written")
+	out, _, code := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme")
 	assert.Zero(t, code, out)
-	_, body := get(t, "http://"+r.debug+"/metrics")
+	_, body := get(t, "http://"+service.debug+"/metrics")
 	assert.Contains(t, body, "\n"+`rls_decision_log_dropped_total{reason="write_error"} `)
-	assert.NoError(t, r.stop())
+	assert.NoError(t, service.stop())
 }
 
 func TestLogOfLevelDebugHasALineForEachCall(t *testing.T) {
 	t.Parallel()
-	r := start(t, []string{"LOG_LEVEL=debug"}, "--limits", file(t, "limits.yaml", threePerYear))
-	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
-	r.awaitLog(`level=DEBUG msg="call answered" domain=shop descriptors="tenant=acme" code=OK rules="shop > tenant" source=local duration=`)
+	service := start(t, []string{"LOG_LEVEL=debug"}, "--limits", writeFile(t, "limits.yaml", threePerYear))
+	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme")
+	service.awaitLog(`level=DEBUG msg="call answered" domain=shop descriptors="tenant=acme" code=OK rules="shop > tenant" source=local duration=`)
 }
 
 func TestPrivatePagesNeedATokenIfOneIsSet(t *testing.T) {
 	t.Parallel()
-	r := start(t, []string{"ADMIN_TOKEN=ops:" + opsToken}, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, []string{"ADMIN_TOKEN=ops:" + opsToken}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	explainPath := explain.Path + "?domain=shop&descriptor=tenant=acme"
 	for _, path := range []string{explainPath, decisionsPath} {
-		code, body := request(t, "GET", "http://"+r.debug+path, "", "")
+		code, body := request(t, "GET", "http://"+service.debug+path, "", "")
 		assert.Equal(t, http.StatusUnauthorized, code, path)
 		assert.Contains(t, body, "send a token of ADMIN_TOKEN")
 	}
-	code, _ := request(t, "GET", "http://"+r.debug+explainPath, "", opsToken)
+	code, _ := request(t, "GET", "http://"+service.debug+explainPath, "", opsToken)
 	assert.Equal(t, 200, code)
-	r.awaitLog(`level=WARN msg="page refused"`)
+	service.awaitLog(`level=WARN msg="page refused"`)
 }
 
 func TestPrivatePageTellsWhyATokenOfOneDomainIsRefused(t *testing.T) {
 	t.Parallel()
-	tokens := file(t, "tokens.yaml", "- {name: shop-team, token: "+strings.Repeat("s", 16)+", domains: [shop]}\n")
-	r := start(t, []string{"ADMIN_TOKENS_FILE=" + tokens}, "--limits", file(t, "limits.yaml", threePerYear))
-	_, errOut, code := rls(t, "explain", "--admin", r.debug, "--token", strings.Repeat("s", 16), "-d", "shop", "tenant=acme")
+	tokens := writeFile(t, "tokens.yaml", "- {name: shop-team, token: "+strings.Repeat("s", 16)+", domains: [shop]}\n")
+	service := start(t, []string{"ADMIN_TOKENS_FILE=" + tokens}, "--limits", writeFile(t, "limits.yaml", threePerYear))
+	_, errOut, code := rls(t, "explain", "--admin", service.debug, "--token", strings.Repeat("s", 16), "-d", "shop", "tenant=acme")
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errOut, "the token of shop-team is only for some domains")
 }
 
 func TestBrowserSignsInForReadingOnly(t *testing.T) {
 	t.Parallel()
-	r := start(t, []string{"ADMIN_TOKEN=ops:" + opsToken}, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, []string{"ADMIN_TOKEN=ops:" + opsToken}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	send := func(method, path, password string) (code int, header http.Header) {
-		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.debug+path, strings.NewReader("warn"))
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+service.debug+path, strings.NewReader("warn"))
 		require.NoError(t, err)
 		req.SetBasicAuth("anybody", password)
 		resp, err := http.DefaultTransport.RoundTrip(req)
@@ -145,19 +145,19 @@ func request(t *testing.T, method, url, body, token string) (code int, answer st
 	return resp.StatusCode, string(text)
 }
 
-func TestTailOfARunningService(t *testing.T) {
+func TestTailShowsDecisionsOfRunningService(t *testing.T) {
 	t.Parallel()
-	r := start(t, nil, "--limits", file(t, "limits.yaml", threePerYear))
-	tail := command(t, nil, "tail", "--admin", r.debug, "--code", "over_limit", "--entry", "tenant=acme")
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", threePerYear))
+	tail := command(t, nil, "tail", "--admin", service.debug, "--code", "over_limit", "--entry", "tenant=acme")
 	var out syncBuffer
 	tail.Stdout = &out
 	require.NoError(t, tail.Start())
 	polltest.Until(t, maxWait, func() bool {
-		rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+		rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme")
 		return strings.Contains(out.String(), "OVER_LIMIT")
 	})
 	assert.Regexp(t, `^\d\d:\d\d:\d\d\.\d{3}  OVER_LIMIT  tenant=acme  shop > tenant: 3 per year  "yearly"  0 left  local  `, out.String())
 	require.NoError(t, tail.Process.Signal(os.Interrupt))
 	assert.NoError(t, tail.Wait(), "an interrupt is no error")
-	assert.NoError(t, r.stop())
+	assert.NoError(t, service.stop())
 }

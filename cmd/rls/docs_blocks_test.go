@@ -43,33 +43,33 @@ func docPages(t *testing.T) []string {
 
 // docBlocks returns the fenced blocks of a page, and the lines with a command that is in no
 // fenced block.
-func docBlocks(t *testing.T, page string) (blocks []docBlock, loose []string) {
+func docBlocks(t *testing.T, page string) (blocks []docBlock, linesOutside []string) {
 	t.Helper()
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
-	var open *docBlock
-	indent, before := "", ""
+	var openBlock *docBlock
+	indent, lineBefore := "", ""
 	for i, line := range strings.Split(string(text), "\n") {
-		trimmed := strings.TrimSpace(line)
+		trimmedLine := strings.TrimSpace(line)
 		switch {
-		case open == nil && strings.HasPrefix(trimmed, "```"):
-			open = &docBlock{line: i + 1, language: strings.TrimPrefix(trimmed, "```")}
-			if m := blockComment.FindStringSubmatch(before); m != nil {
-				open.marker = m[1]
+		case openBlock == nil && strings.HasPrefix(trimmedLine, "```"):
+			openBlock = &docBlock{line: i + 1, language: strings.TrimPrefix(trimmedLine, "```")}
+			if m := blockComment.FindStringSubmatch(lineBefore); m != nil {
+				openBlock.marker = m[1]
 			}
 			indent = line[:strings.Index(line, "```")]
-		case open != nil && trimmed == "```":
-			blocks = append(blocks, *open)
-			open = nil
-		case open != nil:
-			open.text += strings.TrimPrefix(line, indent) + "\n"
-		case strings.HasPrefix(line, "    ") && shellWord.MatchString(trimmed):
-			loose = append(loose, trimmed)
+		case openBlock != nil && trimmedLine == "```":
+			blocks = append(blocks, *openBlock)
+			openBlock = nil
+		case openBlock != nil:
+			openBlock.text += strings.TrimPrefix(line, indent) + "\n"
+		case strings.HasPrefix(line, "    ") && shellWord.MatchString(trimmedLine):
+			linesOutside = append(linesOutside, trimmedLine)
 		}
-		before = trimmed
+		lineBefore = trimmedLine
 	}
-	require.Nil(t, open, "%s: a block has no end", page)
-	return blocks, loose
+	require.Nil(t, openBlock, "%s: a block has no end", page)
+	return blocks, linesOutside
 }
 
 func (b docBlock) isShell() bool {
@@ -90,8 +90,8 @@ func TestEachCommandInDocsIsInBlockThatRunsOrSaysWhyNot(t *testing.T) {
 		if filepath.Base(page) == "cli.md" {
 			continue // the examples of commands have a test of their own
 		}
-		blocks, loose := docBlocks(t, page)
-		for _, line := range loose {
+		blocks, linesOutside := docBlocks(t, page)
+		for _, line := range linesOutside {
 			assert.Fail(t, "a command is in an indented block, want it in a block ```sh", "%s: %s", page, line)
 		}
 		for _, b := range blocks {

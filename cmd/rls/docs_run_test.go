@@ -26,9 +26,9 @@ type reader struct {
 	ports  *strings.Replacer // addresses of the page to addresses of the test
 }
 
-// startCommand is the program rls of a reader. `rls serve` returns when the service listens. It
-// ends the service that ran before. Commands that run until they are interrupted end after a
-// second. A denied hit and a found difference are no errors.
+// startCommand is the program rls of a reader. `rls serve` ends the service that ran before, and
+// returns when the new service listens. A command without an end is stopped after a second. A denied
+// hit and a difference between limits are no errors.
 const startCommand = `#!/usr/bin/env bash
 program() { RLS_TEST_PROGRAM=1 GORACE=atexit_sleep_ms=0 "$@"; }
 address=
@@ -87,40 +87,40 @@ esac
 // runs, as after the quick start.
 func newReader(t *testing.T, number int) *reader {
 	t.Helper()
-	r := &reader{folder: t.TempDir()}
+	pageReader := &reader{folder: t.TempDir()}
 	state, bin := t.TempDir(), t.TempDir()
 	for name, text := range map[string]string{"rls": startCommand, "stop-service": stopCommand, "curl": curlCommand} {
 		require.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte(text), 0o700))
 	}
-	require.NoError(t, os.CopyFS(filepath.Join(r.folder, "examples"), os.DirFS("../../examples")))
-	require.NoError(t, os.Mkdir(filepath.Join(r.folder, "bin"), 0o700))
-	require.NoError(t, os.Symlink(filepath.Join(bin, "rls"), filepath.Join(r.folder, "bin/rls")))
-	require.NoError(t, os.Link(filepath.Join(r.folder, "examples/limits.yaml"), filepath.Join(r.folder, "limits.yaml")))
+	require.NoError(t, os.CopyFS(filepath.Join(pageReader.folder, "examples"), os.DirFS("../../examples")))
+	require.NoError(t, os.Mkdir(filepath.Join(pageReader.folder, "bin"), 0o700))
+	require.NoError(t, os.Symlink(filepath.Join(bin, "rls"), filepath.Join(pageReader.folder, "bin/rls")))
+	require.NoError(t, os.Link(filepath.Join(pageReader.folder, "examples/limits.yaml"), filepath.Join(pageReader.folder, "limits.yaml")))
 
 	// Each page has a loopback address of its own, so that pages can run at once.
 	host := fmt.Sprintf("127.%d.%d.%d", 64+os.Getpid()%128, 1+os.Getpid()/128%250, 1+number)
 	redis := redistest.Start(t)
 	redisHost, redisPort, _ := strings.Cut(redis.Addr, ":")
 	grpc, http, debug, metrics := freePort(t, host), freePort(t, host), freePort(t, host), freePort(t, host)
-	r.ports = strings.NewReplacer(
+	pageReader.ports = strings.NewReplacer(
 		"localhost:8081", host+":"+grpc, "localhost:8080", host+":"+http, "localhost:6070", host+":"+debug, "localhost:9090", host+":"+metrics,
 		"localhost:6379", redis.Addr, "127.0.0.1", host,
 	)
 	program, err := filepath.Abs(os.Args[0])
 	require.NoError(t, err)
-	r.env = append(os.Environ(),
-		"PATH="+bin+":"+os.Getenv("PATH"), "HOME="+r.folder, "NO_COLOR=1",
+	pageReader.env = append(os.Environ(),
+		"PATH="+bin+":"+os.Getenv("PATH"), "HOME="+pageReader.folder, "NO_COLOR=1",
 		"READER_PROGRAM="+program, "READER_TEST="+strconv.Itoa(os.Getpid()), "READER_STATE="+state, "READER_GRPC="+host+":"+grpc, "READER_DEBUG="+host+":"+debug,
 		"GRPC_HOST="+host, "GRPC_PORT="+grpc, "HOST="+host, "PORT="+http, "DEBUG_HOST="+host, "DEBUG_PORT="+debug, "PROMETHEUS_ADDR="+host+":"+metrics,
 		"DEBUG_NAMES="+host, "SOURCE_POLL_INTERVAL=100ms", "DRAIN_DELAY=0s",
 		"LIMITS_PATH=limits.yaml", "ADMIN_TOKEN=alice:"+adminToken,
 		"READER_REDIS_HOST="+redisHost, "READER_REDIS_PORT="+redisPort,
 	)
-	t.Cleanup(func() { r.command("stop-service; cat redis/*.pid | xargs -r kill").Run() })
-	out, err := r.run("git init -q . && git add limits.yaml && git -c user.name=reader -c user.email=reader@example.com commit -qm limits\n" +
+	t.Cleanup(func() { pageReader.command("stop-service; cat redis/*.pid | xargs -r kill").Run() })
+	out, err := pageReader.run("git init -q . && git add limits.yaml && git -c user.name=reader -c user.email=reader@example.com commit -qm limits\n" +
 		"OVERRIDES_ENABLED=true REDIS_URL=localhost:6379 rls serve")
 	require.NoError(t, err, out)
-	return r
+	return pageReader
 }
 
 // freePort returns a port of the host that no program uses.
@@ -165,26 +165,26 @@ func TestCommandsInDocsRun(t *testing.T) {
 		blocks, _ := docBlocks(t, page)
 		t.Run(filepath.Base(page), func(t *testing.T) {
 			t.Parallel()
-			var r *reader
-			printed := ""
+			var pageReader *reader
+			output := ""
 			for _, b := range blocks {
 				switch {
 				case strings.HasPrefix(b.marker, "file: "):
-					if r == nil {
-						r = newReader(t, i)
+					if pageReader == nil {
+						pageReader = newReader(t, i)
 					}
-					r.write(t, strings.TrimPrefix(b.marker, "file: "), b.text)
+					pageReader.write(t, strings.TrimPrefix(b.marker, "file: "), b.text)
 				case b.isShell() && b.reason() == "":
-					if r == nil {
-						r = newReader(t, i)
+					if pageReader == nil {
+						pageReader = newReader(t, i)
 					}
 					var err error
-					printed, err = r.run(b.text)
-					if !assert.NoError(t, err, "%s:%d\n%s\n%s", page, b.line, b.text, printed) {
+					output, err = pageReader.run(b.text)
+					if !assert.NoError(t, err, "%s:%d\n%s\n%s", page, b.line, b.text, output) {
 						return // later blocks need this one
 					}
 				case b.marker == "prints":
-					assertPrinted(t, fmt.Sprintf("%s:%d", page, b.line), b.text, printed)
+					assertPrinted(t, fmt.Sprintf("%s:%d", page, b.line), b.text, output)
 				}
 			}
 		})
@@ -196,13 +196,13 @@ var figure = regexp.MustCompile(`[0-9][0-9.:]*(µs|ms|s|m|h)*`)
 
 // assertPrinted checks that each line that a page shows was printed. Figures can differ. A line
 // with … stands for any lines.
-func assertPrinted(t *testing.T, place, shown, printed string) {
+func assertPrinted(t *testing.T, place, wantOutput, output string) {
 	t.Helper()
-	printed = figure.ReplaceAllString(printed, "0")
-	for line := range strings.Lines(shown) {
+	output = figure.ReplaceAllString(output, "0")
+	for line := range strings.Lines(wantOutput) {
 		line = strings.TrimSpace(line)
 		if !strings.Contains(line, "…") {
-			assert.Contains(t, printed, figure.ReplaceAllString(line, "0"), place)
+			assert.Contains(t, output, figure.ReplaceAllString(line, "0"), place)
 		}
 	}
 }

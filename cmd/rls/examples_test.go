@@ -14,8 +14,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-// shownCommand matches a command line in a comment.
-var shownCommand = regexp.MustCompile(`(?m)^ *# .*?\brls ((?:hit|acquire|limits|counter|explain) .*)$`)
+// commandInComment matches a comment that shows a command.
+var commandInComment = regexp.MustCompile(`(?m)^ *# .*?\brls ((?:hit|acquire|limits|counter|explain) .*)$`)
 
 func TestDocumentedCommandsWorkWithExampleLimits(t *testing.T) {
 	t.Parallel()
@@ -23,9 +23,9 @@ func TestDocumentedCommandsWorkWithExampleLimits(t *testing.T) {
 	for _, name := range []string{"docker-compose.yml", "examples/limits.yaml"} {
 		text, err := os.ReadFile("../../" + name)
 		require.NoError(t, err)
-		found := shownCommand.FindAllStringSubmatch(string(text), -1)
-		require.NotEmpty(t, found, name)
-		for _, line := range found {
+		matches := commandInComment.FindAllStringSubmatch(string(text), -1)
+		require.NotEmpty(t, matches, name)
+		for _, line := range matches {
 			commands = append(commands, line[1])
 		}
 	}
@@ -46,19 +46,19 @@ func TestDocumentedCommandsWorkWithExampleLimits(t *testing.T) {
 	folder := t.TempDir() // a command can write a file
 	require.NoError(t, os.CopyFS(folder+"/examples", os.DirFS("../../examples")))
 	redis := redistest.Start(t)
-	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=" + adminToken},
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=" + adminToken},
 		"--limits", "../../examples/limits.yaml")
 	for _, line := range commands {
 		if strings.HasPrefix(line, "tail") || strings.HasPrefix(line, "top") {
 			continue // the command runs until it is interrupted
 		}
-		flags := " --admin " + r.debug
+		flags := " --admin " + service.debug
 		switch {
 		case strings.HasPrefix(line, "hit"):
-			flags = " -n 3 -a " + r.grpc // with --rate the command would not end
+			flags = " -n 3 -a " + service.grpc // with --rate the command would not end
 		case strings.HasPrefix(line, "acquire"):
 			line, _, _ = strings.Cut(line, " -- ") // the program of the user is not here
-			flags = " -a " + r.grpc + " -- true"
+			flags = " -a " + service.grpc + " -- true"
 		case strings.Contains(line, "--limits"), strings.HasPrefix(line, "test"), strings.HasPrefix(line, "schema"):
 			flags = "" // the command asks no service
 		}

@@ -27,19 +27,19 @@ import (
 // limitOfEachAlgorithm returns a limits file with a rule for each algorithm, and a rule with a lease.
 func limitOfEachAlgorithm() string {
 	text := "domain: shop\ndescriptors:\n- {key: leased, rate_limit: {unit: day, requests_per_unit: 1000000, lease: true}}\n"
-	for _, a := range limit.Algorithms() {
+	for _, algorithm := range limit.Algorithms() {
 		window := "unit: day"
-		if a.HasHolds() {
+		if algorithm.HasHolds() {
 			window = "hold: 1h"
 		}
-		text += fmt.Sprintf("- {key: %s, rate_limit: {%s, requests_per_unit: 3, algorithm: %s}}\n", a, window, a)
+		text += fmt.Sprintf("- {key: %s, rate_limit: {%s, requests_per_unit: 3, algorithm: %s}}\n", algorithm, window, algorithm)
 	}
 	return text
 }
 
-// callUntilItEnds starts several callers that call r with new keys until a call fails. waitForCallers returns when all
+// callUntilServiceEnds starts several callers that call r with new keys until a call fails. waitForCallers returns when all
 // callers have ended.
-func (r *testService) callUntilItEnds() (waitForCallers func()) {
+func (r *testService) callUntilServiceEnds() (waitForCallers func()) {
 	const callers = 8
 	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(r.t, err)
@@ -53,8 +53,8 @@ func (r *testService) callUntilItEnds() (waitForCallers func()) {
 				req := &rlsv3.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{
 					{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "leased", Value: "acme"}}},
 				}}
-				for _, a := range limit.Algorithms() {
-					entry := &ratelimitv3.RateLimitDescriptor_Entry{Key: a.String(), Value: value}
+				for _, algorithm := range limit.Algorithms() {
+					entry := &ratelimitv3.RateLimitDescriptor_Entry{Key: algorithm.String(), Value: value}
 					req.Descriptors = append(req.Descriptors, &ratelimitv3.RateLimitDescriptor{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{entry}})
 				}
 				ctx := context.Background()
@@ -72,18 +72,18 @@ func (r *testService) callUntilItEnds() (waitForCallers func()) {
 
 func TestKilledServiceLeavesNoKeyWithoutTimeToLive(t *testing.T) {
 	t.Parallel()
-	single := redistest.Start(t)
+	singleRedis := redistest.Start(t)
 	cluster := redistest.StartCluster(t, 3, false)
-	for name, d := range map[string]struct {
+	for name, test := range map[string]struct {
 		env     []string
 		servers []*redistest.Server
 	}{
-		"single":  {[]string{"REDIS_URL=" + single.Addr}, []*redistest.Server{single}},
+		"single":  {[]string{"REDIS_URL=" + singleRedis.Addr}, []*redistest.Server{singleRedis}},
 		"cluster": {[]string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL()}, cluster.Masters},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var clients []*goredis.Client
-			for _, s := range d.servers {
+			for _, s := range test.servers {
 				clients = append(clients, s.Client(t))
 			}
 			keys := func() (names []string) {
@@ -93,8 +93,8 @@ func TestKilledServiceLeavesNoKeyWithoutTimeToLive(t *testing.T) {
 				return names
 			}
 			for round := range 3 {
-				r := startReplicasOn(t, 1, d.env, limitOfEachAlgorithm())[0]
-				waitForCallers := r.callUntilItEnds()
+				r := startReplicasWithEnv(t, 1, test.env, limitOfEachAlgorithm())[0]
+				waitForCallers := r.callUntilServiceEnds()
 				polltest.Until(t, maxWait, func() bool { return r.usedPermits() > 0 && len(keys()) > 500 })
 				time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond) // so that the kill comes at any place of a batch
 				require.NoError(t, r.cmd.Process.Kill())
@@ -106,7 +106,7 @@ func TestKilledServiceLeavesNoKeyWithoutTimeToLive(t *testing.T) {
 				for _, part := range []string{":fw", ":fh", ":sw", ":sl", ":tb", ":cc", ":lease:"} {
 					assert.True(t, slices.ContainsFunc(keys(), func(key string) bool { return strings.Contains(key, part) }), part)
 				}
-				require.Greater(t, redistest.RequireAllExpire(t, d.servers...), 500, "round %d", round)
+				require.Greater(t, redistest.RequireAllExpire(t, test.servers...), 500, "round %d", round)
 				for _, c := range clients {
 					require.NoError(t, c.FlushAll(t.Context()).Err())
 				}

@@ -26,9 +26,9 @@ descriptors:
 - {key: tenant, rate_limit: {unit: day, requests_per_unit: %d, algorithm: %s, lease: true}}
 `
 
-// tenantCaller returns a function that sends a hit of tenant acme, and reports whether r admits
+// newTenantCaller returns a function that sends a hit of tenant acme, and reports whether r admits
 // it. An error means that r does not answer.
-func (r *testService) tenantCaller() func() (isAdmitted bool, err error) {
+func (r *testService) newTenantCaller() func() (isAdmitted bool, err error) {
 	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = conn.Close() })
@@ -57,18 +57,18 @@ func number(t *testing.T, pattern, text string) int {
 	return int(n)
 }
 
-// TestKilledReplicaWastesAtMostTheLeaseWaste kills one of three replicas with SIGKILL while all
+// TestKilledReplicaWastesAtMostTheLeaseBudget kills one of three replicas with SIGKILL while all
 // have more demand than the limit. A lost replica can waste its permits and the hits that it
 // had charged and not answered. The window of a day does not end in the test.
-func TestKilledReplicaWastesAtMostTheLeaseWaste(t *testing.T) {
+func TestKilledReplicaWastesAtMostTheLeaseBudget(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	const limit, waste, denials = 1000, 10, 50
+	const limit, leaseBudget, denials = 1000, 10, 50
 	replicas := startReplicas(t, 3, redis, fmt.Sprintf(leasedLimits, limit, "fixed_window"), "OVERRIDES_ENABLED=false")
 	var admitted atomic.Int64
 	var callers sync.WaitGroup
-	for i, r := range replicas {
-		call := r.tenantCaller()
+	for i, replica := range replicas {
+		call := replica.newTenantCaller()
 		callers.Go(func() {
 			for denied := 0; denied < denials; {
 				switch ok, err := call(); {
@@ -85,7 +85,7 @@ func TestKilledReplicaWastesAtMostTheLeaseWaste(t *testing.T) {
 	}
 	callers.Wait()
 	assert.LessOrEqual(t, admitted.Load(), int64(limit))
-	assert.GreaterOrEqual(t, admitted.Load(), int64(limit-waste))
+	assert.GreaterOrEqual(t, admitted.Load(), int64(limit-leaseBudget))
 	assert.Positive(t, replicas[1].usedPermits()+replicas[2].usedPermits())
 	assert.GreaterOrEqual(t, redistest.RequireAllExpire(t, redis), 2, "the counter, and the counter of the lease")
 }
@@ -97,8 +97,8 @@ func TestStoppedReplicaReturnsItsPermits(t *testing.T) {
 		t.Run(algorithm, func(t *testing.T) {
 			t.Parallel()
 			redis := redistest.Start(t)
-			r := startReplicas(t, 1, redis, fmt.Sprintf(leasedLimits, 100_000, algorithm), "OVERRIDES_ENABLED=false", "ADMIN_TOKEN=")[0]
-			call := r.tenantCaller()
+			replica := startReplicas(t, 1, redis, fmt.Sprintf(leasedLimits, 100_000, algorithm), "OVERRIDES_ENABLED=false", "ADMIN_TOKEN=")[0]
+			call := replica.newTenantCaller()
 			admitted := 0
 			ctx, stopCalls := context.WithCancel(t.Context())
 			var calls sync.WaitGroup
@@ -112,12 +112,12 @@ func TestStoppedReplicaReturnsItsPermits(t *testing.T) {
 				}
 			})
 			polltest.Until(t, maxWait, func() bool {
-				report := runExplain(t, "tenant=acme", "--admin", r.debug, "--timeout", maxWait.String())
-				return r.usedPermits() > 0 && report.Descriptors[0].Limits[0].Counter.Permits > 0
+				report := runExplain(t, "tenant=acme", "--admin", replica.debug, "--timeout", maxWait.String())
+				return replica.usedPermits() > 0 && report.Descriptors[0].Limits[0].Counter.Permits > 0
 			})
 			stopCalls()
 			calls.Wait()
-			require.NoError(t, r.stop())
+			require.NoError(t, replica.stop())
 			newReplica := startReplicas(t, 1, redis, fmt.Sprintf(leasedLimits, 100_000, algorithm), "OVERRIDES_ENABLED=false")[0]
 			code, answer := newReplica.admin("GET", "counters", "shop|tenant=acme", "")
 			assert.Equal(t, 200, code)

@@ -84,27 +84,27 @@ type observedProcess struct {
 func newObservedProcess(t *testing.T) observedProcess {
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(knownLimits)}}, limitsfile.Options{})
 	require.NoError(t, err)
-	s, _, err := env.Load()
+	settings, _, err := env.Load()
 	require.NoError(t, err)
 	meter := metrics.New()
-	e := events.New(events.Options{Metrics: meter, Health: server.NewHealth(), Log: slog.New(slog.DiscardHandler)})
+	eventLog := events.New(events.Options{Metrics: meter, Health: server.NewHealth(), Log: slog.New(slog.DiscardHandler)})
 	store := &descriptors.Store{Prepare: meter.PrepareRules}
 	store.Set(descriptors.Compile(set))
 	recorder := live.NewRecorder(meter.OverHits, true)
-	observers := callObservers(s, e, recorder)
-	l := live.New(live.Options{
-		Backend: "local", Recorder: recorder, Store: store, Keys: live.KeysOn, Events: e.Timeline,
+	observers := callObservers(settings, eventLog, recorder)
+	liveView := live.New(live.Options{
+		Backend: "local", Recorder: recorder, Store: store, Keys: live.KeysOn, Events: eventLog.Timeline,
 		Limits:   func() live.Limits { return live.Limits{Source: events.SourceFile} },
-		Counts:   e.Metrics.Rules,
+		Counts:   eventLog.Metrics.Rules,
 		CPUTime:  cpuTime,
 		Process:  func() live.Process { return live.Process{} },
 		Draining: func() bool { return false },
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); l.Run(ctx) }()
+	go func() { defer close(done); liveView.Run(ctx) }()
 	t.Cleanup(func() { stop(); <-done })
-	h := live.Handlers{Live: l, SeesKeys: func(*http.Request) bool { return true }}
+	h := live.Handlers{Live: liveView, SeesKeys: func(*http.Request) bool { return true }}
 	return observedProcess{
 		service: service.New(service.Options{Limits: store, Limiter: local.New(local.Options{}), Observers: observers}),
 		meter:   meter, live: h,
@@ -112,7 +112,7 @@ func newObservedProcess(t *testing.T) observedProcess {
 	}
 }
 
-func body(h http.Handler, address string) string {
+func getBody(h http.Handler, address string) string {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, address, nil))
 	return w.Body.String()
@@ -121,95 +121,95 @@ func body(h http.Handler, address string) string {
 // TestPageTopLiveAndMetricsShowTheSameNumbers compares them after ten seconds of a known load.
 func TestPageTopLiveAndMetricsShowTheSameNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newObservedProcess(t)
+		process := newObservedProcess(t)
 		const seconds = 10
 		time.Sleep(500 * time.Millisecond) // the load comes between the samples
 		for range seconds {
-			sendKnownLoad(p.service)
+			sendKnownLoad(process.service)
 			time.Sleep(time.Second)
 		}
-		var s live.Snapshot
-		require.NoError(t, json.Unmarshal([]byte(body(http.HandlerFunc(p.live.Snapshot), live.SnapshotPath)), &s))
+		var snapshot live.Snapshot
+		require.NoError(t, json.Unmarshal([]byte(getBody(http.HandlerFunc(process.live.Snapshot), live.SnapshotPath)), &snapshot))
 		screen := topScreen{width: 160, location: time.UTC}
-		top := strings.Join(screen.lines(&s, ""), "\n")
-		html := body(p.page, "/")
-		counters := countersOf(t, p.meter)
+		top := strings.Join(screen.lines(&snapshot, ""), "\n")
+		html := getBody(process.page, "/")
+		counters := countersOf(t, process.meter)
 
-		require.Len(t, s.Rules.Shown, len(knownHits))
-		for _, r := range s.Rules.Shown {
-			want := knownHits[r.Path]
-			assert.Equal(t, live.Rates{OK: live.Value(want.ok), Near: live.Value(want.near), Denied: live.Value(want.denied), Shadow: live.Value(want.shadow)}, r.Rates, r.Path)
+		require.Len(t, snapshot.Rules.Shown, len(knownHits))
+		for _, rule := range snapshot.Rules.Shown {
+			want := knownHits[rule.Path]
+			assert.Equal(t, live.Rates{OK: live.Value(want.ok), Near: live.Value(want.near), Denied: live.Value(want.denied), Shadow: live.Value(want.shadow)}, rule.Rates, rule.Path)
 
 			for metric, perSecond := range map[string]float64{
 				"total_hits": want.total, "within_limit": want.ok, "near_limit": want.near, "over_limit": want.denied + want.shadow, "shadow_mode": want.shadow,
 			} {
-				assert.Equal(t, perSecond*seconds, counters("ratelimit_service_rate_limit_"+metric, "rule", r.Path), "%s of %s", metric, r.Path)
+				assert.Equal(t, perSecond*seconds, counters("ratelimit_service_rate_limit_"+metric, "rule", rule.Path), "%s of %s", metric, rule.Path)
 			}
 
-			_, row, _ := strings.Cut(html, `data-path="`+strings.ReplaceAll(r.Path, ">", "&gt;")+`"`)
-			for name, value := range map[string]live.Value{"ok": r.OK, "near": r.Near, "denied": r.Denied, "shadow": r.Shadow} {
-				assert.Equal(t, page.FormatRate(value), dataText(row, name), "%s of %s on the page", name, r.Path)
+			_, row, _ := strings.Cut(html, `data-path="`+strings.ReplaceAll(rule.Path, ">", "&gt;")+`"`)
+			for name, value := range map[string]live.Value{"ok": rule.OK, "near": rule.Near, "denied": rule.Denied, "shadow": rule.Shadow} {
+				assert.Equal(t, page.FormatRate(value), dataText(row, name), "%s of %s on the page", name, rule.Path)
 			}
-			assert.Regexp(t, regexp.QuoteMeta(r.Path)+` .* +`+strings.Join([]string{page.FormatRate(r.OK), page.FormatRate(r.Denied), page.FormatRate(r.Shadow)}, " +")+" ", top)
+			assert.Regexp(t, regexp.QuoteMeta(rule.Path)+` .* +`+strings.Join([]string{page.FormatRate(rule.OK), page.FormatRate(rule.Denied), page.FormatRate(rule.Shadow)}, " +")+" ", top)
 
-			_, keys, _ := p.live.RuleFor(httptest.NewRequest(http.MethodGet, "/", nil), r.Path)
+			_, keys, _ := process.live.RuleFor(httptest.NewRequest(http.MethodGet, "/", nil), rule.Path)
 			for name, list := range map[string][]live.Key{"hottest": keys.Hottest, "most denied": keys.Denied} {
 				if name == "most denied" && want.denied == 0 {
-					assert.Empty(t, list, r.Path)
+					assert.Empty(t, list, rule.Path)
 					continue
 				}
 				require.Len(t, list, 1)
-				assert.InDelta(t, want.total, float64(list[0].Rate), 1e-4, "hits of the %s key of %s", name, r.Path)
-				assert.InDelta(t, want.denied, float64(list[0].DeniedRate), 1e-4, "denied hits of the %s key of %s", name, r.Path)
+				assert.InDelta(t, want.total, float64(list[0].Rate), 1e-4, "hits of the %s key of %s", name, rule.Path)
+				assert.InDelta(t, want.denied, float64(list[0].DeniedRate), 1e-4, "denied hits of the %s key of %s", name, rule.Path)
 			}
-			details := body(p.page, "/?part=rule&rule="+url.QueryEscape(r.Path))
-			assert.Contains(t, details, `<td class="c-rate number">`+page.FormatRate(live.Value(want.total))+`</td><td class="c-rate number">`+page.FormatRate(live.Value(want.denied))+`</td>`, r.Path)
+			details := getBody(process.page, "/?part=rule&rule="+url.QueryEscape(rule.Path))
+			assert.Contains(t, details, `<td class="c-rate number">`+page.FormatRate(live.Value(want.total))+`</td><td class="c-rate number">`+page.FormatRate(live.Value(want.denied))+`</td>`, rule.Path)
 		}
 
-		f := s.Figures
-		assert.InDelta(t, knownCalls, float64(f.Calls.Now), 1e-9)
-		assert.InDelta(t, float64(knownDeniedCalls)/knownCalls, float64(f.DeniedShare.Now), 1e-4)
-		assert.InDelta(t, knownUnmatched+knownUnknownDomains, float64(f.Unmatched.Now), 1e-9)
+		figures := snapshot.Figures
+		assert.InDelta(t, knownCalls, float64(figures.Calls.Now), 1e-9)
+		assert.InDelta(t, float64(knownDeniedCalls)/knownCalls, float64(figures.DeniedShare.Now), 1e-4)
+		assert.InDelta(t, knownUnmatched+knownUnknownDomains, float64(figures.Unmatched.Now), 1e-9)
 		assert.EqualValues(t, knownDeniedCalls*seconds, counters("rls_decisions_total", "result", "over_limit"))
 		assert.EqualValues(t, 2*seconds, counters("rls_decisions_total", "result", "shadowed"))
 		assert.EqualValues(t, knownUnmatched*seconds, counters("rls_unmatched_descriptors_total", "domain", "shop"))
 		assert.EqualValues(t, knownUnknownDomains*seconds, counters("ratelimit_service_rate_limit_domain_not_found", "domain", "shp"))
-		for id, value := range map[string]string{"calls": page.FormatRate(f.Calls.Now), "denied": strings.TrimSuffix(page.FormatShare(f.DeniedShare.Now), "\u202f%")} {
+		for id, value := range map[string]string{"calls": page.FormatRate(figures.Calls.Now), "denied": strings.TrimSuffix(page.FormatShare(figures.DeniedShare.Now), "\u202f%")} {
 			_, figure, _ := strings.Cut(html, `id="figure-`+id+`"`)
 			assert.Equal(t, value, dataText(figure, "value"), id)
 		}
-		assert.Contains(t, html, "No rule limits "+page.FormatRate(f.Unmatched.Now)+" descriptors per second")
-		for _, text := range []string{page.FormatRate(f.Calls.Now) + "/s", percentText(f.DeniedShare.Now), "No rule        2/s", "shop|tennant=acme (no rule)", "shp|tenant=acme (unknown domain)"} {
+		assert.Contains(t, html, "No rule limits "+page.FormatRate(figures.Unmatched.Now)+" descriptors per second")
+		for _, text := range []string{page.FormatRate(figures.Calls.Now) + "/s", percentText(figures.DeniedShare.Now), "No rule        2/s", "shop|tennant=acme (no rule)", "shp|tenant=acme (unknown domain)"} {
 			assert.Contains(t, top, text)
 		}
 
-		assert.Equal(t, s.State.Limits.Rules, s.Rules.Total)
+		assert.Equal(t, snapshot.State.Limits.Rules, snapshot.Rules.Total)
 		assert.Contains(t, html, "3 of 3 with traffic")
 		assert.Contains(t, html, "3 rules in 1 domain")
 	})
 }
 
-// TestBurstIsShownAtOnce asks for each view right after the first calls for minutes, at each
-// moment of a step.
-func TestBurstIsShownAtOnce(t *testing.T) {
+// TestFirstCallsAreShownAtOnce asks for each view right after calls that follow minutes without calls. The calls come at
+// different moments of a sampling step.
+func TestFirstCallsAreShownAtOnce(t *testing.T) {
 	for name, view := range map[string]func(observedProcess) string{
-		"page": func(p observedProcess) string { return html.UnescapeString(body(p.page, "/")) },
+		"page": func(p observedProcess) string { return html.UnescapeString(getBody(p.page, "/")) },
 		"live": func(p observedProcess) string {
-			return strings.ReplaceAll(body(http.HandlerFunc(p.live.Snapshot), live.SnapshotPath), `\u003e`, ">")
+			return strings.ReplaceAll(getBody(http.HandlerFunc(p.live.Snapshot), live.SnapshotPath), `\u003e`, ">")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newObservedProcess(t)
+				process := newObservedProcess(t)
 				for i := range 20 {
 					time.Sleep(time.Duration(i) * 137 * time.Millisecond)
-					view(p)
-					sendKnownLoad(p.service)
+					view(process)
+					sendKnownLoad(process.service)
 					time.Sleep(time.Millisecond)
-					text := view(p)
-					assert.False(t, strings.Contains(text, "No calls") || strings.Contains(text, "no limit has counted"), "says that nothing came")
-					assert.True(t, strings.Contains(text, "tennant=acme"), "shows the descriptor without a rule")
-					assert.True(t, strings.Contains(text, `"path":"shop > tenant"`) || strings.Contains(text, `data-path="shop > tenant"`), "shows the rule")
+					text := view(process)
+					assert.False(t, strings.Contains(text, "No calls") || strings.Contains(text, "no limit has counted"), "the view says that no calls came")
+					assert.True(t, strings.Contains(text, "tennant=acme"), "the view shows the descriptor without a rule")
+					assert.True(t, strings.Contains(text, `"path":"shop > tenant"`) || strings.Contains(text, `data-path="shop > tenant"`), "the view shows the rule")
 					time.Sleep(6 * time.Minute)
 				}
 			})
@@ -229,7 +229,7 @@ func dataText(html, name string) string {
 // countersOf returns a function that returns the sum of the metrics with a name and a label.
 func countersOf(t *testing.T, meter *metrics.Metrics) func(name, label, value string) float64 {
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(body(meter.Handler(nil), "/metrics")))
+	families, err := parser.TextToMetricFamilies(strings.NewReader(getBody(meter.Handler(nil), "/metrics")))
 	require.NoError(t, err)
 	return func(name, label, value string) (sum float64) {
 		for _, m := range families[name].GetMetric() {
@@ -245,10 +245,10 @@ func countersOf(t *testing.T, meter *metrics.Metrics) func(name, label, value st
 
 func TestReplicaReportsItsFigures(t *testing.T) {
 	t.Parallel()
-	r := startReplicas(t, 1, redistest.Start(t), perYear(5))[0]
+	replica := startReplicas(t, 1, redistest.Start(t), perYear(5))[0]
 	polltest.Until(t, maxWait, func() bool {
-		_, snapshot := get(t, "http://"+r.debug+live.SnapshotPath)
-		report, _, _ := rls(t, "limits", "show", "--replicas", "--json", "--admin", r.debug, "--token", adminToken)
+		_, snapshot := get(t, "http://"+replica.debug+live.SnapshotPath)
+		report, _, _ := rls(t, "limits", "show", "--replicas", "--json", "--admin", replica.debug, "--token", adminToken)
 		return strings.Contains(snapshot, "1 replica seen") && strings.Contains(report, "calls_per_second")
 	})
 }

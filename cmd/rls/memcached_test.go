@@ -24,32 +24,32 @@ import (
 
 // startOnMemcached starts a service that counts in memcached, and waits until it has connected.
 func startOnMemcached(t *testing.T, servers string, env []string, limits string) *testService {
-	r := start(t, append([]string{"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT=" + servers}, env...), "--limits", file(t, "limits.yaml", limits))
-	r.awaitLog("counting in memcached")
-	return r
+	service := start(t, append([]string{"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT=" + servers}, env...), "--limits", writeFile(t, "limits.yaml", limits))
+	service.awaitLog("counting in memcached")
+	return service
 }
 
 // limitOfEachAlgorithmWithoutHolds returns a limits file with a rule for each algorithm that memcached can count.
 func limitOfEachAlgorithmWithoutHolds(requests int) (text string, names []string) {
 	text = "domain: shop\ndescriptors:\n"
-	for _, a := range limit.Algorithms() {
-		if !a.HasHolds() {
-			text += fmt.Sprintf("  - {key: %s, rate_limit: {unit: year, requests_per_unit: %d, algorithm: %s}}\n", a, requests, a)
-			names = append(names, a.String())
+	for _, algorithm := range limit.Algorithms() {
+		if !algorithm.HasHolds() {
+			text += fmt.Sprintf("  - {key: %s, rate_limit: {unit: year, requests_per_unit: %d, algorithm: %s}}\n", algorithm, requests, algorithm)
+			names = append(names, algorithm.String())
 		}
 	}
 	return text, names
 }
 
-func TestReplicasShareOneBudgetInMemcached(t *testing.T) {
+func TestReplicasShareOneLimitInMemcached(t *testing.T) {
 	t.Parallel()
 	const replicas, callers, calls, capacity = 3, 8, 25, 400
 	servers := memcachedtest.Start(t).Addr + "," + memcachedtest.Start(t).Addr
 	limits, algorithms := limitOfEachAlgorithmWithoutHolds(capacity)
 	var clients []rlsv3.RateLimitServiceClient
 	for range replicas {
-		r := startOnMemcached(t, servers, []string{"REDIS_TIMEOUT=20s", "LOCAL_CACHE_SIZE_IN_BYTES=0"}, limits)
-		conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		service := startOnMemcached(t, servers, []string{"REDIS_TIMEOUT=20s", "LOCAL_CACHE_SIZE_IN_BYTES=0"}, limits)
+		conn, err := grpc.NewClient(service.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		clients = append(clients, rlsv3.NewRateLimitServiceClient(conn))
@@ -80,24 +80,24 @@ func TestReplicasShareOneBudgetInMemcached(t *testing.T) {
 // TestMemcachedCountsAsTheIncumbentsUsersExpect has the cases of the incumbent's own tests of memcached.
 func TestMemcachedCountsAsTheIncumbentsUsersExpect(t *testing.T) {
 	t.Parallel()
-	s := memcachedtest.Start(t)
-	r := startOnMemcached(t, s.Addr, []string{"REDIS_TIMEOUT=20s", "CACHE_KEY_PREFIX=p:", "EXPIRATION_JITTER_MAX_SECONDS=0", "NEAR_LIMIT_RATIO=0.5"}, `domain: shop
+	server := memcachedtest.Start(t)
+	service := startOnMemcached(t, server.Addr, []string{"REDIS_TIMEOUT=20s", "CACHE_KEY_PREFIX=p:", "EXPIRATION_JITTER_MAX_SECONDS=0", "NEAR_LIMIT_RATIO=0.5"}, `domain: shop
 descriptors:
   - {key: year, rate_limit: {unit: year, requests_per_unit: 10}}
   - {key: second, rate_limit: {unit: second, requests_per_unit: 50000}}
 `)
 	counter := func(window string) (value string) {
-		for key, timeToLive := range s.Keys(t) {
+		for key, timeToLive := range server.Keys(t) {
 			if strings.HasPrefix(key, "p:v2:fw"+window+":") {
 				assert.Positive(t, timeToLive, "%s never expires", key)
-				value = s.Get(t, key)
+				value = server.Get(t, key)
 			}
 		}
 		return value
 	}
 	hit := func(want string, args ...string) {
 		t.Helper()
-		out, _, _ := rls(t, append([]string{"hit", "-a", r.grpc, "-d", "shop"}, args...)...)
+		out, _, _ := rls(t, append([]string{"hit", "-a", service.grpc, "-d", "shop"}, args...)...)
 		assert.Contains(t, out, want)
 	}
 	hit("OK 50000 per second", "second=a", "--hits", "5")
@@ -110,7 +110,7 @@ descriptors:
 	hit("remaining 10", "year=a", "--hits", "-20")
 	assert.Equal(t, "0", counter("31536000"))
 
-	_, text := get(t, "http://"+r.debug+"/metrics")
+	_, text := get(t, "http://"+service.debug+"/metrics")
 	for _, want := range []string{
 		`ratelimit_service_rate_limit_total_hits{domain="shop",key1="year"`, `ratelimit_service_rate_limit_near_limit{domain="shop",key1="year"`,
 		`ratelimit_service_rate_limit_over_limit_with_local_cache{domain="shop",key1="year"`,
@@ -122,15 +122,15 @@ descriptors:
 
 func TestOutageOfMemcachedIsServedByTheFallback(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ breakServer, repair func(*memcachedtest.Server) }{
+	for name, test := range map[string]struct{ breakServer, repair func(*memcachedtest.Server) }{
 		"killed": {(*memcachedtest.Server).Kill, func(s *memcachedtest.Server) { s.Restart(t) }},
 		"frozen": {(*memcachedtest.Server).Pause, (*memcachedtest.Server).Resume},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := memcachedtest.Start(t)
+			server := memcachedtest.Start(t)
 			limits, algorithms := limitOfEachAlgorithmWithoutHolds(100)
-			r := startOnMemcached(t, s.Addr, []string{"LOCAL_CACHE_SIZE_IN_BYTES=0", "REDIS_TIMEOUT=100ms"}, limits)
-			conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			service := startOnMemcached(t, server.Addr, []string{"LOCAL_CACHE_SIZE_IN_BYTES=0", "REDIS_TIMEOUT=100ms"}, limits)
+			conn, err := grpc.NewClient(service.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = conn.Close() })
 			client, stop := rlsv3.NewRateLimitServiceClient(conn), make(chan struct{})
@@ -155,22 +155,22 @@ func TestOutageOfMemcachedIsServedByTheFallback(t *testing.T) {
 				})
 			}
 			polltest.Until(t, maxWait, func() bool { return answers.Load() > 100 })
-			c.breakServer(s)
-			r.awaitLog("memcached outage started")
-			_, body := get(t, "http://"+r.http+"/healthcheck")
+			test.breakServer(server)
+			service.awaitLog("memcached outage started")
+			_, body := get(t, "http://"+service.http+"/healthcheck")
 			assert.Contains(t, body, "OK\nmemcached: down since ")
-			c.repair(s)
-			r.awaitLog("memcached outage ended")
+			test.repair(server)
+			service.awaitLog("memcached outage ended")
 			close(stop)
 			load.Wait()
 			assert.Less(t, time.Duration(slowest.Load()), 5*time.Second, "REDIS_TIMEOUT bounds a call, but this machine may be slow")
-			status, body := get(t, "http://"+r.http+"/healthcheck")
+			status, body := get(t, "http://"+service.http+"/healthcheck")
 			assert.Equal(t, http.StatusOK, status)
 			assert.Equal(t, "OK", body)
 			keys := 0
 			polltest.Until(t, maxWait, func() bool {
 				keys++
-				out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", fmt.Sprintf("token_bucket=new%d", keys))
+				out, _, _ := rls(t, "hit", "-a", service.grpc, "-d", "shop", fmt.Sprintf("token_bucket=new%d", keys))
 				return strings.Contains(out, "remaining 99")
 			}, "memcached counts again")
 		})
@@ -179,61 +179,61 @@ func TestOutageOfMemcachedIsServedByTheFallback(t *testing.T) {
 
 func TestHealthFollowsMemcachedIfConfigured(t *testing.T) {
 	t.Parallel()
-	s := memcachedtest.Start(t)
-	r := startOnMemcached(t, s.Addr, []string{"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, threePerYear)
+	server := memcachedtest.Start(t)
+	service := startOnMemcached(t, server.Addr, []string{"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, threePerYear)
 	awaitHealth := func(want int) {
 		polltest.Until(t, maxWait, func() bool {
-			status, _, err := fetch("http://" + r.http + "/healthcheck")
+			status, _, err := fetch("http://" + service.http + "/healthcheck")
 			return err == nil && status == want
 		})
 	}
 	awaitHealth(http.StatusOK)
-	s.Kill()
+	server.Kill()
 	awaitHealth(http.StatusInternalServerError)
-	s.Restart(t)
+	server.Restart(t)
 	awaitHealth(http.StatusOK)
 }
 
 func TestHoldsInMemcachedAreAProblemOfTheLimitsFile(t *testing.T) {
 	t.Parallel()
-	s := memcachedtest.Start(t)
-	limits := file(t, "limits.yaml", "domain: shop\ndescriptors:\n  - {key: a, rate_limit: {algorithm: concurrency, requests_per_unit: 4}}\n")
-	out, err := command(t, []string{"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT=" + s.Addr}, "serve", "--limits", limits).CombinedOutput()
+	server := memcachedtest.Start(t)
+	limits := writeFile(t, "limits.yaml", "domain: shop\ndescriptors:\n  - {key: a, rate_limit: {algorithm: concurrency, requests_per_unit: 4}}\n")
+	out, err := command(t, []string{"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT=" + server.Addr}, "serve", "--limits", limits).CombinedOutput()
 	require.Error(t, err)
 	assert.Contains(t, string(out), "shop > a: algorithm: got concurrency, but memcached can't keep holds; want scope: instance, another algorithm, or counters in Redis (BACKEND_TYPE=redis)")
 
-	r := startOnMemcached(t, s.Addr, nil, "domain: shop\ndescriptors:\n  - {key: a, rate_limit: {algorithm: concurrency, requests_per_unit: 4, scope: instance}}\n"+
+	service := startOnMemcached(t, server.Addr, nil, "domain: shop\ndescriptors:\n  - {key: a, rate_limit: {algorithm: concurrency, requests_per_unit: 4, scope: instance}}\n"+
 		"  - {key: b, rate_limit: {unit: day, requests_per_unit: 4000, lease: true}}\n")
-	hits, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "a=x")
+	hits, _, _ := rls(t, "hit", "-a", service.grpc, "-d", "shop", "a=x")
 	assert.Contains(t, hits, "remaining 3")
-	assert.Contains(t, r.logText(), "lease has no effect, because memcached can't keep leases; remove lease, or count in Redis (BACKEND_TYPE=redis)")
+	assert.Contains(t, service.logText(), "lease has no effect, because memcached can't keep leases; remove lease, or count in Redis (BACKEND_TYPE=redis)")
 }
 
 func TestAdminSaysWhatNeedsRedis(t *testing.T) {
 	t.Parallel()
-	s := memcachedtest.Start(t)
-	r := startOnMemcached(t, s.Addr, []string{"REDIS_TIMEOUT=20s", "ADMIN_TOKEN=secret"}, threePerYear)
+	server := memcachedtest.Start(t)
+	service := startOnMemcached(t, server.Addr, []string{"REDIS_TIMEOUT=20s", "ADMIN_TOKEN=secret"}, threePerYear)
 	admin := func(args ...string) string {
-		cmd := command(t, []string{"ADMIN_TOKEN=secret"}, append(args, "--admin", "http://"+r.debug)...)
+		cmd := command(t, []string{"ADMIN_TOKEN=secret"}, append(args, "--admin", "http://"+service.debug)...)
 		out, _ := cmd.CombinedOutput()
 		return string(out)
 	}
 	assert.Contains(t, admin("limits", "show", "--changes"), "OVERRIDES_ENABLED")
-	_, _, _ = rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4")
+	_, _, _ = rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "4")
 	assert.Contains(t, admin("reset", "-d", "shop", "tenant=acme"), "4 -> 0")
-	out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+	out, _, _ := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme")
 	assert.Contains(t, out, "remaining 2")
 	assert.Contains(t, admin("reset", "-d", "shop", "--prefix", "tenant"), "memcached can't list its keys")
 }
 
 func TestDoctorAsksMemcached(t *testing.T) {
 	t.Parallel()
-	s := memcachedtest.Start(t)
+	server := memcachedtest.Start(t)
 	doctor := func() string {
-		out, _ := command(t, []string{"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT=" + s.Addr, "LIMITS_PATH=" + file(t, "limits.yaml", threePerYear), "PORT=0", "GRPC_PORT=0", "DEBUG_PORT=0"}, "doctor").CombinedOutput()
+		out, _ := command(t, []string{"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT=" + server.Addr, "LIMITS_PATH=" + writeFile(t, "limits.yaml", threePerYear), "PORT=0", "GRPC_PORT=0", "DEBUG_PORT=0"}, "doctor").CombinedOutput()
 		return string(out)
 	}
 	assert.Regexp(t, `ok +memcached: MEMCACHE_HOST_PORT: all servers answer`, doctor())
-	s.Kill()
-	assert.Regexp(t, `problem +memcached: MEMCACHE_HOST_PORT: .*`+s.Addr, doctor())
+	server.Kill()
+	assert.Regexp(t, `problem +memcached: MEMCACHE_HOST_PORT: .*`+server.Addr, doctor())
 }

@@ -23,10 +23,10 @@ descriptors:
 func TestShadowDenialsByTheDenyCacheAreCounted(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}, "--limits", file(t, "limits.yaml", shadowTwoPerYear))
-	out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "50")
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}, "--limits", writeFile(t, "limits.yaml", shadowTwoPerYear))
+	out, _, _ := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "50")
 	assert.Contains(t, out, "50 OK, 0 OVER_LIMIT")
-	_, metrics := get(t, "http://"+r.debug+"/metrics")
+	_, metrics := get(t, "http://"+service.debug+"/metrics")
 	assert.Contains(t, metrics, `rls_decisions_total{result="ok",source="redis"} 2`)
 	assert.Contains(t, metrics, `rls_decisions_total{result="shadowed",source="redis"} 1`)
 	assert.Contains(t, metrics, `rls_decisions_total{result="shadowed",source="deny_cache"} 47`)
@@ -42,23 +42,23 @@ func TestShadowDenialsByTheDenyCacheAreCounted(t *testing.T) {
 func TestFallbackMetricsGrowDuringTheOutage(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	r := start(t, []string{"REDIS_URL=" + redis.Addr}, "--limits", file(t, "limits.yaml", threePerYear))
-	polltest.Until(t, maxWait, func() bool { return strings.Contains(r.logText(), "counting in Redis") })
+	service := start(t, []string{"REDIS_URL=" + redis.Addr}, "--limits", writeFile(t, "limits.yaml", threePerYear))
+	polltest.Until(t, maxWait, func() bool { return strings.Contains(service.logText(), "counting in Redis") })
 	redis.Kill()
 	hits := 0
 	polltest.Until(t, maxWait, func() bool {
-		rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "4")
+		rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "4")
 		hits += 4
-		_, metrics := get(t, "http://"+r.debug+"/metrics")
+		_, metrics := get(t, "http://"+service.debug+"/metrics")
 		assert.Contains(t, metrics, fmt.Sprintf("rls_redis_fallback_hits_total %d\n", hits))
 		return strings.Contains(metrics, "rls_redis_up 0\n")
 	})
 	polltest.Until(t, maxWait, func() bool {
-		_, metrics := get(t, "http://"+r.debug+"/metrics")
+		_, metrics := get(t, "http://"+service.debug+"/metrics")
 		return !strings.Contains(metrics, "rls_redis_down_seconds_total 0\n")
 	})
-	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=other")
-	_, metrics := get(t, "http://"+r.debug+"/metrics")
+	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=other")
+	_, metrics := get(t, "http://"+service.debug+"/metrics")
 	assert.Contains(t, metrics, `rls_redis_breakers{server="main",shard="0",state="open"} 1`)
 	assert.Contains(t, metrics, `rls_outage_limit_max_excess_hits{limit="3 per year",rule="shop > tenant"} `)
 	assert.Regexp(t, `rls_decisions_without_redis_total{code="OK",mode="local",reason="breaker_open"} [1-9]`, metrics)
@@ -66,23 +66,23 @@ func TestFallbackMetricsGrowDuringTheOutage(t *testing.T) {
 	assert.Regexp(t, `rls_outage_admitted_hits [1-9]`, metrics)
 
 	redis.Restart(t)
-	r.awaitLog("Redis outage ended")
-	assert.Regexp(t, `Redis outage ended.* calls=[1-9].* most_beyond_limits=[1-9].* counters_kept=false`, r.logText(), "Redis has lost its counters")
+	service.awaitLog("Redis outage ended")
+	assert.Regexp(t, `Redis outage ended.* calls=[1-9].* most_beyond_limits=[1-9].* counters_kept=false`, service.logText(), "Redis has lost its counters")
 }
 
 func TestLateAnswersHaveAPriceAndALogLine(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=200ms"}, "--limits", file(t, "limits.yaml", tenPerYear))
-	r.awaitLog("counting in Redis")
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=200ms"}, "--limits", writeFile(t, "limits.yaml", tenPerYear))
+	service.awaitLog("counting in Redis")
 	redis.Pause()
-	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "--timeout", "20s")
+	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "--timeout", "20s")
 	redis.Resume()
-	_, metrics := get(t, "http://"+r.debug+"/metrics")
+	_, metrics := get(t, "http://"+service.debug+"/metrics")
 	assert.Regexp(t, `rls_decisions_without_redis_total{code="OK",mode="local",reason="(late|overload)"} 1\n`, metrics, "counted while they happen")
 	// One call is a blip. With failed probes it can be an outage. If its late answer comes within a second, the price is 0.
 	price := regexp.MustCompile(`(for a short time|outage ended).* calls=1 calls_admitted=1 hits_admitted=1 most_beyond_limits=[01] (late|overload)=1`)
-	polltest.Until(t, maxWait, func() bool { return price.MatchString(r.logText()) })
+	polltest.Until(t, maxWait, func() bool { return price.MatchString(service.logText()) })
 }
 
 func TestDocsHaveTheTypeOfEachMetricOfTheProgram(t *testing.T) {
@@ -90,11 +90,11 @@ func TestDocsHaveTheTypeOfEachMetricOfTheProgram(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/metrics.md")
 	require.NoError(t, err)
 	redis := redistest.Start(t)
-	r := start(t, []string{"REDIS_URL=" + redis.Addr, "OVERRIDES_ENABLED=true", "DECISION_LOG=all"}, "--limits", file(t, "limits.yaml", tenPerYear))
-	rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
-	rls(t, "hit", "-a", r.grpc, "-d", "unknown", "tenant=acme")
-	rls(t, "hit", "-a", r.grpc, "-d", "shop", "nothing=acme")
-	_, metrics := get(t, "http://"+r.debug+"/metrics")
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "OVERRIDES_ENABLED=true", "DECISION_LOG=all"}, "--limits", writeFile(t, "limits.yaml", tenPerYear))
+	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme")
+	rls(t, "hit", "-a", service.grpc, "-d", "unknown", "tenant=acme")
+	rls(t, "hit", "-a", service.grpc, "-d", "shop", "nothing=acme")
+	_, metrics := get(t, "http://"+service.debug+"/metrics")
 	types := regexp.MustCompile(`(?m)^# TYPE ((?:rls|ratelimit)_\w+) (\w+)$`).FindAllStringSubmatch(metrics, -1)
 	assert.Greater(t, len(types), 30)
 	for _, m := range types {

@@ -43,18 +43,18 @@ func newCall(t testing.TB, isObserved bool) func(*rlsv3.RateLimitRequest) {
 	meter := metrics.New()
 	store := &descriptors.Store{Prepare: meter.PrepareRules}
 	store.Set(descriptors.Compile(set))
-	o := service.Options{Limits: store, Limiter: local.New(local.Options{})}
+	options := service.Options{Limits: store, Limiter: local.New(local.Options{})}
 	if isObserved {
-		s, _, err := env.Load()
+		settings, _, err := env.Load()
 		require.NoError(t, err)
 		e := events.New(events.Options{Metrics: meter, Health: server.NewHealth(), Log: slog.New(slog.DiscardHandler)})
-		p := newProcess(t.Context())
-		t.Cleanup(p.end)
-		_, decisions := newDecisionObservers(p, s, e)
-		recorder := live.NewRecorder(meter.OverHits, s.TopKeys != string(live.KeysOff))
-		o.Observers = callObservers(s, e, append(decisions, recorder)...)
+		process := newProcess(t.Context())
+		t.Cleanup(process.end)
+		_, decisions := newDecisionObservers(process, settings, e)
+		recorder := live.NewRecorder(meter.OverHits, settings.TopKeys != string(live.KeysOff))
+		options.Observers = callObservers(settings, e, append(decisions, recorder)...)
 	}
-	svc := service.New(o)
+	svc := service.New(options)
 	call := func(req *rlsv3.RateLimitRequest) { _, _ = svc.ShouldRateLimit(context.Background(), req) }
 	if !isObserved {
 		return call

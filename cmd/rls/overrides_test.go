@@ -29,7 +29,7 @@ const adminToken = "a-token-for-tests"
 // startReplicas starts n services with one Redis, overrides and the admin API.
 func startReplicas(t *testing.T, n int, redis *redistest.Server, limits string, env ...string) []*testService {
 	t.Helper()
-	return startReplicasOn(t, n, append([]string{"REDIS_URL=" + redis.Addr}, env...), limits)
+	return startReplicasWithEnv(t, n, append([]string{"REDIS_URL=" + redis.Addr}, env...), limits)
 }
 
 // admin calls the admin API and returns its status code and answer.
@@ -53,8 +53,8 @@ func (r *testService) override(target, value string) {
 	require.Equal(r.t, http.StatusOK, code, answer)
 }
 
-// limitReader returns a function that reads the limit of tenant acme from r.
-func (r *testService) limitReader() func() uint32 {
+// newLimitReader returns a function that reads the limit of tenant acme from r.
+func (r *testService) newLimitReader() func() uint32 {
 	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = conn.Close() })
@@ -77,13 +77,13 @@ func TestOverrideReachesAllReplicasSoon(t *testing.T) {
 	const changes = 200
 	replicas := startReplicas(t, 3, redistest.Start(t), perYear(5))
 	var readers []func() uint32
-	for _, r := range replicas {
-		readers = append(readers, r.limitReader())
+	for _, replica := range replicas {
+		readers = append(readers, replica.newLimitReader())
 	}
-	measure := func(first uint32) (p99 time.Duration) {
+	measure := func(firstLimit uint32) (p99 time.Duration) {
 		var durations []time.Duration
 		for i := range changes {
-			want, start := first+uint32(i), time.Now()
+			want, start := firstLimit+uint32(i), time.Now()
 			writer := replicas[i%len(replicas)]
 			writer.override("shop|tenant=acme", fmt.Sprintf(`{"requests_per_unit": %d}`, want))
 			require.Equal(t, want, readers[i%len(replicas)](), "in force on the replica that answers")
@@ -108,66 +108,66 @@ func TestFirstCallMeetsOverrides(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	require.NoError(t, redis.Client(t).HSet(t.Context(), "rls:overrides", "shop|tenant=acme", `{"requests_per_unit": 2}`).Err())
-	r := startReplicas(t, 1, redis, perYear(5))[0]
-	assert.EqualValues(t, 2, r.limitReader()())
+	replica := startReplicas(t, 1, redis, perYear(5))[0]
+	assert.EqualValues(t, 2, replica.newLimitReader()())
 }
 
 func TestInvalidPutIsRejected(t *testing.T) {
 	t.Parallel()
-	r := startReplicas(t, 1, redistest.Start(t), perYear(5))[0]
-	r.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
-	code, answer := r.admin(http.MethodPut, "overrides", "shop|tenant=acme", `{"requests_per_unti": 8, "unit": "fortnight"}`)
+	replica := startReplicas(t, 1, redistest.Start(t), perYear(5))[0]
+	replica.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
+	code, answer := replica.admin(http.MethodPut, "overrides", "shop|tenant=acme", `{"requests_per_unti": 8, "unit": "fortnight"}`)
 	assert.Equal(t, http.StatusBadRequest, code)
 	assert.Contains(t, answer, "did you mean requests_per_unit?")
-	r.awaitPeek("7 per year")
+	replica.awaitPeek("7 per year")
 }
 
 func TestOverridesStayWhileRedisIsDown(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	r := startReplicas(t, 1, redis, perYear(5))[0]
-	r.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
+	replica := startReplicas(t, 1, redis, perYear(5))[0]
+	replica.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
 	redis.Kill()
-	r.awaitLog("overrides can't be read; the last overrides stay in force")
-	r.awaitPeek("7 per year")
-	status, health := get(t, "http://"+r.http+"/healthcheck")
+	replica.awaitLog("overrides can't be read; the last overrides stay in force")
+	replica.awaitPeek("7 per year")
+	status, health := get(t, "http://"+replica.http+"/healthcheck")
 	assert.Equal(t, http.StatusOK, status)
 	assert.Contains(t, health, "overrides: unreadable since")
-	code, answer := r.admin(http.MethodPut, "overrides", "shop|tenant=acme", `{"requests_per_unit": 8}`)
+	code, answer := replica.admin(http.MethodPut, "overrides", "shop|tenant=acme", `{"requests_per_unit": 8}`)
 	assert.Equal(t, http.StatusServiceUnavailable, code, answer)
-	r.awaitPeek("7 per year")
+	replica.awaitPeek("7 per year")
 
 	redis.Restart(t) // Redis restarts without data
-	r.awaitLog("overrides can be read again")
-	r.awaitPeek("5 per year")
+	replica.awaitLog("overrides can be read again")
+	replica.awaitPeek("5 per year")
 }
 
 func TestAdminAPIIsOffWithoutToken(t *testing.T) {
 	t.Parallel()
-	r := start(t, nil, "--limits", file(t, "limits.yaml", perYear(5)))
-	_, answer := r.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", perYear(5)))
+	_, answer := service.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
 	assert.NotContains(t, answer, "capacity")
 	assert.NotContains(t, answer, "admin", "the answer is the list of pages, as for any unknown path")
 }
 
-func TestAdminCountersWithoutRedis(t *testing.T) {
+func TestAdminAPIReadsAndResetsCountersWithoutRedis(t *testing.T) {
 	t.Parallel()
-	r := start(t, []string{"ADMIN_TOKEN=" + adminToken}, "--limits", file(t, "limits.yaml", perYear(5)))
-	_, _, _ = rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "3")
-	code, answer := r.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
+	service := start(t, []string{"ADMIN_TOKEN=" + adminToken}, "--limits", writeFile(t, "limits.yaml", perYear(5)))
+	_, _, _ = rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "3")
+	code, answer := service.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, answer, `"spent": 3`)
-	code, _ = r.admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
+	code, _ = service.admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
 	assert.Equal(t, http.StatusOK, code)
-	assert.Contains(t, r.peek(), "remaining 5")
-	r.override("shop|tenant=acme", `{"factor": 2}`)
-	assert.Contains(t, r.peek(), "remaining 10", "overrides are in memory")
+	assert.Contains(t, service.peek(), "remaining 5")
+	service.override("shop|tenant=acme", `{"factor": 2}`)
+	assert.Contains(t, service.peek(), "remaining 10", "overrides are in memory")
 }
 
-func TestOverridesAndResetsInCluster(t *testing.T) {
+func TestOverridesAndResetsReachAllReplicasOfACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, false)
-	path := file(t, "limits.yaml", perYear(5))
+	path := writeFile(t, "limits.yaml", perYear(5))
 	var replicas []*testService
 	for range 2 {
 		replicas = append(replicas, start(t, []string{
@@ -176,8 +176,8 @@ func TestOverridesAndResetsInCluster(t *testing.T) {
 		}, "--limits", path))
 	}
 	replicas[0].override("shop|tenant=acme", `{"requests_per_unit": 7}`)
-	for _, r := range replicas {
-		r.awaitPeek("7 per year, remaining 7")
+	for _, replica := range replicas {
+		replica.awaitPeek("7 per year, remaining 7")
 	}
 	_, _, code := rls(t, "hit", "-a", replicas[1].grpc, "-d", "shop", "tenant=acme", "-n", "8")
 	require.Equal(t, 2, code)
@@ -186,19 +186,19 @@ func TestOverridesAndResetsInCluster(t *testing.T) {
 	replicas[1].awaitPeek("7 per year, remaining 7")
 	code, _ = replicas[1].admin(http.MethodDelete, "overrides", "shop|tenant=acme", "")
 	assert.Equal(t, http.StatusOK, code)
-	for _, r := range replicas {
-		r.awaitPeek("5 per year, remaining 5")
+	for _, replica := range replicas {
+		replica.awaitPeek("5 per year, remaining 5")
 	}
 }
 
 func TestAdminAPIAcceptsClientCertificate(t *testing.T) {
 	t.Parallel()
-	ca, other := certtest.New(t), certtest.New(t)
-	own := ca.Issue("localhost")
-	r := start(t, []string{
-		"DEBUG_TLS_CERT=" + own.CertFile, "DEBUG_TLS_KEY=" + own.KeyFile, "DEBUG_TLS_CLIENT_CACERT=" + ca.File,
-	}, "--limits", file(t, "limits.yaml", perYear(5)))
-	_, port, err := net.SplitHostPort(r.debug)
+	ca, otherCA := certtest.New(t), certtest.New(t)
+	serverPair := ca.Issue("localhost")
+	service := start(t, []string{
+		"DEBUG_TLS_CERT=" + serverPair.CertFile, "DEBUG_TLS_KEY=" + serverPair.KeyFile, "DEBUG_TLS_CLIENT_CACERT=" + ca.File,
+	}, "--limits", writeFile(t, "limits.yaml", perYear(5)))
+	_, port, err := net.SplitHostPort(service.debug)
 	require.NoError(t, err)
 	reset := func(p certtest.Pair) (stderr string, code int) {
 		_, stderr, code = rls(t, "reset", "--admin", "https://localhost:"+port, "--ca", ca.File, "--cert", p.CertFile, "--key", p.KeyFile, "-d", "shop", "tenant=acme")
@@ -206,10 +206,10 @@ func TestAdminAPIAcceptsClientCertificate(t *testing.T) {
 	}
 	stderr, code := reset(ca.Issue("alice.example"))
 	assert.Zero(t, code, stderr)
-	r.awaitLog("msg=audit action=reset by=alice.example")
-	_, code = reset(other.Issue("mallory.example"))
+	service.awaitLog("msg=audit action=reset by=alice.example")
+	_, code = reset(otherCA.Issue("mallory.example"))
 	assert.Equal(t, 1, code)
-	assert.Equal(t, 1, r.count("msg=audit"))
+	assert.Equal(t, 1, service.count("msg=audit"))
 
 	_, stderr, code = rls(t, "reset", "--admin", "https://localhost:"+port, "--ca", ca.File, "-d", "shop", "tenant=acme")
 	assert.Equal(t, 1, code)
@@ -218,7 +218,7 @@ func TestAdminAPIAcceptsClientCertificate(t *testing.T) {
 
 func TestClientCertificatesRequireTLS(t *testing.T) {
 	t.Parallel()
-	cmd := command(t, []string{"DEBUG_TLS_CLIENT_CACERT=" + certtest.New(t).File}, "--limits", file(t, "limits.yaml", perYear(5)))
+	cmd := command(t, []string{"DEBUG_TLS_CLIENT_CACERT=" + certtest.New(t).File}, "--limits", writeFile(t, "limits.yaml", perYear(5)))
 	out, err := cmd.CombinedOutput()
 	require.Error(t, err)
 	assert.Contains(t, string(out), "DEBUG_TLS_CLIENT_CACERT needs DEBUG_TLS_CERT and DEBUG_TLS_KEY")
@@ -226,7 +226,7 @@ func TestClientCertificatesRequireTLS(t *testing.T) {
 
 func TestOverridesRequireRedis(t *testing.T) {
 	t.Parallel()
-	cmd := command(t, []string{"OVERRIDES_ENABLED=true"}, "--limits", file(t, "limits.yaml", perYear(5)))
+	cmd := command(t, []string{"OVERRIDES_ENABLED=true"}, "--limits", writeFile(t, "limits.yaml", perYear(5)))
 	out, err := cmd.CombinedOutput()
 	require.Error(t, err)
 	assert.Contains(t, string(out), "OVERRIDES_ENABLED=true needs REDIS_URL")

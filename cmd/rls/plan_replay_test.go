@@ -57,8 +57,8 @@ var replayedKeys = []string{
 func randomCalls(t *testing.T, random *rand.Rand, count int, replicas ...*testService) {
 	t.Helper()
 	var clients []rlsv3.RateLimitServiceClient
-	for _, r := range replicas {
-		conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	for _, replica := range replicas {
+		conn, err := grpc.NewClient(replica.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if !assert.NoError(t, err) {
 			return
 		}
@@ -75,19 +75,19 @@ func randomCalls(t *testing.T, random *rand.Rand, count int, replicas ...*testSe
 			}
 			req.Descriptors = append(req.Descriptors, d)
 		}
-		md := metadata.MD{}
+		callMetadata := metadata.MD{}
 		if random.IntN(3) == 0 {
-			md.Set(limit.AcquireKey, "true")
+			callMetadata.Set(limit.AcquireKey, "true")
 		}
 		if hold := random.IntN(4); hold > 0 {
-			md.Set(limit.HoldKey, "holder"+strconv.Itoa(hold))
+			callMetadata.Set(limit.HoldKey, "holder"+strconv.Itoa(hold))
 		}
-		_, _ = clients[random.IntN(len(clients))].ShouldRateLimit(metadata.NewOutgoingContext(context.Background(), md), req) // refused refunds fail
+		_, _ = clients[random.IntN(len(clients))].ShouldRateLimit(metadata.NewOutgoingContext(context.Background(), callMetadata), req) // refused refunds fail
 	}
 }
 
-// planOf returns the report of rls plan about the limits and logs.
-func planOf(t *testing.T, args ...string) *limitsplan.Report {
+// runPlan runs rls plan with the limits and logs, and returns its report.
+func runPlan(t *testing.T, args ...string) *limitsplan.Report {
 	t.Helper()
 	out, errOut, code := rls(t, append([]string{"plan", "--json"}, args...)...)
 	require.Zero(t, code, errOut)
@@ -101,7 +101,7 @@ func planOf(t *testing.T, args ...string) *limitsplan.Report {
 func TestReplayOfUnchangedLimitsChangesNothing(t *testing.T) {
 	t.Parallel()
 	const lease = ", lease: true"
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name     string
 		replicas int
 		lease    string
@@ -125,25 +125,25 @@ func TestReplayOfUnchangedLimitsChangesNothing(t *testing.T) {
 		{name: "fallback", replicas: 2, lease: lease, outage: true, causes: []limitsplan.Cause{limitsplan.CauseFallback, limitsplan.CauseDenyCache, limitsplan.CauseLease}},
 		{name: "windows that end, callers at the same time", replicas: 2, env: []string{"LOCAL_CACHE_SIZE_IN_BYTES=0"}, unit: "second", callers: 4, causes: []limitsplan.Cause{limitsplan.CauseTime, limitsplan.CauseStart}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			redis := redistest.Start(t)
-			limits := strings.ReplaceAll(fmt.Sprintf(replayedLimits, c.lease), "year", cmp.Or(c.unit, "year"))
-			args := append([]string{file(t, "limits.yaml", limits)}, c.flags...)
+			limits := strings.ReplaceAll(fmt.Sprintf(replayedLimits, test.lease), "year", cmp.Or(test.unit, "year"))
+			args := append([]string{writeFile(t, "limits.yaml", limits)}, test.flags...)
 			var replicas []*testService
 			logs := t.TempDir()
-			for i := range c.replicas {
+			for i := range test.replicas {
 				log := filepath.Join(logs, strconv.Itoa(i)+".log")
 				args = append(args, "--from", log)
-				env := append([]string{"DECISION_LOG=all", "DECISION_LOG_MAX_PER_SECOND=0", "DECISION_LOG_PATH=" + log, "OVERRIDES_ENABLED=false"}, c.env...)
+				env := append([]string{"DECISION_LOG=all", "DECISION_LOG_MAX_PER_SECOND=0", "DECISION_LOG_PATH=" + log, "OVERRIDES_ENABLED=false"}, test.env...)
 				replicas = append(replicas, startReplicas(t, 1, redis, limits, env...)...)
 			}
 			var callers sync.WaitGroup
-			for i := range max(c.callers, 1) {
+			for i := range max(test.callers, 1) {
 				callers.Go(func() {
 					random := rand.New(rand.NewPCG(1, uint64(i)))
-					randomCalls(t, random, 700/max(c.callers, 1), replicas...)
-					if c.outage {
+					randomCalls(t, random, 700/max(test.callers, 1), replicas...)
+					if test.outage {
 						redis.Kill()
 						randomCalls(t, random, 200, replicas...)
 						redis.Restart(t)
@@ -152,18 +152,18 @@ func TestReplayOfUnchangedLimitsChangesNothing(t *testing.T) {
 				})
 			}
 			callers.Wait()
-			for _, r := range replicas {
-				require.NoError(t, r.stop())
+			for _, replica := range replicas {
+				require.NoError(t, replica.stop())
 			}
-			report := planOf(t, args...)
+			report := runPlan(t, args...)
 			assert.Positive(t, report.Calls.Total)
 			sum := uint64(0)
 			for _, o := range report.OtherCauses {
-				assert.Contains(t, c.causes, o.Cause)
+				assert.Contains(t, test.causes, o.Cause)
 				sum += o.Calls
 			}
 			assert.Equal(t, report.Calls.NewlyDenied+report.Calls.NewlyAdmitted, sum, "%+v %+v", report.Calls, report.OtherCauses)
-			if c.outage {
+			if test.outage {
 				assert.Positive(t, sum)
 			}
 		})

@@ -10,19 +10,19 @@ import (
 func TestGoroutinesEndBeforeAnythingCloses(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	p := newProcess(ctx)
+	process := newProcess(ctx)
 	var steps []string
-	p.addCloser(func() { steps = append(steps, "first closed") })
-	p.addCloser(func() { steps = append(steps, "second closed") })
-	started := make(chan bool)
-	p.start(func(ctx context.Context) {
-		close(started)
+	process.addCloser(func() { steps = append(steps, "first closed") })
+	process.addCloser(func() { steps = append(steps, "second closed") })
+	startSignal := make(chan bool)
+	process.start(func(ctx context.Context) {
+		close(startSignal)
 		<-ctx.Done()
 		steps = append(steps, "goroutine ended")
 	})
-	<-started
+	<-startSignal
 	cancel()
-	assert.NoError(t, p.ctx.Err(), "calls in flight need the process after a signal to stop")
-	p.end()
+	assert.NoError(t, process.ctx.Err(), "calls in flight need the process after a signal to stop")
+	process.end()
 	assert.Equal(t, []string{"goroutine ended", "second closed", "first closed"}, steps)
 }

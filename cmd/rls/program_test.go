@@ -92,41 +92,41 @@ func startProgram(t *testing.T, name string, stdout io.Writer, env []string, arg
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_PORT=0",
 		"SOURCE_POLL_INTERVAL=100ms", "DRAIN_DELAY=0s",
 	}, env...)
-	r := &testService{t: t, cmd: command(t, env, args...), done: make(chan struct{})}
-	r.cmd.Args[0], r.cmd.Stdout = name, stdout
-	stderr, err := r.cmd.StderrPipe()
+	service := &testService{t: t, cmd: command(t, env, args...), done: make(chan struct{})}
+	service.cmd.Args[0], service.cmd.Stdout = name, stdout
+	stderr, err := service.cmd.StderrPipe()
 	require.NoError(t, err)
-	require.NoError(t, r.cmd.Start())
+	require.NoError(t, service.cmd.Start())
 	addresses := make(chan []string, 1)
 	go func() {
 		lines := bufio.NewScanner(stderr)
 		for lines.Scan() {
-			r.mu.Lock()
-			r.log.WriteString(lines.Text() + "\n")
-			r.mu.Unlock()
+			service.mu.Lock()
+			service.log.WriteString(lines.Text() + "\n")
+			service.mu.Unlock()
 			if m := listeningLine.FindStringSubmatch(lines.Text()); m != nil {
 				addresses <- m
 			}
 		}
-		r.err = r.cmd.Wait()
-		close(r.done)
+		service.err = service.cmd.Wait()
+		close(service.done)
 	}()
 	t.Cleanup(func() {
-		_ = r.cmd.Process.Kill()
-		<-r.done
+		_ = service.cmd.Process.Kill()
+		<-service.done
 		if t.Failed() {
-			t.Logf("the service's log:\n%s", r.logText())
+			t.Logf("the service's log:\n%s", service.logText())
 		}
 	})
 	select {
 	case m := <-addresses:
-		r.grpc, r.http, r.debug = m[1], m[2], m[3]
-	case <-r.done:
-		require.FailNow(t, "the service ended", "%v\n%s", r.err, r.logText())
+		service.grpc, service.http, service.debug = m[1], m[2], m[3]
+	case <-service.done:
+		require.FailNow(t, "the service ended", "%v\n%s", service.err, service.logText())
 	case <-time.After(maxWait):
-		require.FailNow(t, "the service doesn't listen", r.logText())
+		require.FailNow(t, "the service doesn't listen", service.logText())
 	}
-	return r
+	return service
 }
 
 // logText returns what the service has logged.
@@ -147,8 +147,8 @@ func (r *testService) stop() error {
 	return r.err
 }
 
-// file writes a file into a new directory and returns its path.
-func file(t *testing.T, name, content string) string {
+// writeFile writes a file into a new directory and returns its path.
+func writeFile(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))

@@ -36,12 +36,12 @@ func openQuotaStream(t *testing.T, addr string) (stream rlqsv3.RateLimitQuotaSer
 
 func TestDrainKeepsQuotaStreamsInTheDelayAndThenEndsThem(t *testing.T) {
 	t.Parallel()
-	limits := file(t, "limits.yaml", quotaLimits)
+	limits := writeFile(t, "limits.yaml", quotaLimits)
 	const delay = 2 * time.Second
-	draining := start(t, []string{"DRAIN_DELAY=" + delay.String(), "DRAIN_TIMEOUT=1m"}, "--limits", limits)
-	other := start(t, nil, "--limits", limits)
-	stream, _ := openQuotaStream(t, draining.grpc)
-	require.NoError(t, draining.cmd.Process.Signal(syscall.SIGTERM))
+	drainingReplica := start(t, []string{"DRAIN_DELAY=" + delay.String(), "DRAIN_TIMEOUT=1m"}, "--limits", limits)
+	otherReplica := start(t, nil, "--limits", limits)
+	stream, _ := openQuotaStream(t, drainingReplica.grpc)
+	require.NoError(t, drainingReplica.cmd.Process.Signal(syscall.SIGTERM))
 	begin := time.Now()
 	var err error
 	for err == nil {
@@ -50,14 +50,14 @@ func TestDrainKeepsQuotaStreamsInTheDelayAndThenEndsThem(t *testing.T) {
 	streamTime := time.Since(begin)
 	assert.GreaterOrEqual(t, streamTime, delay-100*time.Millisecond, "Envoys find another replica in the delay: %v", err)
 	assert.Less(t, streamTime, delay+10*time.Second)
-	_, share := openQuotaStream(t, other.grpc)
+	_, share := openQuotaStream(t, otherReplica.grpc)
 	assert.Contains(t, share, "token_bucket")
 	select {
-	case <-draining.done:
+	case <-drainingReplica.done:
 		assert.Less(t, time.Since(begin), 30*time.Second, "the process does not wait for DRAIN_TIMEOUT")
-		assert.Zero(t, draining.cmd.ProcessState.ExitCode())
+		assert.Zero(t, drainingReplica.cmd.ProcessState.ExitCode())
 	case <-time.After(30 * time.Second):
 		assert.Fail(t, "still running")
 	}
-	assert.NotContains(t, draining.logText(), "cut at the drain timeout")
+	assert.NotContains(t, drainingReplica.logText(), "cut at the drain timeout")
 }

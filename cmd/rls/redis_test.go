@@ -35,33 +35,33 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// TestReplicasShareOneBudget charges one counter of each algorithm far beyond its limit,
+// TestReplicasShareOneLimit charges one counter of each algorithm far beyond its limit,
 // from three processes with 32 callers each.
-func TestReplicasShareOneBudget(t *testing.T) {
+func TestReplicasShareOneLimit(t *testing.T) {
 	t.Parallel()
 	const replicas, callers, calls, capacity = 3, 32, 10, 500
 	limits := "domain: shop\ndescriptors:\n"
-	for _, a := range limit.Algorithms() {
+	for _, algorithm := range limit.Algorithms() {
 		window := "unit: year"
-		if a.HasHolds() {
+		if algorithm.HasHolds() {
 			window = "hold: 1h"
 		}
-		limits += fmt.Sprintf("  - {key: %s, rate_limit: {%s, requests_per_unit: %d, algorithm: %s}}\n", a, window, capacity, a)
+		limits += fmt.Sprintf("  - {key: %s, rate_limit: {%s, requests_per_unit: %d, algorithm: %s}}\n", algorithm, window, capacity, algorithm)
 	}
-	path := file(t, "limits.yaml", limits)
+	path := writeFile(t, "limits.yaml", limits)
 	redis := redistest.Start(t)
 	var clients []rlsv3.RateLimitServiceClient
 	for range replicas {
-		r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}, "--limits", path)
-		conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}, "--limits", path)
+		conn, err := grpc.NewClient(service.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		clients = append(clients, rlsv3.NewRateLimitServiceClient(conn))
 	}
-	for _, a := range limit.Algorithms() {
-		t.Run(a.String(), func(t *testing.T) {
+	for _, algorithm := range limit.Algorithms() {
+		t.Run(algorithm.String(), func(t *testing.T) {
 			req := &rlsv3.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{{
-				Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: a.String(), Value: "x"}},
+				Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: algorithm.String(), Value: "x"}},
 			}}}
 			var admitted atomic.Int64
 			var group sync.WaitGroup
@@ -85,21 +85,21 @@ func TestServeStartsWithoutRedisAndConnectsLater(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	redis.Kill()
-	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_FALLBACK_RATIO=0.4"}, "--limits", file(t, "limits.yaml", tenPerYear))
-	out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "5")
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_FALLBACK_RATIO=0.4"}, "--limits", writeFile(t, "limits.yaml", tenPerYear))
+	out, _, code := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "5")
 	assert.Equal(t, 2, code)
 	assert.Contains(t, out, "4 OK, 1 OVER_LIMIT, 0 errors", "the fallback ratio of the limit")
 	assert.Contains(t, out, "10 per year", "answers have the configured limit")
-	r.awaitLog("Redis outage started")
+	service.awaitLog("Redis outage started")
 	assert.Regexp(t, `level=ERROR msg="Redis outage started" kind=refused error=".*connection refused" address=`+redis.Addr+
-		` hits="counted here, up to 0.4 of each limit" advice="check that Redis runs, and that REDIS_URL has its address"`, r.logText())
-	assert.Equal(t, 1, r.count("connection refused"), "one line about the dead Redis: %s", r.logText())
-	status, _ := get(t, "http://"+r.http+"/healthcheck")
+		` hits="counted here, up to 0.4 of each limit" advice="check that Redis runs, and that REDIS_URL has its address"`, service.logText())
+	assert.Equal(t, 1, service.count("connection refused"), "one line about the dead Redis: %s", service.logText())
+	status, _ := get(t, "http://"+service.http+"/healthcheck")
 	assert.Equal(t, http.StatusOK, status, "a lost Redis does not make the service unhealthy")
 
 	redis.Restart(t)
 	polltest.Until(t, maxWait, func() bool {
-		_, _, _ = rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=other")
+		_, _, _ = rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=other")
 		return len(redis.Client(t).Keys(t.Context(), "*fw31536000*").Val()) > 0
 	})
 }
@@ -107,10 +107,10 @@ func TestServeStartsWithoutRedisAndConnectsLater(t *testing.T) {
 func TestHealthFollowsRedisIfConfigured(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, "--limits", file(t, "limits.yaml", threePerYear))
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, "--limits", writeFile(t, "limits.yaml", threePerYear))
 	awaitHealth := func(want int) {
 		polltest.Until(t, maxWait, func() bool {
-			status, _, err := fetch("http://" + r.http + "/healthcheck")
+			status, _, err := fetch("http://" + service.http + "/healthcheck")
 			return err == nil && status == want
 		})
 	}
@@ -125,13 +125,13 @@ func TestHealthFailsOnRedisTimeout(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	redis.Pause()
-	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1m", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, "--limits", file(t, "limits.yaml", threePerYear))
-	status, health := get(t, "http://"+r.http+"/healthcheck")
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1m", "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}, "--limits", writeFile(t, "limits.yaml", threePerYear))
+	status, health := get(t, "http://"+service.http+"/healthcheck")
 	assert.Equal(t, http.StatusInternalServerError, status)
 	assert.Contains(t, health, "no connection to Redis yet")
 	redis.Resume()
 	polltest.Until(t, maxWait, func() bool {
-		status, _ := get(t, "http://"+r.http+"/healthcheck")
+		status, _ := get(t, "http://"+service.http+"/healthcheck")
 		return status == http.StatusOK
 	})
 }
@@ -139,7 +139,7 @@ func TestHealthFailsOnRedisTimeout(t *testing.T) {
 func TestInstanceLimitsAreCountedInProcess(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	path := file(t, "limits.yaml", `
+	path := writeFile(t, "limits.yaml", `
 domain: shop
 descriptors:
   - key: tenant
@@ -148,8 +148,8 @@ descriptors:
       - {unit: minute, unit_multiplier: 60, requests_per_unit: 1, algorithm: sliding_log, scope: instance}
 `)
 	for range 2 {
-		r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}, "--limits", path)
-		out, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "2")
+		service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=20s"}, "--limits", path)
+		out, _, code := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "2")
 		assert.Equal(t, 2, code)
 		assert.Contains(t, out, "1 OK, 1 OVER_LIMIT", "one for each replica")
 	}
@@ -160,8 +160,8 @@ descriptors:
 
 func TestBackendSettingsAreChecked(t *testing.T) {
 	t.Parallel()
-	limits := "LIMITS_PATH=" + file(t, "limits.yaml", threePerYear)
-	for name, c := range map[string]struct {
+	limits := "LIMITS_PATH=" + writeFile(t, "limits.yaml", threePerYear)
+	for name, test := range map[string]struct {
 		env  []string
 		want string
 	}{
@@ -172,9 +172,9 @@ func TestBackendSettingsAreChecked(t *testing.T) {
 		"unescaped password":  {[]string{"REDIS_URL=redis://:se#cret@127.0.0.1:1"}, "escape @"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, err := command(t, append(c.env, limits), "serve").CombinedOutput()
+			out, err := command(t, append(test.env, limits), "serve").CombinedOutput()
 			require.Error(t, err)
-			assert.Contains(t, string(out), c.want)
+			assert.Contains(t, string(out), test.want)
 			assert.NotContains(t, string(out), "se#cret")
 		})
 	}
@@ -183,11 +183,11 @@ func TestBackendSettingsAreChecked(t *testing.T) {
 // TestCancelledPingIsNotLogged stops the backend while Redis has not answered PING. It
 // counts goroutines, so it does not run in parallel.
 func TestCancelledPingIsNotLogged(t *testing.T) {
-	before := goleak.IgnoreCurrent()
+	oldGoroutines := goleak.IgnoreCurrent()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer listener.Close()
-	pinged := make(chan struct{})
+	pingArrived := make(chan struct{})
 	go func() {
 		if conn, err := listener.Accept(); err == nil {
 			defer conn.Close()
@@ -199,7 +199,7 @@ func TestCancelledPingIsNotLogged(t *testing.T) {
 				lines.Scan()
 				lines.Scan()
 				if strings.EqualFold(lines.Text(), "ping") {
-					close(pinged)
+					close(pingArrived)
 					continue
 				}
 				_, _ = io.WriteString(conn, "-ERR not known\r\n")
@@ -207,31 +207,31 @@ func TestCancelledPingIsNotLogged(t *testing.T) {
 		}
 	}()
 
-	var logged bytes.Buffer
+	var logText bytes.Buffer
 	s := &env.Settings{BackendType: env.BackendRedis, RedisURL: listener.Addr().String(), RedisTimeout: env.Timeout(time.Minute)}
-	e := events.New(events.Options{Metrics: metrics.New(), Health: server.NewHealth(), Log: slog.New(slog.NewTextHandler(&logged, nil))})
-	p := newProcess(t.Context())
-	_, err = newBackend(p, s, e, live.NewRecorder(nil, true), nil)
+	e := events.New(events.Options{Metrics: metrics.New(), Health: server.NewHealth(), Log: slog.New(slog.NewTextHandler(&logText, nil))})
+	process := newProcess(t.Context())
+	_, err = newBackend(process, s, e, live.NewRecorder(nil, true), nil)
 	require.NoError(t, err)
-	<-pinged
-	p.end()
+	<-pingArrived
+	process.end()
 	_ = listener.Close()
-	goleak.VerifyNone(t, before)
-	assert.Empty(t, logged.String())
+	goleak.VerifyNone(t, oldGoroutines)
+	assert.Empty(t, logText.String())
 }
 
 func TestSettingsWithoutEffectAreLogged(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	r := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_POOL_ON_EMPTY_BEHAVIOR=CREATE", "REDIS_PIPELINE_WINDOW=75us"}, "--limits", file(t, "limits.yaml", threePerYear))
-	assert.Contains(t, r.logText(), "setting=REDIS_POOL_ON_EMPTY_BEHAVIOR")
-	assert.Contains(t, r.logText(), "setting=REDIS_PIPELINE_WINDOW")
+	service := start(t, []string{"REDIS_URL=" + redis.Addr, "REDIS_POOL_ON_EMPTY_BEHAVIOR=CREATE", "REDIS_PIPELINE_WINDOW=75us"}, "--limits", writeFile(t, "limits.yaml", threePerYear))
+	assert.Contains(t, service.logText(), "setting=REDIS_POOL_ON_EMPTY_BEHAVIOR")
+	assert.Contains(t, service.logText(), "setting=REDIS_PIPELINE_WINDOW")
 }
 
-func TestCounterGetShowsDenialsFromMemory(t *testing.T) {
+func TestCounterGetShowsDenialsOfDenyCache(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	r := startReplicas(t, 1, redis, threePerYear)[0]
+	replica := startReplicas(t, 1, redis, threePerYear)[0]
 	get := func() (answer struct {
 		Note   string
 		Limits []struct {
@@ -243,39 +243,39 @@ func TestCounterGetShowsDenialsFromMemory(t *testing.T) {
 		}
 	},
 	) {
-		code, body := r.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
+		code, body := replica.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
 		require.Equal(t, http.StatusOK, code, body)
 		require.NoError(t, json.Unmarshal([]byte(body), &answer))
 		return answer
 	}
 	assert.Nil(t, get().Limits[0].CachedDenial)
-	call := r.tenantCaller()
-	denied := func() bool {
+	call := replica.newTenantCaller()
+	isDenied := func() bool {
 		ok, err := call()
 		require.NoError(t, err)
 		return !ok
 	}
-	polltest.Until(t, maxWait, denied)
+	polltest.Until(t, maxWait, isDenied)
 	polltest.Until(t, maxWait, func() bool { // a slow machine can need more than a second
 		d := get().Limits[0].CachedDenial
-		return denied() && d != nil && d.Source == "deny_cache" && d.EndsInSeconds > 0
+		return isDenied() && d != nil && d.Source == "deny_cache" && d.EndsInSeconds > 0
 	})
 
-	c := redis.Client(t)
+	client := redis.Client(t)
 	polltest.Until(t, maxWait, func() bool {
-		for denied() { // the memory lasts longer and longer
+		for isDenied() { // the deny cache remembers each denial for longer
 			if get().Limits[0].CachedDenial.EndsInSeconds > 0.5 {
 				break
 			}
 		}
-		keys, err := c.Keys(t.Context(), "*tenant=acme*").Result()
+		keys, err := client.Keys(t.Context(), "*tenant=acme*").Result()
 		require.NoError(t, err)
-		require.NoError(t, c.Del(t.Context(), keys...).Err())
+		require.NoError(t, client.Del(t.Context(), keys...).Err())
 		a := get()
-		return strings.Contains(a.Note, "although the counter has hits left") && !a.Limits[0].Over && denied()
+		return strings.Contains(a.Note, "although the counter has hits left") && !a.Limits[0].Over && isDenied()
 	})
-	code, body := r.admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
+	code, body := replica.admin(http.MethodDelete, "counters", "shop|tenant=acme", "")
 	require.Equal(t, http.StatusOK, code, body)
 	assert.Nil(t, get().Limits[0].CachedDenial)
-	assert.False(t, denied())
+	assert.False(t, isDenied())
 }

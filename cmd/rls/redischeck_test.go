@@ -14,35 +14,35 @@ import (
 func TestServiceSendsOnlyCommandsOfTheDocumentedRights(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := server.Client(t)
+	client := server.Client(t)
 	user := []any{"ACL", "SETUSER", "rls", "on", ">pw", "~p:*", "resetchannels", "&p:rls:*", "-@all"}
 	for _, r := range redis.Rights() {
 		user = append(user, "+"+r.Command)
 	}
-	require.NoError(t, c.Do(t.Context(), user...).Err())
+	require.NoError(t, client.Do(t.Context(), user...).Err())
 	limits := `
 domain: shop
 descriptors:
 - {key: tenant, rate_limit: {unit: day, requests_per_unit: 1000000, algorithm: token_bucket, lease: true}}
 - {key: user, rate_limits: [{unit: day, requests_per_unit: 5}, {unit: hour, requests_per_unit: 4, algorithm: sliding_window}]}
 `
-	for _, r := range startReplicas(t, 2, server, limits, "REDIS_AUTH=rls:pw", "CACHE_KEY_PREFIX=p:") {
-		takeTenant := r.tenantCaller()
+	for _, replica := range startReplicas(t, 2, server, limits, "REDIS_AUTH=rls:pw", "CACHE_KEY_PREFIX=p:") {
+		takeTenant := replica.newTenantCaller()
 		for range 200 { // so many that the replica leases permits
 			_, err := takeTenant()
 			require.NoError(t, err)
 		}
-		assert.Positive(t, r.usedPermits())
-		_, _, _ = rls(t, "hit", "-a", r.grpc, "-d", "shop", "user=ann", "-n", "8")
-		_, _, _ = rls(t, "hit", "-a", r.grpc, "-d", "shop", "user=ann", "--hits", "-2")
-		r.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
-		code, answer := r.admin(http.MethodDelete, "overrides", "shop|tenant=acme", "")
+		assert.Positive(t, replica.usedPermits())
+		_, _, _ = rls(t, "hit", "-a", replica.grpc, "-d", "shop", "user=ann", "-n", "8")
+		_, _, _ = rls(t, "hit", "-a", replica.grpc, "-d", "shop", "user=ann", "--hits", "-2")
+		replica.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
+		code, answer := replica.admin(http.MethodDelete, "overrides", "shop|tenant=acme", "")
 		require.Equal(t, http.StatusOK, code, answer)
-		assert.NotContains(t, r.logText(), "NOPERM")
-		assert.NotContains(t, r.logText(), "check=rights")
+		assert.NotContains(t, replica.logText(), "NOPERM")
+		assert.NotContains(t, replica.logText(), "check=rights")
 	}
-	denials, err := c.Do(t.Context(), "ACL", "LOG").Slice()
+	denials, err := client.Do(t.Context(), "ACL", "LOG").Slice()
 	require.NoError(t, err)
 	assert.Empty(t, denials)
-	assert.Contains(t, c.Info(t.Context(), "commandstats").Val(), "cmdstat_evalsha")
+	assert.Contains(t, client.Info(t.Context(), "commandstats").Val(), "cmdstat_evalsha")
 }

@@ -66,7 +66,7 @@ type editedService struct {
 // waysToEdit has a function for each way to edit a limit. The function starts a service with a limit of 100,000.
 var waysToEdit = map[string]func(t *testing.T) editedService{
 	"a file": func(t *testing.T) editedService {
-		path := file(t, "limits.yaml", perYear(100_000))
+		path := writeFile(t, "limits.yaml", perYear(100_000))
 		put := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
 		return editedService{
 			start(t, nil, "--limits", path),
@@ -140,8 +140,8 @@ func TestEditsDontDisturbCalls(t *testing.T) {
 	t.Parallel()
 	for name, startService := range waysToEdit {
 		t.Run(name, func(t *testing.T) {
-			r := startService(t)
-			conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			service := startService(t)
+			conn, err := grpc.NewClient(service.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 			require.NoError(t, err)
 			defer conn.Close()
 			client := rlsv3.NewRateLimitServiceClient(conn)
@@ -155,8 +155,8 @@ func TestEditsDontDisturbCalls(t *testing.T) {
 				}
 				return resp.Statuses[0], nil
 			}
-			r.awaitPeek("100000 per year")
-			var charged atomic.Int64
+			service.awaitPeek("100000 per year")
+			var chargedCalls atomic.Int64
 			stop := make(chan struct{})
 			var callerGroup sync.WaitGroup
 			for range 4 {
@@ -169,40 +169,40 @@ func TestEditsDontDisturbCalls(t *testing.T) {
 							if _, err := call(1); !assert.NoError(t, err) {
 								return
 							}
-							charged.Add(1)
+							chargedCalls.Add(1)
 						}
 					}
 				})
 			}
 			problems := func() string {
-				_, page := get(t, "http://"+r.debug+"/rlconfig/problems")
+				_, page := get(t, "http://"+service.debug+"/rlconfig/problems")
 				return page
 			}
 
-			r.setLimit(200_000)
-			r.awaitPeek("200000 per year")
-			r.setLimit(50_000)
-			r.awaitPeek("50000 per year")
-			r.breakLimit()
-			polltest.Until(t, maxWait, func() bool { return strings.Contains(problems(), r.wantProblem) }, r.wantProblem)
-			problemInLog := strings.ReplaceAll(r.wantProblem, `"`, `\"`)
-			_, metrics := get(t, "http://"+r.debug+"/metrics")
+			service.setLimit(200_000)
+			service.awaitPeek("200000 per year")
+			service.setLimit(50_000)
+			service.awaitPeek("50000 per year")
+			service.breakLimit()
+			polltest.Until(t, maxWait, func() bool { return strings.Contains(problems(), service.wantProblem) }, service.wantProblem)
+			problemInLog := strings.ReplaceAll(service.wantProblem, `"`, `\"`)
+			_, metrics := get(t, "http://"+service.debug+"/metrics")
 			assert.Contains(t, metrics, fmt.Sprintf("rls_config_problems %d\n", strings.Count(problems(), "\n")))
-			assert.Contains(t, r.peek(), "50000 per year", "the last good limit stays in force")
-			_, page := get(t, "http://"+r.debug+"/rlconfig")
+			assert.Contains(t, service.peek(), "50000 per year", "the last good limit stays in force")
+			_, page := get(t, "http://"+service.debug+"/rlconfig")
 			assert.Contains(t, page, "unit=YEAR requests_per_unit=50000, shadow_mode: false, quota_mode: false")
-			r.setLimit(100_000)
-			r.awaitPeek("100000 per year")
+			service.setLimit(100_000)
+			service.awaitPeek("100000 per year")
 			assert.Empty(t, problems())
 
 			close(stop)
 			callerGroup.Wait()
-			_, metrics = get(t, "http://"+r.debug+"/metrics")
+			_, metrics = get(t, "http://"+service.debug+"/metrics")
 			assert.Contains(t, metrics, "rls_config_problems 0\n")
-			assert.Equal(t, 1, r.count(problemInLog), "logged once")
+			assert.Equal(t, 1, service.count(problemInLog), "logged once")
 			st, err := call(1)
 			require.NoError(t, err)
-			assert.Equal(t, 100_000-uint32(charged.Load())-1, st.LimitRemaining, "all hits are counted")
+			assert.Equal(t, 100_000-uint32(chargedCalls.Load())-1, st.LimitRemaining, "all hits are counted")
 		})
 	}
 }
@@ -219,13 +219,13 @@ func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
 	}
 	limits := func(isChanged bool) string {
 		text := "domain: shop\ndescriptors:\n"
-		for name, c := range changes {
+		for name, change := range changes {
 			if !isChanged {
-				c.rate, c.burst = 10, 50
+				change.rate, change.burst = 10, 50
 			}
 			for _, lease := range []bool{false, true} {
 				text += fmt.Sprintf("- {key: %s, value: lease-%v, rate_limit: {unit: day, requests_per_unit: %d, burst: %d, algorithm: token_bucket, lease: %v}}\n",
-					name, lease, c.rate, c.burst, lease)
+					name, lease, change.rate, change.burst, lease)
 			}
 		}
 		return text
@@ -241,22 +241,22 @@ func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, []byte(limits(true)), 0o600))
 		}},
 		"override, Redis": {true, func(_ *testing.T, r *testService, _ string) {
-			for name, c := range changes {
+			for name, change := range changes {
 				for _, lease := range []bool{false, true} {
-					r.override(fmt.Sprintf("shop|%s=lease-%v", name, lease), fmt.Sprintf(`{"requests_per_unit": %d, "burst": %d}`, c.rate, c.burst))
+					r.override(fmt.Sprintf("shop|%s=lease-%v", name, lease), fmt.Sprintf(`{"requests_per_unit": %d, "burst": %d}`, change.rate, change.burst))
 				}
 			}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			path := file(t, "limits.yaml", limits(false))
+			path := writeFile(t, "limits.yaml", limits(false))
 			var env []string
 			if way.usesRedis {
 				env = []string{"REDIS_URL=" + redistest.Start(t).Addr, "REDIS_TIMEOUT=20s", "OVERRIDES_ENABLED=true", "ADMIN_TOKEN=tester:" + adminToken}
 			}
-			r := start(t, env, "--limits", path)
-			conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			service := start(t, env, "--limits", path)
+			conn, err := grpc.NewClient(service.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 			require.NoError(t, err)
 			defer conn.Close()
 			take := func(key, value string, n uint64) *rlsv3.RateLimitResponse_DescriptorStatus {
@@ -272,16 +272,16 @@ func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
 					require.Equal(t, uint32(46), take(name, value, 4).LimitRemaining)
 				}
 			}
-			way.change(t, r, path)
-			for name, c := range changes {
+			way.change(t, service, path)
+			for name, change := range changes {
 				for i, value := range values {
-					want := uint32(c.burst - 4)
-					if i == 1 && c.burst == 500 {
+					want := uint32(change.burst - 4)
+					if i == 1 && change.burst == 500 {
 						want -= 5 // the permits of leases
 					}
 					polltest.Until(t, maxWait, func() bool {
 						got := take(name, value, 0)
-						return got.CurrentLimit.GetRequestsPerUnit() == uint32(c.rate) && got.LimitRemaining == want
+						return got.CurrentLimit.GetRequestsPerUnit() == uint32(change.rate) && got.LimitRemaining == want
 					}, fmt.Sprintf("%s, %s: want %d left, got %v", name, value, want, take(name, value, 0)))
 				}
 			}
@@ -291,45 +291,45 @@ func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
 
 func TestReloadLogsChanges(t *testing.T) {
 	t.Parallel()
-	path := file(t, "limits.yaml", perYear(5))
-	r := start(t, nil, "--limits", path)
+	path := writeFile(t, "limits.yaml", perYear(5))
+	service := start(t, nil, "--limits", path)
 	require.NoError(t, os.WriteFile(path, []byte(perYear(6)), 0o600))
-	r.awaitLog(`msg="limits in force" files=1 domains=1 rules=1 changed="shop > tenant: 5 per year → 6 per year" counters=kept`)
+	service.awaitLog(`msg="limits in force" files=1 domains=1 rules=1 changed="shop > tenant: 5 per year → 6 per year" counters=kept`)
 	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(perYear(6), "unit: year", "unit: month")), 0o600))
-	r.awaitLog(`changed="shop > tenant: 6 per year → 6 per month" counters=new`)
+	service.awaitLog(`changed="shop > tenant: 6 per year → 6 per month" counters=new`)
 }
 
 func TestSIGHUPReadsTheFiles(t *testing.T) {
 	t.Parallel()
-	r := start(t, nil, "--limits", file(t, "limits.yaml", perYear(3)))
-	require.NoError(t, r.cmd.Process.Signal(syscall.SIGHUP))
-	polltest.Until(t, maxWait, func() bool { return r.count("limits in force") == 2 })
-	assert.Contains(t, r.peek(), "3 per year")
-	assert.NoError(t, r.stop())
+	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", perYear(3)))
+	require.NoError(t, service.cmd.Process.Signal(syscall.SIGHUP))
+	polltest.Until(t, maxWait, func() bool { return service.count("limits in force") == 2 })
+	assert.Contains(t, service.peek(), "3 per year")
+	assert.NoError(t, service.stop())
 }
 
 func TestLimitsMayArriveAfterTheStart(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "not", "yet", "there")
-	r := start(t, []string{"LIMITS_PATH=" + dir, "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true"})
+	service := start(t, []string{"LIMITS_PATH=" + dir, "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true"})
 	awaitHealth := func(want int) {
 		t.Helper()
 		polltest.Until(t, maxWait, func() bool {
-			code, _, err := fetch("http://" + r.http + "/healthcheck")
+			code, _, err := fetch("http://" + service.http + "/healthcheck")
 			return err == nil && code == want
 		})
 	}
 	awaitHealth(http.StatusInternalServerError)
-	assert.Contains(t, r.peek(), "FailedPrecondition")
-	_, page := get(t, "http://"+r.debug+"/rlconfig/problems")
+	assert.Contains(t, service.peek(), "FailedPrecondition")
+	_, page := get(t, "http://"+service.debug+"/rlconfig/problems")
 	assert.Contains(t, page, "no such file or directory")
 
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "shop.yaml"), []byte(perYear(3)), 0o600))
-	r.awaitPeek("3 per year")
+	service.awaitPeek("3 per year")
 	awaitHealth(http.StatusOK)
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "shop.yaml"), []byte(invalidLimits), 0o600))
-	r.awaitLog("fortnight")
+	service.awaitLog("fortnight")
 	awaitHealth(http.StatusOK)
 }

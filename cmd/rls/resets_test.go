@@ -36,8 +36,8 @@ func TestResetInvalidatesCachesOfAllReplicas(t *testing.T) {
 	redis := redistest.Start(t)
 	replicas := startReplicas(t, 2, redis, perYear(5))
 	waitForSubscribers(t, redis, 2)
-	for _, r := range replicas {
-		_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "8")
+	for _, replica := range replicas {
+		_, _, code := rls(t, "hit", "-a", replica.grpc, "-d", "shop", "tenant=acme", "-n", "8")
 		require.Equal(t, 2, code, "over the limit, and cached")
 	}
 	code, answer := replicas[0].admin(http.MethodGet, "counters", "shop|tenant=acme", "")
@@ -58,14 +58,14 @@ func TestResetInvalidatesCachesOfAllReplicas(t *testing.T) {
 func TestReconnectDropsCachesAfterMissedReset(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
-	r := startReplicas(t, 1, redis, perYear(5))[0]
+	replica := startReplicas(t, 1, redis, perYear(5))[0]
 	waitForSubscribers(t, redis, 1)
 	var end time.Time // the end of the denial that the replica remembers
 	polltest.Until(t, maxWait, func() bool {
-		_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "8")
+		_, _, code := rls(t, "hit", "-a", replica.grpc, "-d", "shop", "tenant=acme", "-n", "8")
 		require.Equal(t, 2, code)
 		now := time.Now()
-		_, text := r.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
+		_, text := replica.admin(http.MethodGet, "counters", "shop|tenant=acme", "")
 		var counter admin.Counter
 		require.NoError(t, json.Unmarshal([]byte(text), &counter))
 		d := counter.Limits[0].CachedDenial
@@ -75,11 +75,11 @@ func TestReconnectDropsCachesAfterMissedReset(t *testing.T) {
 		end = now.Add(time.Duration(d.EndsInSeconds * float64(time.Second)))
 		return d.EndsInSeconds > 6 // the replica remembers a denial for longer each time
 	})
-	c := redis.Client(t)
-	require.NoError(t, c.Del(t.Context(), c.Keys(t.Context(), "*acme*").Val()...).Err())
-	_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+	client := redis.Client(t)
+	require.NoError(t, client.Del(t.Context(), client.Keys(t.Context(), "*acme*").Val()...).Err())
+	_, _, code := rls(t, "hit", "-a", replica.grpc, "-d", "shop", "tenant=acme")
 	require.Equal(t, 2, code, "the denial is cached")
-	require.NoError(t, c.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err())
-	r.waitForAdmission()
+	require.NoError(t, client.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err())
+	replica.waitForAdmission()
 	assert.True(t, time.Now().Before(end), "the denial has not ended by itself")
 }

@@ -66,7 +66,7 @@ func assertNoSecret(t *testing.T, place, text string) {
 
 func TestNoOutputOfCommandsHasASecret(t *testing.T) {
 	t.Parallel()
-	limits := file(t, "limits.yaml", "domain: d\n")
+	limits := writeFile(t, "limits.yaml", "domain: d\n")
 	settingsByName := map[string][]string{
 		"bad tokens":         {"ADMIN_TOKEN=alice:PLANTED,alice:PLANTED2", "REDIS_URL=127.0.0.1:1"},
 		"bad xDS headers":    {"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=PLANTED", "REDIS_URL=127.0.0.1:1"},
@@ -104,29 +104,29 @@ func TestNoOutputOfServiceHasASecret(t *testing.T) {
 	for name, settings := range settingsByName {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limits := file(t, "limits.yaml", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}]\n")
+			limits := writeFile(t, "limits.yaml", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}]\n")
 			var stdout bytes.Buffer
 			env := append(append(append([]string{}, secretSettings...), "LIMITS_PATH="+limits, "LOCAL_CACHE_SIZE_IN_BYTES=0"), settings...)
-			r := startProgram(t, os.Args[0], &stdout, env, "serve")
+			service := startProgram(t, os.Args[0], &stdout, env, "serve")
 			for range 3 {
-				resp, err := http.Post("http://"+r.http+"/json", "application/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}`))
+				resp, err := http.Post("http://"+service.http+"/json", "application/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}`))
 				require.NoError(t, err)
 				_ = resp.Body.Close()
 			}
 			require.NoError(t, os.WriteFile(limits, []byte("domain: ["), 0o600))
-			require.NoError(t, r.cmd.Process.Signal(syscall.SIGHUP))
-			r.awaitLog("limits rejected")
+			require.NoError(t, service.cmd.Process.Signal(syscall.SIGHUP))
+			service.awaitLog("limits rejected")
 			for path, code := range secretPages(name == "working Redis") {
-				got, body := getAs(t, "http://"+r.debug+path, "PLANTED-token")
+				got, body := getWithToken(t, "http://"+service.debug+path, "PLANTED-token")
 				assert.Equal(t, code, got, "%s: %s", path, body)
 				assertNoSecret(t, path, body)
 				for _, token := range []string{"", "PLANTED-wrong"} {
-					_, body := getAs(t, "http://"+r.debug+path, token)
+					_, body := getWithToken(t, "http://"+service.debug+path, token)
 					assertNoSecret(t, path, body)
 				}
 			}
 			for _, args := range [][]string{
-				{"explain", "-d", "d", "k=v", "--admin", r.debug}, {"explain", "-d", "d", "k=v", "--admin", r.debug, "--json"}, {"doctor"}, {"doctor", "--json"},
+				{"explain", "-d", "d", "k=v", "--admin", service.debug}, {"explain", "-d", "d", "k=v", "--admin", service.debug, "--json"}, {"doctor"}, {"doctor", "--json"},
 			} {
 				out, err := command(t, env, args...).CombinedOutput()
 				if args[0] == "explain" { // doctor finds problems
@@ -135,12 +135,12 @@ func TestNoOutputOfServiceHasASecret(t *testing.T) {
 				assert.NotEmpty(t, out)
 				assertNoSecret(t, strings.Join(args, " "), string(out))
 			}
-			_, health := get(t, "http://"+r.http+"/healthcheck")
+			_, health := get(t, "http://"+service.http+"/healthcheck")
 			assertNoSecret(t, "/healthcheck", health)
-			_ = r.stop()
-			assertNoSecret(t, "log", strings.ReplaceAll(r.logText(), "/admin/PLANTED-not-found", ""))
+			_ = service.stop()
+			assertNoSecret(t, "log", strings.ReplaceAll(service.logText(), "/admin/PLANTED-not-found", ""))
 			assertNoSecret(t, "stdout", stdout.String())
-			assert.Contains(t, r.logText(), "service starting")
+			assert.Contains(t, service.logText(), "service starting")
 		})
 	}
 }
@@ -161,9 +161,9 @@ func secretPages(isRedisUp bool) map[string]int {
 	return pages
 }
 
-// getAs returns the answer to a caller with token. It returns the first event of a stream,
+// getWithToken returns the answer to a caller with the token. It returns the first event of a stream,
 // and leaves out the path that the caller asked for.
-func getAs(t *testing.T, pageURL, token string) (code int, body string) {
+func getWithToken(t *testing.T, pageURL, token string) (code int, body string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

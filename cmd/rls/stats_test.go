@@ -29,10 +29,10 @@ func TestStatsdReceivesAllCounts(t *testing.T) {
 			packets <- string(lines)
 		}
 	}()
-	r := start(t, []string{
+	service := start(t, []string{
 		"USE_STATSD=true", "STATSD_HOST=127.0.0.1", fmt.Sprintf("STATSD_PORT=%d", server.Addr().(*net.TCPAddr).Port),
 		"STATS_FLUSH_INTERVAL=100ms", "EXTRA_TAGS=dc:eu.1",
-	}, "--limits", file(t, "limits.yaml", "domain: shop\ndescriptors: [{key: ip, value: 10.0.0.1, rate_limit: {unit: year, requests_per_unit: 2}}]"))
+	}, "--limits", writeFile(t, "limits.yaml", "domain: shop\ndescriptors: [{key: ip, value: 10.0.0.1, rate_limit: {unit: year, requests_per_unit: 2}}]"))
 	allLines := make(chan string)
 	go func() {
 		var lines strings.Builder
@@ -41,8 +41,8 @@ func TestStatsdReceivesAllCounts(t *testing.T) {
 		}
 		allLines <- lines.String()
 	}()
-	rls(t, "hit", "-a", r.grpc, "-d", "shop", "ip=10.0.0.1", "-n", "4")
-	require.NoError(t, r.stop())
+	rls(t, "hit", "-a", service.grpc, "-d", "shop", "ip=10.0.0.1", "-n", "4")
+	require.NoError(t, service.stop())
 	require.NoError(t, server.Close())
 
 	sums := map[string]int{}
@@ -70,11 +70,11 @@ func TestDeadStatsdDoesNotStopTheService(t *testing.T) {
 	closedListener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, closedListener.Close())
-	r := start(t, []string{
+	service := start(t, []string{
 		"USE_STATSD=true", "STATSD_HOST=127.0.0.1", fmt.Sprintf("STATSD_PORT=%d", closedListener.Addr().(*net.TCPAddr).Port), "STATS_FLUSH_INTERVAL=100ms",
-	}, "--limits", file(t, "limits.yaml", threePerYear))
-	out, _, _ := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme", "-n", "100", "--rate", "200")
+	}, "--limits", writeFile(t, "limits.yaml", threePerYear))
+	out, _, _ := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme", "-n", "100", "--rate", "200")
 	assert.Contains(t, out, "3 OK, 97 OVER_LIMIT, 0 errors")
-	require.NoError(t, r.stop())
-	assert.Equal(t, 1, strings.Count(r.logText(), "metrics not sent"))
+	require.NoError(t, service.stop())
+	assert.Equal(t, 1, strings.Count(service.logText(), "metrics not sent"))
 }

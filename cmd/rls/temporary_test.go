@@ -28,17 +28,17 @@ descriptors:
 - {key: once, rate_limit: {unit: day, requests_per_unit: 1}}
 - {key: rarely, rate_limit: {unit: second, requests_per_unit: 3}}
 `
-	for _, a := range limit.Algorithms() {
-		if !a.HasHolds() {
-			text += fmt.Sprintf("- {key: %s, rate_limit: {unit: day, requests_per_unit: 20, algorithm: %s}}\n", a, a)
+	for _, algorithm := range limit.Algorithms() {
+		if !algorithm.HasHolds() {
+			text += fmt.Sprintf("- {key: %s, rate_limit: {unit: day, requests_per_unit: 20, algorithm: %s}}\n", algorithm, algorithm)
 		}
 	}
 	return text
 }
 
-// requester returns a function that sends a request with one hit for each key, and reports whether r
+// newRequester returns a function that sends a request with one hit for each key, and reports whether r
 // admits the request. All descriptors have the same value.
-func (r *testService) requester(value string, md ...string) func(keys ...string) (isAdmitted bool) {
+func (r *testService) newRequester(value string, md ...string) func(keys ...string) (isAdmitted bool) {
 	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = conn.Close() })
@@ -61,59 +61,60 @@ func (r *testService) requester(value string, md ...string) func(keys ...string)
 // If the charge of a hit has caused denials of other hits, these denials must end when the charge is refunded.
 func TestTemporaryChargeCausesNoLaterDenial(t *testing.T) {
 	t.Parallel()
-	single := redistest.Start(t)
+	singleRedis := redistest.Start(t)
 	cluster := redistest.StartCluster(t, 3, false)
 	perSecond := redistest.Start(t)
 	acquire := []string{limit.AcquireKey, "true"}
 	const allOrNone = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true"
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		env      []string
 		metadata []string
 		otherKey string // the key of the limit that denies most requests
 	}{
-		"acquires, single Redis":               {[]string{"REDIS_URL=" + single.Addr}, acquire, "rarely"},
-		"all or none, single Redis":            {[]string{"REDIS_URL=" + single.Addr, allOrNone}, nil, "once"},
+		"acquires, single Redis":               {[]string{"REDIS_URL=" + singleRedis.Addr}, acquire, "rarely"},
+		"all or none, single Redis":            {[]string{"REDIS_URL=" + singleRedis.Addr, allOrNone}, nil, "once"},
 		"acquires, Cluster":                    {[]string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL()}, acquire, "once"},
 		"all or none, Cluster":                 {[]string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL(), allOrNone}, nil, "once"},
-		"acquires, Redis for a second":         {[]string{"REDIS_URL=" + single.Addr, "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=" + perSecond.Addr}, acquire, "rarely"},
-		"all or none, Redis for a second":      {[]string{"REDIS_URL=" + single.Addr, "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=" + perSecond.Addr, allOrNone}, nil, "rarely"},
-		"acquires, all or none, single Redis":  {[]string{"REDIS_URL=" + single.Addr, allOrNone}, acquire, "once"},
+		"acquires, second Redis":               {[]string{"REDIS_URL=" + singleRedis.Addr, "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=" + perSecond.Addr}, acquire, "rarely"},
+		"all or none, second Redis":            {[]string{"REDIS_URL=" + singleRedis.Addr, "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=" + perSecond.Addr, allOrNone}, nil, "rarely"},
+		"acquires, all or none, single Redis":  {[]string{"REDIS_URL=" + singleRedis.Addr, allOrNone}, acquire, "once"},
 		"acquires, all or none, Redis Cluster": {[]string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL(), allOrNone}, acquire, "once"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env := append([]string{"BACKEND_TYPE=redis", "REDIS_TIMEOUT=5s", "CACHE_KEY_PREFIX=" + redistest.Open(t).Prefix}, c.env...)
-			replicas := startReplicasOn(t, 3, env, temporaryLimits())
-			for _, a := range limit.Algorithms() {
-				if a.HasHolds() {
+			env := append([]string{"BACKEND_TYPE=redis", "REDIS_TIMEOUT=5s", "CACHE_KEY_PREFIX=" + redistest.Open(t).Prefix}, test.env...)
+			replicas := startReplicasWithEnv(t, 3, env, temporaryLimits())
+			for _, algorithm := range limit.Algorithms() {
+				if algorithm.HasHolds() {
 					continue
 				}
 				var admitted atomic.Int64
 				var callers sync.WaitGroup
 				for i := range 48 {
-					request := replicas[i%3].requester(a.String(), c.metadata...)
+					request := replicas[i%3].newRequester(algorithm.String(), test.metadata...)
 					callers.Go(func() {
 						for range 10 {
-							if admitted.Load() < 6 && request(c.otherKey, a.String()) {
+							if admitted.Load() < 6 && request(test.otherKey, algorithm.String()) {
 								admitted.Add(1)
 							}
 						}
 					})
 				}
 				callers.Wait()
-				left := 20 - int(admitted.Load())
-				require.Positive(t, left, "the other limit denies most requests")
-				for i := range left {
-					assert.True(t, replicas[i%3].requester(a.String())(a.String()), "%s: hit %d of %d that are left", a, i+1, left)
+				hitsLeft := 20 - int(admitted.Load())
+				require.Positive(t, hitsLeft, "the other limit denies most requests")
+				for i := range hitsLeft {
+					assert.True(t, replicas[i%3].newRequester(algorithm.String())(algorithm.String()), "%s: hit %d of %d that are left", algorithm, i+1, hitsLeft)
 				}
-				assert.False(t, replicas[0].requester(a.String())(a.String()), a)
+				assert.False(t, replicas[0].newRequester(algorithm.String())(algorithm.String()), algorithm)
 			}
 		})
 	}
 }
 
-// In an all-or-none group, the first hit can take the hit that the second hit needs. Then Redis charges neither of them.
-func TestGroupOnOneCounterCausesNoLaterDenial(t *testing.T) {
+// In an all-or-none request, the first hit can use up the limit, so that the second hit is denied. Then Redis charges neither
+// of them.
+func TestDeniedRequestWithTwoHitsOnOneCounterChargesNothing(t *testing.T) {
 	t.Parallel()
 	for name, env := range map[string][]string{
 		"all or none": {"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true"},
@@ -121,13 +122,13 @@ func TestGroupOnOneCounterCausesNoLaterDenial(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := startReplicas(t, 1, redistest.Start(t), temporaryLimits(), env...)[0]
-			for _, a := range limit.Algorithms() {
-				if a.HasHolds() {
+			replica := startReplicas(t, 1, redistest.Start(t), temporaryLimits(), env...)[0]
+			for _, algorithm := range limit.Algorithms() {
+				if algorithm.HasHolds() {
 					continue
 				}
-				request := r.requester("x", limit.AcquireKey, "true")
-				key := a.String()
+				request := replica.newRequester("x", limit.AcquireKey, "true")
+				key := algorithm.String()
 				for range 19 {
 					require.True(t, request(key))
 				}

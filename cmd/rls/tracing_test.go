@@ -39,15 +39,15 @@ type collector struct {
 func startCollector(t *testing.T) *collector {
 	t.Helper()
 	c := &collector{}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := grpc.NewServer()
-	collectorpb.RegisterTraceServiceServer(s, c)
-	go func() { _ = s.Serve(l) }()
-	t.Cleanup(s.Stop)
+	server := grpc.NewServer()
+	collectorpb.RegisterTraceServiceServer(server, c)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
 	h := httptest.NewServer(c)
 	t.Cleanup(h.Close)
-	c.grpc, c.http = "http://"+l.Addr().String(), h.URL
+	c.grpc, c.http = "http://"+listener.Addr().String(), h.URL
 	return c
 }
 
@@ -90,7 +90,7 @@ func (c *collector) spansByName(name string) []*tracepb.Span {
 
 func TestCallsAndBatchesAreTraced(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		env      []string
 		endpoint func(*collector) string
 		service  string
@@ -104,11 +104,11 @@ func TestCallsAndBatchesAreTraced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			collector, db := startCollector(t), redistest.Open(t)
-			env := append(c.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint(collector), "REDIS_URL="+db.Addr, "CACHE_KEY_PREFIX="+db.Prefix, "REDIS_TIMEOUT=10s")
-			r := start(t, env, "--limits", file(t, "limits.yaml", threePerYear))
-			r.awaitLog("counting in Redis")
+			env := append(test.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+test.endpoint(collector), "REDIS_URL="+db.Addr, "CACHE_KEY_PREFIX="+db.Prefix, "REDIS_TIMEOUT=10s")
+			service := start(t, env, "--limits", writeFile(t, "limits.yaml", threePerYear))
+			service.awaitLog("counting in Redis")
 
-			conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			conn, err := grpc.NewClient(service.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 			require.NoError(t, err)
 			defer conn.Close()
 			ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
@@ -116,7 +116,7 @@ func TestCallsAndBatchesAreTraced(t *testing.T) {
 				{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "tenant", Value: "acme"}}},
 			}})
 			require.NoError(t, err)
-			require.NoError(t, r.stop(), "the end exports the last spans")
+			require.NoError(t, service.stop(), "the end exports the last spans")
 
 			calls := collector.spansByName("envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
 			batches := collector.spansByName("redis batch")
@@ -130,7 +130,7 @@ func TestCallsAndBatchesAreTraced(t *testing.T) {
 				assert.Contains(t, text, want)
 			}
 			resource := strings.Join(collector.resources, "\n")
-			for _, want := range []string{c.service, "edge", "service.instance.id"} {
+			for _, want := range []string{test.service, "edge", "service.instance.id"} {
 				assert.Contains(t, resource, want)
 			}
 		})
@@ -139,18 +139,18 @@ func TestCallsAndBatchesAreTraced(t *testing.T) {
 
 func TestCollectorThatIsDownDelaysNothing(t *testing.T) {
 	t.Parallel()
-	r := start(t, []string{"TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1", "OTEL_BSP_SCHEDULE_DELAY=50"}, "--limits", file(t, "limits.yaml", threePerYear))
-	_, _, code := rls(t, "hit", "-a", r.grpc, "-d", "shop", "tenant=acme")
+	service := start(t, []string{"TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1", "OTEL_BSP_SCHEDULE_DELAY=50"}, "--limits", writeFile(t, "limits.yaml", threePerYear))
+	_, _, code := rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme")
 	assert.Zero(t, code)
-	r.awaitLog(`level=ERROR msg="spans not exported`)
-	assert.NoError(t, r.stop())
+	service.awaitLog(`level=ERROR msg="spans not exported`)
+	assert.NoError(t, service.stop())
 }
 
 func TestTracesOfJSONCallsHaveTheirParent(t *testing.T) {
 	t.Parallel()
 	collector := startCollector(t)
-	r := start(t, []string{"TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.http, "OTEL_BSP_SCHEDULE_DELAY=50"}, "--limits", file(t, "limits.yaml", threePerYear))
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.http+"/json", strings.NewReader(`{"domain":"shop","descriptors":[{"entries":[{"key":"tenant","value":"acme"}]}]}`))
+	service := start(t, []string{"TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.http, "OTEL_BSP_SCHEDULE_DELAY=50"}, "--limits", writeFile(t, "limits.yaml", threePerYear))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+service.http+"/json", strings.NewReader(`{"domain":"shop","descriptors":[{"entries":[{"key":"tenant","value":"acme"}]}]}`))
 	require.NoError(t, err)
 	req.Header.Set("b3", "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-1")
 	resp, err := http.DefaultClient.Do(req)

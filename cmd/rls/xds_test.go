@@ -60,18 +60,18 @@ func perDay(domain, n string) string {
 	return domain + ".tenant: unit=DAY requests_per_unit=" + n + ", shadow_mode: false, quota_mode: false\n"
 }
 
-func TestEnvoyGatewayPod(t *testing.T) {
+func TestEnvoyGatewayPodFollowsTheLimitsOfTheGateway(t *testing.T) {
 	t.Parallel()
 	ca := xdstest.NewAuthority(t)
-	secure := ca.MutualTLS(ca.Issue("envoy-gateway"))
-	gateway := xdstest.Serve(t, "127.0.0.1:0", secure)
+	mutualTLS := ca.MutualTLS(ca.Issue("envoy-gateway"))
+	gateway := xdstest.Serve(t, "127.0.0.1:0", mutualTLS)
 
-	r := startAs(t, "/bin/ratelimit", gatewayPod(t, gateway.Addr, ca))
+	service := startAs(t, "/bin/ratelimit", gatewayPod(t, gateway.Addr, ca))
 	hit := func(domain string) (string, int) {
-		out, _, code := rls(t, "hit", "-a", r.grpc, "--tls", "--ca", ca.File, "--server-name", "envoy-ratelimit", "-d", domain, "tenant=acme")
+		out, _, code := rls(t, "hit", "-a", service.grpc, "--tls", "--ca", ca.File, "--server-name", "envoy-ratelimit", "-d", domain, "tenant=acme")
 		return out, code
 	}
-	code, _ := get(t, "http://"+r.http+"/healthcheck")
+	code, _ := get(t, "http://"+service.http+"/healthcheck")
 	assert.Equal(t, http.StatusOK, code, "the service may start without limits")
 	awaitPage := func(page, want string) {
 		t.Helper()
@@ -81,8 +81,8 @@ func TestEnvoyGatewayPod(t *testing.T) {
 			return strings.Contains(body, want)
 		}, "%s\n%s", want, body)
 	}
-	metrics := "http://" + regexp.MustCompile(`msg=listening .* metrics=(\S+)`).FindStringSubmatch(r.logText())[1] + "/metrics"
-	problems := "http://" + r.debug + "/rlconfig/problems"
+	metrics := "http://" + regexp.MustCompile(`msg=listening .* metrics=(\S+)`).FindStringSubmatch(service.logText())[1] + "/metrics"
+	problems := "http://" + service.debug + "/rlconfig/problems"
 	awaitPage(metrics, "ratelimit_service_config_load_success 0")
 	awaitPage(problems, `is connected, but has sent nothing for node "envoy-ratelimit"`)
 	awaitPage(metrics, `rls_source_up{source="xds"} 0`)
@@ -90,14 +90,14 @@ func TestEnvoyGatewayPod(t *testing.T) {
 	assert.Contains(t, out, "FailedPrecondition")
 
 	gateway.Set("1", xdstest.Config("shop", 2))
-	r.awaitLimits(perDay("shop", "2"))
+	service.awaitLimits(perDay("shop", "2"))
 	for _, want := range []int{0, 0, 2} {
 		out, code := hit("shop")
 		assert.Equal(t, want, code, out)
 	}
 
 	gateway.Set("2", xdstest.Config("shop", 4))
-	r.awaitLimits(perDay("shop", "4"))
+	service.awaitLimits(perDay("shop", "4"))
 	_, code = hit("shop")
 	assert.Zero(t, code, "three of four hits are charged")
 	_, body := get(t, problems)
@@ -105,38 +105,38 @@ func TestEnvoyGatewayPod(t *testing.T) {
 	awaitPage(metrics, `rls_source_up{source="xds"} 1`)
 
 	gateway.Set("3", xdstest.Config("shop", 9), xdstest.Broken("broken"))
-	r.awaitLog("broken > tenant: unit is missing")
-	r.awaitLimits(perDay("shop", "9"))
+	service.awaitLog("broken > tenant: unit is missing")
+	service.awaitLimits(perDay("shop", "9"))
 	awaitPage(problems, "broken: broken > tenant: unit is missing")
 
 	gateway.Stop()
-	r.awaitLog("xDS stream lost")
+	service.awaitLog("xDS stream lost")
 	awaitPage(problems, "xDS server "+gateway.Addr+": ")
 	awaitPage(metrics, `rls_source_up{source="xds"} 0`)
-	r.awaitLimits(perDay("shop", "9"))
-	gateway = xdstest.Serve(t, gateway.Addr, secure)
+	service.awaitLimits(perDay("shop", "9"))
+	gateway = xdstest.Serve(t, gateway.Addr, mutualTLS)
 	gateway.Set("1", xdstest.Config("store", 1))
-	r.awaitLimits(perDay("store", "1"))
+	service.awaitLimits(perDay("store", "1"))
 	gateway.Set("2")
-	r.awaitLimits("")
+	service.awaitLimits("")
 	out, code = hit("store")
 	assert.Zero(t, code, "an empty response is valid: %s", out)
-	assert.NoError(t, r.stop())
+	assert.NoError(t, service.stop())
 }
 
 func TestXDSIsUnhealthyUntilTheFirstLimits(t *testing.T) {
 	t.Parallel()
 	gateway := xdstest.Serve(t, "127.0.0.1:0")
-	r := start(t, []string{"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL=" + gateway.Addr, "CONFIG_GRPC_XDS_NODE_ID=" + xdstest.Node})
-	code, _ := get(t, "http://"+r.http+"/healthcheck")
+	service := start(t, []string{"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL=" + gateway.Addr, "CONFIG_GRPC_XDS_NODE_ID=" + xdstest.Node})
+	code, _ := get(t, "http://"+service.http+"/healthcheck")
 	assert.Equal(t, http.StatusInternalServerError, code)
 	gateway.Set("1", xdstest.Broken("a"))
-	r.awaitLog("a > tenant: unit is missing")
-	code, _ = get(t, "http://"+r.http+"/healthcheck")
+	service.awaitLog("a > tenant: unit is missing")
+	code, _ = get(t, "http://"+service.http+"/healthcheck")
 	assert.Equal(t, http.StatusInternalServerError, code)
 	gateway.Set("2")
 	polltest.Until(t, maxWait, func() bool {
-		code, _ := get(t, "http://"+r.http+"/healthcheck")
+		code, _ := get(t, "http://"+service.http+"/healthcheck")
 		return code == http.StatusOK
 	})
 }

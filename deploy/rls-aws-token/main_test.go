@@ -32,10 +32,10 @@ func sign(key []byte, text string) []byte {
 // signature computes the signature of a token by the steps of Signature Version 4.
 func signature(query url.Values, host, service, region string) string {
 	query.Del("X-Amz-Signature")
-	canonical := strings.Join([]string{
+	canonicalRequest := strings.Join([]string{
 		"GET", "/", strings.ReplaceAll(query.Encode(), "+", "%20"), "host:" + host, "", "host", hex.EncodeToString(sha256.New().Sum(nil)),
 	}, "\n")
-	hash := sha256.Sum256([]byte(canonical))
+	hash := sha256.Sum256([]byte(canonicalRequest))
 	day := query.Get("X-Amz-Date")[:8]
 	text := strings.Join([]string{
 		"AWS4-HMAC-SHA256", query.Get("X-Amz-Date"), day + "/" + region + "/" + service + "/aws4_request", hex.EncodeToString(hash[:]),
@@ -45,43 +45,43 @@ func signature(query url.Values, host, service, region string) string {
 }
 
 func TestTokenIsASignedURLForTheCache(t *testing.T) {
-	for name, c := range map[string]cache{
+	for name, invalidCache := range map[string]cache{
 		"a cache of ElastiCache": {Service: "elasticache", Name: "Limits", User: "rls", Region: "eu-west-1"},
 		"a serverless cache":     {Service: "elasticache", Name: "limits", User: "rls", Region: "eu-west-1", Serverless: true},
 		"a cluster of MemoryDB":  {Service: "memorydb", Name: "limits", User: "rls", Region: "us-east-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			token, err := c.token(t.Context(), login, now)
+			token, err := invalidCache.token(t.Context(), login, now)
 			require.NoError(t, err)
-			u, err := url.Parse("http://" + token)
+			signedURL, err := url.Parse("http://" + token)
 			require.NoError(t, err)
-			assert.Equal(t, "limits", u.Host, "in small letters")
-			assert.Equal(t, "/", u.Path)
-			q := u.Query()
+			assert.Equal(t, "limits", signedURL.Host, "in small letters")
+			assert.Equal(t, "/", signedURL.Path)
+			q := signedURL.Query()
 			assert.Equal(t, "connect", q.Get("Action"))
 			assert.Equal(t, "rls", q.Get("User"))
 			assert.Equal(t, "900", q.Get("X-Amz-Expires"))
 			assert.Equal(t, "20261123T210000Z", q.Get("X-Amz-Date"))
 			assert.Equal(t, "session", q.Get("X-Amz-Security-Token"))
-			assert.Equal(t, c.Serverless, q.Get("ResourceType") == "ServerlessCache")
-			assert.Equal(t, q.Get("X-Amz-Signature"), signature(q, u.Host, c.Service, c.Region))
+			assert.Equal(t, invalidCache.Serverless, q.Get("ResourceType") == "ServerlessCache")
+			assert.Equal(t, q.Get("X-Amz-Signature"), signature(q, signedURL.Host, invalidCache.Service, invalidCache.Region))
 		})
 	}
 }
 
 func TestWrongFlagsAreNamed(t *testing.T) {
-	good := cache{Service: "memorydb", Name: "limits", User: "rls", Region: "eu-west-1"}
-	require.NoError(t, good.check("file", time.Minute))
+	validCache := cache{Service: "memorydb", Name: "limits", User: "rls", Region: "eu-west-1"}
+	require.NoError(t, validCache.check("file", time.Minute))
 	for want, change := range map[string]func(*cache){
 		"-name":       func(c *cache) { c.Name = "" },
 		"-service":    func(c *cache) { c.Service = "redis" },
 		"-serverless": func(c *cache) { c.Serverless = true },
 	} {
-		c := good
+		c := validCache
 		change(&c)
 		assert.ErrorContains(t, c.check("file", time.Minute), want)
 	}
-	assert.ErrorContains(t, good.check("file", tokenLifetime), "-interval")
+	assert.ErrorContains(t, validCache.check("file", tokenLifetime), "-interval")
 }
 
 func TestFileKeepsLastTokenAfterAnError(t *testing.T) {

@@ -35,7 +35,7 @@ func TestUnauthenticatedGets401(t *testing.T) {
 		"scheme alone":   "Bearer",
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newTestAPI(t, func(o *admin.Options) { o.Tokens = map[string]string{"ops": token, "nobody": ""} })
+			api := newTestAPI(t, func(o *admin.Options) { o.Tokens = map[string]string{"ops": token, "nobody": ""} })
 			firstBody := ""
 			for _, path := range []string{"/admin/", "/admin/overrides", "/admin/counters?target=shop%7Ctenant=acme", "/admin/nothing"} {
 				for _, method := range []string{"GET", "PUT", "DELETE", "PATCH"} {
@@ -43,7 +43,7 @@ func TestUnauthenticatedGets401(t *testing.T) {
 					if header != "" {
 						req.Header.Set("Authorization", header)
 					}
-					resp := r.send(req)
+					resp := api.send(req)
 					assert.Equal(t, http.StatusUnauthorized, resp.Code)
 					assert.Equal(t, `Bearer realm="rls admin"`, resp.Header().Get("WWW-Authenticate"))
 					assert.Equal(t, "no-store", resp.Header().Get("Cache-Control"))
@@ -54,7 +54,7 @@ func TestUnauthenticatedGets401(t *testing.T) {
 				}
 			}
 			assert.Contains(t, firstBody, "ADMIN_TOKEN")
-			logText := r.log.String()
+			logText := api.log.String()
 			assert.Contains(t, logText, "from=192.0.2.1:1234 method=GET path=/admin/")
 			assert.NotContains(t, logText, token[:4])
 		})
@@ -63,25 +63,25 @@ func TestUnauthenticatedGets401(t *testing.T) {
 
 func TestUnauthorizedCallsAreLoggedOncePerSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newTestAPI(t)
+		api := newTestAPI(t)
 		for second := range 3 {
 			for range 20 {
-				assert.Equal(t, http.StatusUnauthorized, r.send(httptest.NewRequest(http.MethodGet, admin.Prefix, nil)).Code)
+				assert.Equal(t, http.StatusUnauthorized, api.send(httptest.NewRequest(http.MethodGet, admin.Prefix, nil)).Code)
 				time.Sleep(51 * time.Millisecond)
 			}
-			assert.Equal(t, second+1, strings.Count(r.log.String(), "level=WARN"))
+			assert.Equal(t, second+1, strings.Count(api.log.String(), "level=WARN"))
 		}
 	})
 }
 
 func TestAuditShowsNameOfToken(t *testing.T) {
-	r := newTestAPI(t, func(o *admin.Options) { o.Tokens = map[string]string{"alice": "a", "bob": "b"} })
+	api := newTestAPI(t, func(o *admin.Options) { o.Tokens = map[string]string{"alice": "a", "bob": "b"} })
 	for _, header := range []string{"Bearer a", "bearer  b "} {
 		req := httptest.NewRequest(http.MethodPut, "/admin/overrides?target=shop%7Ctenant=acme", strings.NewReader(`{"factor": 2}`))
 		req.Header.Set("Authorization", header)
-		assert.Equal(t, http.StatusOK, r.send(req).Code)
+		assert.Equal(t, http.StatusOK, api.send(req).Code)
 	}
-	lines := r.audits()
+	lines := api.audits()
 	require.Len(t, lines, 2)
 	assert.Contains(t, lines[0], "by=alice")
 	assert.Contains(t, lines[1], "by=bob")
@@ -89,7 +89,7 @@ func TestAuditShowsNameOfToken(t *testing.T) {
 
 func TestVerifiedClientCertificateAuthorizes(t *testing.T) {
 	spiffe := &url.URL{Scheme: "spiffe", Host: "cluster.local", Path: "/ops"}
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		isOff    bool              // certificates authorize nobody
 		cert     *x509.Certificate // the verified certificate; nil if TLS has verified none
 		wantName string            // the name in the audit; empty if the caller is unauthorized
@@ -102,28 +102,28 @@ func TestVerifiedClientCertificateAuthorizes(t *testing.T) {
 		"not verified":            {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newTestAPI(t, func(o *admin.Options) { o.ClientCerts = !c.isOff })
+			api := newTestAPI(t, func(o *admin.Options) { o.ClientCerts = !test.isOff })
 			req := httptest.NewRequest(http.MethodPut, "/admin/overrides?target=shop%7Ctenant=acme", strings.NewReader(`{"factor": 2}`))
-			req.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c.cert}}
-			if c.cert != nil {
-				req.TLS.VerifiedChains = [][]*x509.Certificate{{c.cert}}
+			req.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{test.cert}}
+			if test.cert != nil {
+				req.TLS.VerifiedChains = [][]*x509.Certificate{{test.cert}}
 			}
-			resp := r.send(req)
-			if c.wantName == "" {
+			resp := api.send(req)
+			if test.wantName == "" {
 				assert.Equal(t, http.StatusUnauthorized, resp.Code)
 				return
 			}
 			assert.Equal(t, http.StatusOK, resp.Code)
-			assert.Contains(t, r.audits()[0], "by="+c.wantName+" ")
+			assert.Contains(t, api.audits()[0], "by="+test.wantName+" ")
 		})
 	}
 }
 
 func TestUnknownPathsMethodsAndParametersAreRejected(t *testing.T) {
-	r := newTestAPI(t)
+	api := newTestAPI(t)
 	t.Run("unknown path lists endpoints", func(t *testing.T) {
 		var p admin.Problems
-		assert.Equal(t, http.StatusNotFound, r.call("GET", "override", "", "", &p))
+		assert.Equal(t, http.StatusNotFound, api.call("GET", "override", "", "", &p))
 		assert.Equal(t, []string{"unknown path /admin/override"}, p.Problems)
 		require.Len(t, p.Endpoints, 18)
 		assert.Contains(t, strings.Join(p.Endpoints, "\n"), "PUT /admin/overrides: ")
@@ -131,7 +131,7 @@ func TestUnknownPathsMethodsAndParametersAreRejected(t *testing.T) {
 	for path, allow := range map[string]string{"overrides": "GET, PUT, DELETE", "counters": "GET, DELETE"} {
 		req := httptest.NewRequest(http.MethodPost, admin.Prefix+path, nil)
 		req.Header.Set("Authorization", "Bearer "+token)
-		resp := r.send(req)
+		resp := api.send(req)
 		assert.Equal(t, http.StatusMethodNotAllowed, resp.Code)
 		assert.Equal(t, allow, resp.Header().Get("Allow"))
 	}
@@ -142,9 +142,9 @@ func TestUnknownPathsMethodsAndParametersAreRejected(t *testing.T) {
 		"invalid encoding":   "target=%zz",
 	} {
 		t.Run(name+" changes nothing", func(t *testing.T) {
-			assert.Equal(t, http.StatusBadRequest, r.callURL("PUT", "/admin/overrides?"+query, `{"factor": 2}`, nil))
+			assert.Equal(t, http.StatusBadRequest, api.callURL("PUT", "/admin/overrides?"+query, `{"factor": 2}`, nil))
 		})
 	}
-	assert.Equal(t, http.StatusBadRequest, r.callURL("DELETE", "/admin/overrides?target=shop%7Ctenant&dry_run=true", "", nil))
-	assert.Empty(t, r.overrides.States())
+	assert.Equal(t, http.StatusBadRequest, api.callURL("DELETE", "/admin/overrides?target=shop%7Ctenant&dry_run=true", "", nil))
+	assert.Empty(t, api.overrides.States())
 }

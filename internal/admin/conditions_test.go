@@ -27,34 +27,34 @@ func (r *testAPI) callWithHeader(method, target, body, header, value string, ans
 }
 
 func TestSecondOfTwoCollidingCallersGets412(t *testing.T) {
-	r := newTestAPI(t)
-	var first, second admin.Override
-	require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 10}`, &first))
-	resp := r.callWithHeader("GET", acme, "", "Accept", "*/*", &first)
+	api := newTestAPI(t)
+	var firstOverride, secondOverride admin.Override
+	require.Equal(t, http.StatusOK, api.call("PUT", "overrides", acme, `{"requests_per_unit": 10}`, &firstOverride))
+	resp := api.callWithHeader("GET", acme, "", "Accept", "*/*", &firstOverride)
 	tag := resp.Header().Get("ETag")
-	assert.Equal(t, `"`+first.ETag+`"`, tag)
+	assert.Equal(t, `"`+firstOverride.ETag+`"`, tag)
 
-	resp = r.callWithHeader("PUT", acme, `{"requests_per_unit": 20, "reason": "spike"}`, "If-Match", tag, &second)
+	resp = api.callWithHeader("PUT", acme, `{"requests_per_unit": 20, "reason": "spike"}`, "If-Match", tag, &secondOverride)
 	require.Equal(t, http.StatusOK, resp.Code)
-	assert.Equal(t, `"`+second.ETag+`"`, resp.Header().Get("ETag"))
-	assert.NotEqual(t, first.ETag, second.ETag)
+	assert.Equal(t, `"`+secondOverride.ETag+`"`, resp.Header().Get("ETag"))
+	assert.NotEqual(t, firstOverride.ETag, secondOverride.ETag)
 
 	for _, method := range []string{"PUT", "DELETE"} {
 		var conflict admin.Conflict
-		assert.Equal(t, http.StatusPreconditionFailed, r.callWithHeader(method, acme, `{"requests_per_unit": 30}`, "If-Match", tag, &conflict).Code)
+		assert.Equal(t, http.StatusPreconditionFailed, api.callWithHeader(method, acme, `{"requests_per_unit": 30}`, "If-Match", tag, &conflict).Code)
 		require.Len(t, conflict.Problems, 1)
-		assert.Contains(t, conflict.Problems[0], "override shop|tenant=acme: ops set the value at "+second.SetAt+`, reason "spike"; limits now: 20 per minute. Nothing was changed`)
-		assert.Equal(t, second.ETag, conflict.Current.ETag)
+		assert.Contains(t, conflict.Problems[0], "override shop|tenant=acme: ops set the value at "+secondOverride.SetAt+`, reason "spike"; limits now: 20 per minute. Nothing was changed`)
+		assert.Equal(t, secondOverride.ETag, conflict.Current.ETag)
 		require.NotNil(t, conflict.LastChange)
 		assert.EqualValues(t, 2, conflict.LastChange.Version)
 		assert.JSONEq(t, `{"requests_per_unit": 10}`, string(conflict.LastChange.Fields[0].OldValue))
 	}
-	assert.Contains(t, r.audits()[2], "outcome=refused")
-	assert.Equal(t, "20 per minute", r.overrides.States()[0].Limits)
+	assert.Contains(t, api.audits()[2], "outcome=refused")
+	assert.Equal(t, "20 per minute", api.overrides.States()[0].Limits)
 
-	require.Equal(t, http.StatusOK, r.callURL("DELETE", "/admin/overrides?target=shop%7Ctenant=acme&reason=over", "", nil))
+	require.Equal(t, http.StatusOK, api.callURL("DELETE", "/admin/overrides?target=shop%7Ctenant=acme&reason=over", "", nil))
 	var conflict admin.Conflict
-	assert.Equal(t, http.StatusPreconditionFailed, r.callWithHeader("PUT", acme, `{"requests_per_unit": 30}`, "If-Match", tag, &conflict).Code)
+	assert.Equal(t, http.StatusPreconditionFailed, api.callWithHeader("PUT", acme, `{"requests_per_unit": 30}`, "If-Match", tag, &conflict).Code)
 	assert.Contains(t, conflict.Problems[0], "ops deleted the value at ")
 	assert.Contains(t, conflict.Problems[0], `reason "over"`)
 	assert.Nil(t, conflict.Current)
@@ -62,7 +62,7 @@ func TestSecondOfTwoCollidingCallersGets412(t *testing.T) {
 
 func TestConditionsAreHTTPConditions(t *testing.T) {
 	const value = `{"requests_per_unit": 10}`
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		exists        bool
 		header, value string // TAG in value stands for the ETag of the stored value
 		code          int
@@ -83,15 +83,15 @@ func TestConditionsAreHTTPConditions(t *testing.T) {
 		"too many tags are a bad request":       {true, "If-Match", strings.Repeat(`"a",`, 20) + `"a"`, http.StatusBadRequest},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newTestAPI(t)
-			if c.exists {
-				r.overrides.SetField(acme, value)
+			api := newTestAPI(t)
+			if test.exists {
+				api.overrides.SetField(acme, value)
 			}
 			var answer admin.Override
-			code := r.callWithHeader("PUT", acme, `{"factor": 2}`, c.header, strings.ReplaceAll(c.value, "TAG", changes.Tag(value)), &answer).Code
-			assert.Equal(t, c.code, code, answer.Problems)
+			code := api.callWithHeader("PUT", acme, `{"factor": 2}`, test.header, strings.ReplaceAll(test.value, "TAG", changes.Tag(value)), &answer).Code
+			assert.Equal(t, test.code, code, answer.Problems)
 			if code == http.StatusBadRequest {
-				assert.Contains(t, answer.Problems[0], c.header+": got ")
+				assert.Contains(t, answer.Problems[0], test.header+": got ")
 			}
 		})
 	}
@@ -102,12 +102,12 @@ func FuzzConditions(f *testing.F) {
 		f.Add(text, text)
 	}
 	f.Fuzz(func(t *testing.T, match, noneMatch string) {
-		r := newTestAPI(t)
-		r.overrides.SetField(acme, `{"factor": 2}`)
+		api := newTestAPI(t)
+		api.overrides.SetField(acme, `{"factor": 2}`)
 		req := httptest.NewRequest(http.MethodPut, admin.Prefix+"overrides?target=shop%7Ctenant=acme", strings.NewReader(`{"factor": 3}`))
 		req.Header = http.Header{"Authorization": {"Bearer " + token}, "If-Match": {match}, "If-None-Match": {noneMatch}}
-		code := r.send(req).Code
-		isStored := r.overrides.States()[0].Value != `{"factor": 2}`
+		code := api.send(req).Code
+		isStored := api.overrides.States()[0].Value != `{"factor": 2}`
 		if isStored != (code == http.StatusOK) {
 			t.Fatalf("%d, stored %t", code, isStored)
 		}

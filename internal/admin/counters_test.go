@@ -23,11 +23,11 @@ import (
 // setClock sets the clock to 10 s after the start of a day.
 func (r *testAPI) setClock() { r.now = time.Date(2030, 1, 31, 0, 0, 10, 0, time.UTC) }
 
-func TestGetCounterReturnsSpent(t *testing.T) {
-	perMinute := func(spent, remaining int64, over bool) admin.Limit {
-		return admin.Limit{Limit: "100 per minute", Tag: "fw60", Scope: "global", Capacity: 100, Spent: spent, Remaining: remaining, ResetSeconds: 50, Over: over}
+func TestGetCounterReturnsSpentHits(t *testing.T) {
+	perMinute := func(spent, remaining int64, isOver bool) admin.Limit {
+		return admin.Limit{Limit: "100 per minute", Tag: "fw60", Scope: "global", Capacity: 100, Spent: spent, Remaining: remaining, ResetSeconds: 50, Over: isOver}
 	}
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		target string
 		spent  int64
 		want   admin.Counter
@@ -68,38 +68,38 @@ func TestGetCounterReturnsSpent(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newTestAPI(t)
-			r.setClock()
-			if c.spent > 0 {
-				r.spend(c.target, c.spent)
+			api := newTestAPI(t)
+			api.setClock()
+			if test.spent > 0 {
+				api.spend(test.target, test.spent)
 			}
-			c.want.Target = c.target
+			test.want.Target = test.target
 			for range 2 {
 				var got admin.Counter
-				require.Equal(t, http.StatusOK, r.call("GET", "counters", c.target, "", &got))
-				assert.Equal(t, c.want, got, "reading charges nothing")
+				require.Equal(t, http.StatusOK, api.call("GET", "counters", test.target, "", &got))
+				assert.Equal(t, test.want, got, "reading charges nothing")
 			}
 		})
 	}
 	t.Run("unlimited", func(t *testing.T) {
-		r := newTestAPI(t)
+		api := newTestAPI(t)
 		var got admin.Counter
-		require.Equal(t, http.StatusOK, r.call("GET", "counters", "shop|free=x", "", &got))
+		require.Equal(t, http.StatusOK, api.call("GET", "counters", "shop|free=x", "", &got))
 		assert.Equal(t, []admin.Limit{{Limit: "unlimited", Unlimited: true}}, got.Limits)
-		assert.Equal(t, http.StatusOK, r.call("DELETE", "counters", "shop|free=x", "", nil))
+		assert.Equal(t, http.StatusOK, api.call("DELETE", "counters", "shop|free=x", "", nil))
 	})
 	t.Run("with an override", func(t *testing.T) {
-		r := newTestAPI(t)
-		require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"factor": 2}`, nil))
+		api := newTestAPI(t)
+		require.Equal(t, http.StatusOK, api.call("PUT", "overrides", acme, `{"factor": 2}`, nil))
 		var got admin.Counter
-		require.Equal(t, http.StatusOK, r.call("GET", "counters", acme, "", &got))
+		require.Equal(t, http.StatusOK, api.call("GET", "counters", acme, "", &got))
 		assert.Equal(t, "shop > tenant=acme", got.Path)
 		assert.EqualValues(t, 200, got.Limits[0].Capacity)
 	})
 }
 
 func TestUnknownCounterIsRejected(t *testing.T) {
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		target string
 		code   int
 		want   string
@@ -114,59 +114,59 @@ func TestUnknownCounterIsRejected(t *testing.T) {
 	} {
 		for _, method := range []string{"GET", "DELETE"} {
 			t.Run(name+" "+method, func(t *testing.T) {
-				r := newTestAPI(t)
-				code, text := r.problems(method, "counters", c.target, "")
-				assert.Equal(t, c.code, code)
-				assert.Contains(t, text, c.want)
-				assert.Empty(t, r.audits())
+				api := newTestAPI(t)
+				code, text := api.problems(method, "counters", test.target, "")
+				assert.Equal(t, test.code, code)
+				assert.Contains(t, text, test.want)
+				assert.Empty(t, api.audits())
 			})
 		}
 	}
 	t.Run("limits switched off", func(t *testing.T) {
-		r := newTestAPI(t)
-		require.Equal(t, http.StatusOK, r.call("PUT", "switches", "shop", `{"reason": "incident"}`, nil))
-		code, text := r.problems("DELETE", "counters", acme, "")
+		api := newTestAPI(t)
+		require.Equal(t, http.StatusOK, api.call("PUT", "switches", "shop", `{"reason": "incident"}`, nil))
+		code, text := api.problems("DELETE", "counters", acme, "")
 		assert.Equal(t, http.StatusNotFound, code)
 		assert.Equal(t, `"shop|tenant=acme" has no limits now: shop is off by ops, reason "incident"; end the switch (rls limits on), or reset with --prefix`, text)
 	})
 	t.Run("no limits loaded", func(t *testing.T) {
-		r := newTestAPI(t, func(o *admin.Options) { o.Counters.Limits = new(descriptors.Store) })
-		code, text := r.problems("GET", "counters", acme, "")
+		api := newTestAPI(t, func(o *admin.Options) { o.Counters.Limits = new(descriptors.Store) })
+		code, text := api.problems("GET", "counters", acme, "")
 		assert.Equal(t, http.StatusServiceUnavailable, code)
 		assert.Equal(t, "no limits are loaded", text)
 	})
 }
 
-func TestResetIsForOneValue(t *testing.T) {
-	r := newTestAPI(t)
-	r.setClock()
-	r.spend("shop|tenant", 3)
-	r.spend(acme, 3)
-	code, text := r.problems("DELETE", "counters", "shop|tenant", "")
+func TestResetNeedsOneValueOfEachKey(t *testing.T) {
+	api := newTestAPI(t)
+	api.setClock()
+	api.spend("shop|tenant", 3)
+	api.spend(acme, 3)
+	code, text := api.problems("DELETE", "counters", "shop|tenant", "")
 	assert.Equal(t, http.StatusBadRequest, code)
 	assert.Contains(t, text, "got a key without a value; a reset is for one value of each key, want shop|tenant= for the empty value")
-	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", "shop|tenant=", "", nil))
+	require.Equal(t, http.StatusOK, api.call("DELETE", "counters", "shop|tenant=", "", nil))
 	for target, spent := range map[string]int64{"shop|tenant=": 0, acme: 3} {
 		var got admin.Counter
-		require.Equal(t, http.StatusOK, r.call("GET", "counters", target, "", &got))
+		require.Equal(t, http.StatusOK, api.call("GET", "counters", target, "", &got))
 		assert.Equal(t, spent, got.Limits[0].Spent, target)
 	}
 }
 
 func TestResetDropsAllCountersOfTarget(t *testing.T) {
-	var published []string
-	r := newTestAPI(t, func(o *admin.Options) {
+	var publishedResets []string
+	api := newTestAPI(t, func(o *admin.Options) {
 		o.Counters.PublishReset = func(_ context.Context, target string) error {
-			published = append(published, target)
+			publishedResets = append(publishedResets, target)
 			return nil
 		}
 	})
-	r.setClock()
+	api.setClock()
 	const ip = "shop|ip=10.0.0.1"
-	r.spend(ip, 5)
-	r.spend("shop|ip=10.0.0.2", 5)
+	api.spend(ip, 5)
+	api.spend("shop|ip=10.0.0.2", 5)
 	var got admin.Reset
-	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", ip, "", &got))
+	require.Equal(t, http.StatusOK, api.call("DELETE", "counters", ip, "", &got))
 	for i, capacity := range []int64{5, 80, 500} {
 		assert.EqualValues(t, 5, got.LimitsBefore[i].Spent)
 		assert.Zero(t, got.Limits[i].Spent)
@@ -176,15 +176,15 @@ func TestResetDropsAllCountersOfTarget(t *testing.T) {
 	assert.False(t, got.Limits[0].Over)
 	assert.True(t, got.Published)
 	assert.Equal(t, "limits per instance were reset on this replica only", got.Note)
-	assert.Equal(t, []string{ip}, published)
+	assert.Equal(t, []string{ip}, publishedResets)
 
-	var now admin.Counter
-	require.Equal(t, http.StatusOK, r.call("GET", "counters", ip, "", &now))
-	assert.Equal(t, got.Limits, now.Limits)
-	require.Equal(t, http.StatusOK, r.call("GET", "counters", "shop|ip=10.0.0.2", "", &now))
-	assert.EqualValues(t, 5, now.Limits[0].Spent, "other counters keep their values")
+	var laterCounter admin.Counter
+	require.Equal(t, http.StatusOK, api.call("GET", "counters", ip, "", &laterCounter))
+	assert.Equal(t, got.Limits, laterCounter.Limits)
+	require.Equal(t, http.StatusOK, api.call("GET", "counters", "shop|ip=10.0.0.2", "", &laterCounter))
+	assert.EqualValues(t, 5, laterCounter.Limits[0].Spent, "other counters keep their values")
 
-	lines := r.audits()
+	lines := api.audits()
 	require.Len(t, lines, 1)
 	assert.Contains(t, lines[0], `action=reset by=ops from=192.0.2.1:1234 target="shop|ip=10.0.0.1" path="shop > ip" before="5 spent of 5 per second; 5 spent of 50 per hour, token_bucket, burst 80; 5 spent of 500 per day, sliding_window, per instance" after="0 spent of 5 per second; `)
 }
@@ -195,47 +195,47 @@ func TestResetReportsIfNotPublished(t *testing.T) {
 		"Redis down":   func(context.Context, string) error { return errors.New("gone") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newTestAPI(t, func(o *admin.Options) { o.Counters.PublishReset = publish })
-			r.spend(acme, 5)
+			api := newTestAPI(t, func(o *admin.Options) { o.Counters.PublishReset = publish })
+			api.spend(acme, 5)
 			var got admin.Reset
-			require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", &got))
+			require.Equal(t, http.StatusOK, api.call("DELETE", "counters", acme, "", &got))
 			assert.False(t, got.Published)
 			assert.Equal(t, "other replicas were not notified; they may deny until their cached denials end", got.Note)
-			assert.Len(t, r.audits(), 1)
+			assert.Len(t, api.audits(), 1)
 		})
 	}
 }
 
 func TestResetReportsCountersPerReplica(t *testing.T) {
-	r := newTestAPI(t, func(o *admin.Options) { o.Counters.PerReplica = true })
+	api := newTestAPI(t, func(o *admin.Options) { o.Counters.PerReplica = true })
 	var got admin.Reset
-	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", &got))
+	require.Equal(t, http.StatusOK, api.call("DELETE", "counters", acme, "", &got))
 	assert.False(t, got.Published)
 	assert.Equal(t, "each replica has its own counters; only the counters of this replica were reset", got.Note)
 }
 
-// A reset drops the counter of the algorithm in force. Another algorithm's counter stays.
+// A reset drops only the counter of the algorithm in force. The counter of another algorithm stays.
 func TestResetDropsCounterOfAlgorithmInForce(t *testing.T) {
 	for _, oldAlgorithm := range limit.Algorithms() {
 		for _, newAlgorithm := range limit.Algorithms() {
 			t.Run(oldAlgorithm.String()+" to "+newAlgorithm.String(), func(t *testing.T) {
-				r := newTestAPI(t)
+				api := newTestAPI(t)
 				put := func(a limit.Algorithm) {
 					window := `"unit": "hour"`
 					if a.HasHolds() {
 						window = `"hold": "1h"`
 					}
-					require.Equal(t, http.StatusOK, r.call("PUT", "overrides", acme, `{"requests_per_unit": 50, `+window+`, "algorithm": "`+a.String()+`"}`, nil))
+					require.Equal(t, http.StatusOK, api.call("PUT", "overrides", acme, `{"requests_per_unit": 50, `+window+`, "algorithm": "`+a.String()+`"}`, nil))
 				}
 				put(oldAlgorithm)
-				r.now = time.Now()
-				r.spend(acme, 40)
+				api.now = time.Now()
+				api.spend(acme, 40)
 				put(newAlgorithm)
-				r.now = time.Now()
-				r.spend(acme, 5)
+				api.now = time.Now()
+				api.spend(acme, 5)
 
 				var reset admin.Reset
-				require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", &reset))
+				require.Equal(t, http.StatusOK, api.call("DELETE", "counters", acme, "", &reset))
 				spent, spentUnderOld := 5, 40
 				if oldAlgorithm == newAlgorithm {
 					spent, spentUnderOld = 45, 0
@@ -244,7 +244,7 @@ func TestResetDropsCounterOfAlgorithmInForce(t *testing.T) {
 				assert.Zero(t, reset.Limits[0].Spent)
 				put(oldAlgorithm)
 				var got admin.Counter
-				require.Equal(t, http.StatusOK, r.call("GET", "counters", acme, "", &got))
+				require.Equal(t, http.StatusOK, api.call("GET", "counters", acme, "", &got))
 				assert.EqualValues(t, spentUnderOld, got.Limits[0].Spent)
 			})
 		}
@@ -253,27 +253,27 @@ func TestResetDropsCounterOfAlgorithmInForce(t *testing.T) {
 
 func TestResetInvalidatesCachedDenial(t *testing.T) {
 	counters := local.New(local.Options{})
-	cached := denycache.New(backend.Counters{Limiter: counters}, denycache.Options{})
-	r := newTestAPI(t, func(o *admin.Options) { o.Counters.Layer = cached })
-	r.setClock()
-	r.counters = cached
-	r.spend(acme, 100)
-	r.spend(acme, 1)
+	denyCache := denycache.New(backend.Counters{Limiter: counters}, denycache.Options{})
+	api := newTestAPI(t, func(o *admin.Options) { o.Counters.Layer = denyCache })
+	api.setClock()
+	api.counters = denyCache
+	api.spend(acme, 100)
+	api.spend(acme, 1)
 	isDenied := func() bool {
-		rule := r.overrides.Limits.Load().Domain("shop").Match(target(t, acme).Entries)
+		rule := api.overrides.Limits.Load().Domain("shop").Match(parseTarget(t, acme).Entries)
 		results := make([]backend.Result, 1)
-		cached.Take(t.Context(), r.now, []backend.Hit{{Key: []byte(acme), Limit: rule.Limits[0].Limit, N: 1}}, results)
+		denyCache.Take(t.Context(), api.now, []backend.Hit{{Key: []byte(acme), Limit: rule.Limits[0].Limit, N: 1}}, results)
 		return !results[0].Allowed
 	}
 	require.True(t, isDenied())
-	require.Equal(t, http.StatusOK, r.call("DELETE", "counters", acme, "", nil))
+	require.Equal(t, http.StatusOK, api.call("DELETE", "counters", acme, "", nil))
 	assert.False(t, isDenied())
 }
 
-func target(t *testing.T, text string) descriptors.Target {
-	parsed, err := descriptors.ParseTarget(text)
+func parseTarget(t *testing.T, text string) descriptors.Target {
+	parsedTarget, err := descriptors.ParseTarget(text)
 	require.NoError(t, err)
-	return parsed
+	return parsedTarget
 }
 
 // noEvents is an Observer of a fallback without outages.
@@ -292,48 +292,48 @@ func (l splitLayer) Peek(ctx context.Context, now time.Time, hits []backend.Hit,
 	l.peekLayer.Peek(ctx, now, hits, peeks)
 }
 
-func TestCountersWhileBackendIsDown(t *testing.T) {
-	down := backendtest.NewFlaky(local.New(local.Options{}))
+func TestCountersAreReadButNotResetWhileBackendIsDown(t *testing.T) {
+	primary := backendtest.NewFlaky(local.New(local.Options{}))
 	fallbackLayer := fallback.New(fallback.Options{
-		Primary: down, Secondary: local.New(local.Options{}), Ratio: 0.5, Observer: noEvents{},
+		Primary: primary, Secondary: local.New(local.Options{}), Ratio: 0.5, Observer: noEvents{},
 		Shards: 1, ShardOf: func(*backend.Hit) int { return 0 },
 	})
 	defer fallbackLayer.Close()
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		peekLayer backend.Layer
 		getCode   int
 	}{
-		"without fallback":         {backend.Counters{Limiter: down}, http.StatusServiceUnavailable},
+		"without fallback":         {backend.Counters{Limiter: primary}, http.StatusServiceUnavailable},
 		"with fallback":            {fallbackLayer, http.StatusOK},
 		"down only after the read": {backend.Counters{Limiter: local.New(local.Options{})}, http.StatusOK},
 	} {
 		t.Run(name, func(t *testing.T) {
-			down.SetError(backend.ErrUnavailable)
-			r := newTestAPI(t, func(o *admin.Options) { o.Counters.Layer = splitLayer{fallbackLayer, c.peekLayer} })
+			primary.SetError(backend.ErrUnavailable)
+			api := newTestAPI(t, func(o *admin.Options) { o.Counters.Layer = splitLayer{fallbackLayer, test.peekLayer} })
 			var got admin.Counter
-			require.Equal(t, c.getCode, r.call("GET", "counters", acme, "", &got))
-			if c.peekLayer == fallbackLayer {
+			require.Equal(t, test.getCode, api.call("GET", "counters", acme, "", &got))
+			if test.peekLayer == fallbackLayer {
 				assert.True(t, got.Limits[0].Degraded)
 				assert.EqualValues(t, 50, got.Limits[0].Remaining)
 				assert.Zero(t, got.Limits[0].Capacity)
 				assert.Zero(t, got.Limits[0].Spent)
 			}
-			code, text := r.problems("DELETE", "counters", acme, "")
+			code, text := api.problems("DELETE", "counters", acme, "")
 			assert.Equal(t, http.StatusServiceUnavailable, code)
 			assert.Regexp(t, "^counter not (known to be )?reset: ", text)
 			if name == "down only after the read" {
-				require.Len(t, r.audits(), 1, "some counters may be reset")
-				assert.Contains(t, r.audits()[0], "outcome=unknown")
+				require.Len(t, api.audits(), 1, "some counters may be reset")
+				assert.Contains(t, api.audits()[0], "outcome=unknown")
 			} else {
-				assert.Empty(t, r.audits())
+				assert.Empty(t, api.audits())
 			}
 		})
 	}
 	t.Run("the reset without fallback", func(t *testing.T) {
-		r := newTestAPI(t, func(o *admin.Options) {
-			o.Counters.Layer = splitLayer{backend.Counters{Limiter: down}, o.Counters.Layer}
+		api := newTestAPI(t, func(o *admin.Options) {
+			o.Counters.Layer = splitLayer{backend.Counters{Limiter: primary}, o.Counters.Layer}
 		})
-		code, text := r.problems("DELETE", "counters", acme, "")
+		code, text := api.problems("DELETE", "counters", acme, "")
 		assert.Equal(t, http.StatusServiceUnavailable, code)
 		assert.Equal(t, "counter not known to be reset: 100 per minute ("+backend.ErrUnavailable.Error()+")", text)
 	})
@@ -349,14 +349,14 @@ func (d partlyDownLayer) Take(ctx context.Context, now time.Time, hits []backend
 }
 
 func TestFailedResetSaysWhichLimitsAreReset(t *testing.T) {
-	r := newTestAPI(t, func(o *admin.Options) { o.Counters.Layer = partlyDownLayer{o.Counters.Layer} })
+	api := newTestAPI(t, func(o *admin.Options) { o.Counters.Layer = partlyDownLayer{o.Counters.Layer} })
 	const ip = "shop|ip=10.0.0.1"
-	r.spend(ip, 4)
-	code, text := r.problems("DELETE", "counters", ip, "")
+	api.spend(ip, 4)
+	code, text := api.problems("DELETE", "counters", ip, "")
 	assert.Equal(t, http.StatusServiceUnavailable, code)
 	assert.Equal(t, "counter reset in part: 5 per second and 500 per day, sliding_window, per instance; "+
 		"not known to be reset: 50 per hour, token_bucket, burst 80 (the backend is down)", text)
 	var c admin.Counter
-	require.Equal(t, http.StatusOK, r.call("GET", "counters", ip, "", &c))
+	require.Equal(t, http.StatusOK, api.call("GET", "counters", ip, "", &c))
 	assert.EqualValues(t, []int64{0, 4, 0}, []int64{c.Limits[0].Spent, c.Limits[1].Spent, c.Limits[2].Spent})
 }

@@ -27,23 +27,23 @@ func FuzzCalls(f *testing.F) {
 	f.Add(uint8(3), "rollback", "", `{}`)
 	f.Fuzz(func(t *testing.T, method uint8, path, target, body string) {
 		overrides, counters := admintest.NewOverrides(t, limits), local.New(local.Options{MaxKeys: 100})
-		h := admin.New(admin.Options{
+		handler := admin.New(admin.Options{
 			Callers:   admin.Callers{Tokens: map[string]string{"ops": token}},
 			Overrides: overrides,
 			Counters:  admin.Counters{Limits: &overrides.Limits, Layer: backend.Counters{Limiter: counters}},
 		})
-		u := &url.URL{Path: admin.Prefix + path}
+		address := &url.URL{Path: admin.Prefix + path}
 		if target != "" {
-			u.RawQuery = "target=" + url.QueryEscape(target)
+			address.RawQuery = "target=" + url.QueryEscape(target)
 		}
 		// Before the calls, another program stores the value.
 		overrides.SetField(target, body)
 		for range 2 {
 			req := httptest.NewRequest([]string{"GET", "PUT", "DELETE", "POST"}[method%4], "/", strings.NewReader(body))
-			req.URL = u
+			req.URL = address
 			req.Header.Set("Authorization", "Bearer "+token)
 			w := httptest.NewRecorder()
-			h.ServeHTTP(w, req)
+			handler.ServeHTTP(w, req)
 			if w.Code >= http.StatusInternalServerError || w.Body.Len() == 0 {
 				t.Fatalf("%d %s", w.Code, w.Body)
 			}

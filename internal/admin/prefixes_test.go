@@ -45,27 +45,27 @@ func (c *fakeCache) Forget(h *backend.Hit) {
 }
 
 func TestResetByPrefixIsExplicitCountedAndBounded(t *testing.T) {
-	var published []string
+	var publishedResets []string
 	prefixes, cache := &fakePrefixResetter{counters: 3, unclear: 1}, &fakeCache{}
-	r := newTestAPI(t, func(o *admin.Options) {
+	api := newTestAPI(t, func(o *admin.Options) {
 		o.Counters.Prefixes, o.Counters.Layer = prefixes, cache
 		o.Counters.PublishReset = func(_ context.Context, target string) error {
-			published = append(published, target)
+			publishedResets = append(publishedResets, target)
 			return nil
 		}
 	})
 	reset := func(query url.Values) (a admin.ResetByPrefix, code int) {
-		code = r.callURL("DELETE", "/admin/counters?"+query.Encode(), "", &a)
+		code = api.callURL("DELETE", "/admin/counters?"+query.Encode(), "", &a)
 		return a, code
 	}
-	three := 3
+	threeHits := 3
 	got, code := reset(url.Values{"prefix": {"shop|tenant=acme"}, "dry_run": {"true"}})
 	require.Equal(t, http.StatusOK, code)
-	assert.Equal(t, &three, got.Counters)
+	assert.Equal(t, &threeHits, got.Counters)
 	assert.True(t, got.DryRun)
 	assert.Contains(t, got.Note, "1 counters have names that are too long")
 	assert.Empty(t, prefixes.resets)
-	assert.Empty(t, r.audits(), "a dry run is no change")
+	assert.Empty(t, api.audits(), "a dry run is no change")
 
 	_, code = reset(url.Values{"prefix": {"shop|tenant=acme"}, "max": {"2"}})
 	assert.Equal(t, http.StatusConflict, code)
@@ -81,19 +81,19 @@ func TestResetByPrefixIsExplicitCountedAndBounded(t *testing.T) {
 		{Start: "shop|tenant=acme"}, {Start: "shop|tenant=", EndsAnywhere: true}, {Start: "shop|", EndsAnywhere: true},
 	}, prefixes.resets)
 	assert.Equal(t, 3, cache.forgetAllCount)
-	assert.Equal(t, []string{"*", "*", "*"}, published)
-	assert.Contains(t, r.audits()[0], `action=reset_prefix by=ops`)
-	assert.Contains(t, r.audits()[0], `target="shop|tenant=acme" counters=3`)
+	assert.Equal(t, []string{"*", "*", "*"}, publishedResets)
+	assert.Contains(t, api.audits()[0], `action=reset_prefix by=ops`)
+	assert.Contains(t, api.audits()[0], `target="shop|tenant=acme" counters=3`)
 
 	prefixes.err = errors.New("connection lost")
 	_, code = reset(url.Values{"prefix": {"shop"}})
 	assert.Equal(t, http.StatusServiceUnavailable, code)
 	assert.Equal(t, 4, cache.forgetAllCount, "a failed reset may have reset a part")
-	assert.Contains(t, r.audits()[3], "outcome=unknown")
+	assert.Contains(t, api.audits()[3], "outcome=unknown")
 }
 
 func TestResetRejectsAmbiguousRequests(t *testing.T) {
-	r := newTestAPI(t, func(o *admin.Options) { o.Counters.Prefixes = &fakePrefixResetter{} })
+	api := newTestAPI(t, func(o *admin.Options) { o.Counters.Prefixes = &fakePrefixResetter{} })
 	for query, want := range map[string]string{
 		"target=shop%7Ctenant%3Dacme&prefix=shop": "either as target",
 		"target=shop%7Ctenant%3Dacme&max=5":       "max and dry_run are for a prefix",
@@ -104,7 +104,7 @@ func TestResetRejectsAmbiguousRequests(t *testing.T) {
 		"prefix=shop%7Ctenant%7Cpath":             "got the key tenant without a value",
 	} {
 		var problems admin.Problems
-		assert.Equal(t, http.StatusBadRequest, r.callURL("DELETE", "/admin/counters?"+query, "", &problems), query)
+		assert.Equal(t, http.StatusBadRequest, api.callURL("DELETE", "/admin/counters?"+query, "", &problems), query)
 		require.NotEmpty(t, problems.Problems, query)
 		assert.Contains(t, problems.Problems[0], want, query)
 	}
@@ -112,17 +112,17 @@ func TestResetRejectsAmbiguousRequests(t *testing.T) {
 
 func TestTokenOfADomainResetsOnlyItsPrefixes(t *testing.T) {
 	prefixes := &fakePrefixResetter{counters: 1}
-	r := newTestAPI(t, func(o *admin.Options) { o.Counters.Prefixes, o.File = prefixes, newTokenFile(t) })
+	api := newTestAPI(t, func(o *admin.Options) { o.Counters.Prefixes, o.File = prefixes, newTokenFile(t) })
 	for query, want := range map[string]int{
 		"prefix=shop":             http.StatusOK,
 		"prefix=bank":             http.StatusForbidden,
 		"prefix=shop2%7Ctenant":   http.StatusForbidden,
 		"prefix=bank&target=shop": http.StatusBadRequest,
 	} {
-		code, body := r.callAs(shopToken, "DELETE", "counters?"+query, "")
+		code, body := api.callAs(shopToken, "DELETE", "counters?"+query, "")
 		assert.Equal(t, want, code, "%s: %s", query, body)
 	}
-	code, _ := r.callAs(readerToken, "DELETE", "counters?prefix=shop", "")
+	code, _ := api.callAs(readerToken, "DELETE", "counters?prefix=shop", "")
 	assert.Equal(t, http.StatusForbidden, code)
 	assert.Len(t, prefixes.resets, 1)
 }

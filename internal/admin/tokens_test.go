@@ -30,15 +30,15 @@ func hashOf(token string) string {
 // domains bank and b|c.
 func newTokenFile(t *testing.T) *admin.TokenFile {
 	t.Helper()
-	f := &admin.TokenFile{}
-	require.NoError(t, f.Set([]byte(`
+	tokenFile := &admin.TokenFile{}
+	require.NoError(t, tokenFile.Set([]byte(`
 - {name: reader, token: `+readerToken+`, access: read}
 - name: shop-team
   token: `+shopToken+`
   domains: [shop]
 - {name: bank-team, token_sha256: `+strings.ToUpper(hashOf(bankToken))+`, domains: [bank, "b|c"]}
 `)))
-	return f
+	return tokenFile
 }
 
 // callAs sends a call with a token and returns the status and the body.
@@ -50,8 +50,8 @@ func (r *testAPI) callAs(token, method, path, body string) (int, string) {
 }
 
 func TestCallersOfFileHaveTheirRightsOnly(t *testing.T) {
-	r := newTestAPI(t, func(o *admin.Options) { o.File = newTokenFile(t) })
-	for _, c := range []struct {
+	api := newTestAPI(t, func(o *admin.Options) { o.File = newTokenFile(t) })
+	for _, test := range []struct {
 		token, method, path, body string
 		code                      int
 	}{
@@ -73,31 +73,31 @@ func TestCallersOfFileHaveTheirRightsOnly(t *testing.T) {
 		{bankToken, "PUT", "rules?target=b%257Cc%7Ckey", `{"rate_limit": {"unit": "day", "requests_per_unit": 1}}`, http.StatusOK},
 		{"unknown-token-0123456789", "GET", "overrides", "", http.StatusUnauthorized},
 	} {
-		code, body := r.callAs(c.token, c.method, c.path, c.body)
-		assert.Equal(t, c.code, code, "%s %s: %s", c.method, c.path, body)
+		code, body := api.callAs(test.token, test.method, test.path, test.body)
+		assert.Equal(t, test.code, code, "%s %s: %s", test.method, test.path, body)
 		if code == http.StatusForbidden {
 			assert.Regexp(t, "caller (reader may only read|shop-team may only use the domains shop|bank-team may only use the domains bank, b.c)", body)
 		}
 	}
-	_, body := r.callAs(bankToken, "GET", "limits", "")
+	_, body := api.callAs(bankToken, "GET", "limits", "")
 	assert.NotContains(t, body, "shop|tenant")
-	_, body = r.callAs(bankToken, "GET", "history", "")
+	_, body = api.callAs(bankToken, "GET", "history", "")
 	assert.NotContains(t, body, "shop")
-	assert.Contains(t, r.audits()[0], "by=reader")
-	assert.Contains(t, r.audits()[0], "outcome=refused")
+	assert.Contains(t, api.audits()[0], "by=reader")
+	assert.Contains(t, api.audits()[0], "outcome=refused")
 }
 
 func TestRollbackShowsNoUndoneChangeOfOtherDomains(t *testing.T) {
-	r := newTestAPI(t, func(o *admin.Options) { o.File = newTokenFile(t) })
-	for _, c := range []struct{ token, method, path, body string }{
+	api := newTestAPI(t, func(o *admin.Options) { o.File = newTokenFile(t) })
+	for _, test := range []struct{ token, method, path, body string }{
 		{bankToken, "PUT", "rules?target=b%257Cc%7Ckey", `{"rate_limit": {"unit": "day", "requests_per_unit": 1}, "reason": "merger"}`},
 		{bankToken, "DELETE", "rules?target=b%257Cc%7Ckey", ""},
 		{shopToken, "PUT", "overrides?target=shop%7Ctenant", `{"factor": 2}`},
 	} {
-		code, body := r.callAs(c.token, c.method, c.path, c.body)
+		code, body := api.callAs(test.token, test.method, test.path, test.body)
 		require.Equal(t, http.StatusOK, code, body)
 	}
-	code, body := r.callAs(shopToken, "POST", "rollback?version=0&dry_run=true", "")
+	code, body := api.callAs(shopToken, "POST", "rollback?version=0&dry_run=true", "")
 	require.Equal(t, http.StatusOK, code, body)
 	assert.Contains(t, body, `"by": "shop-team"`)
 	assert.NotContains(t, body, "bank-team")
@@ -106,21 +106,21 @@ func TestRollbackShowsNoUndoneChangeOfOtherDomains(t *testing.T) {
 
 func TestOnlyCallersOfAllDomainsOpenPages(t *testing.T) {
 	callers := admin.Callers{File: newTokenFile(t)}
-	for _, c := range []struct {
+	for _, test := range []struct {
 		token, method string
 		want          bool
 	}{
 		{readerToken, "GET", true}, {readerToken, "PUT", false}, {shopToken, "GET", false}, {"", "GET", false},
 	} {
-		req := httptest.NewRequest(c.method, "/", nil)
-		req.Header.Set("Authorization", "Bearer "+c.token)
-		assert.Equal(t, c.want, callers.MayReadPages(req), c)
+		req := httptest.NewRequest(test.method, "/", nil)
+		req.Header.Set("Authorization", "Bearer "+test.token)
+		assert.Equal(t, test.want, callers.MayReadPages(req), test)
 	}
 }
 
 func TestInvalidTokenFileChangesNothing(t *testing.T) {
 	const secret = "secret-token-0123456789"
-	f := newTokenFile(t)
+	tokenFile := newTokenFile(t)
 	for text, want := range map[string]string{
 		"name: alice": "tokens:1:1: file: want a list with items such as {name: alice",
 		"- alice":     "tokens:1:3: item: got a text, want a mapping with name, token",
@@ -141,16 +141,16 @@ func TestInvalidTokenFileChangesNothing(t *testing.T) {
 		"- {name: a, token: " + secret:                                                   "tokens:1: not valid YAML",
 		strings.Repeat("- {}\n", 10_001):                                                 "got 10001 items, want at most 10000",
 	} {
-		err := f.Set([]byte(text))
+		err := tokenFile.Set([]byte(text))
 		require.ErrorContains(t, err, want, "%.50s", text)
 		assert.NotContains(t, err.Error(), secret)
 	}
-	r := newTestAPI(t, func(o *admin.Options) { o.File = f })
-	code, _ := r.callAs(readerToken, "GET", "limits", "")
+	api := newTestAPI(t, func(o *admin.Options) { o.File = tokenFile })
+	code, _ := api.callAs(readerToken, "GET", "limits", "")
 	assert.Equal(t, http.StatusOK, code)
 
-	require.NoError(t, f.Set([]byte("")))
-	code, _ = r.callAs(readerToken, "GET", "limits", "")
+	require.NoError(t, tokenFile.Set([]byte("")))
+	code, _ = api.callAs(readerToken, "GET", "limits", "")
 	assert.Equal(t, http.StatusUnauthorized, code, "an empty file has no callers")
 }
 

@@ -88,21 +88,21 @@ const benchServerEnv = "RLS_BENCH_SERVER"
 
 // benchServer prints its address and serves until its input ends.
 func benchServer(variant string) {
-	var s *grpc.Server
+	var server *grpc.Server
 	switch variant {
 	case "defaults":
-		s = grpc.NewServer()
-		rlsv3.RegisterRateLimitServiceServer(s, alwaysOK)
+		server = grpc.NewServer()
+		rlsv3.RegisterRateLimitServiceServer(server, alwaysOK)
 	case "ours":
-		o := Options{Services: register(alwaysOK)}
+		o := Options{Services: servicesOf(alwaysOK)}
 		o.setDefaults()
-		s = newGRPCServer(&o, nil, new(callCounter), context.Background())
+		server = newGRPCServer(&o, nil, new(callCounter), context.Background())
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(l.Addr())
-	go s.Serve(l)
+	fmt.Println(listener.Addr())
+	go server.Serve(listener)
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }

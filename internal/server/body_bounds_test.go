@@ -93,13 +93,13 @@ func (*slowCheck) Refuse(w http.ResponseWriter, code int, _ string) { w.WriteHea
 func TestBatchesInFlightAreBounded(t *testing.T) {
 	t.Parallel()
 	check := &slowCheck{release: make(chan struct{})}
-	r := start(t, Options{Services: register(alwaysOK), JSON: alwaysOK, Check: check})
+	server := start(t, Options{Services: servicesOf(alwaysOK), JSON: alwaysOK, Check: check})
 	const batches, maxRunning = 40, 8
 	codes := make(chan int, batches)
 	for range batches {
 		go func() {
 			code := 0
-			resp, err := http.Post("http://"+r.HTTPAddr().String()+"/v1/check", "application/json", strings.NewReader(strings.Repeat("x", 4096-requestOverhead)))
+			resp, err := http.Post("http://"+server.HTTPAddr().String()+"/v1/check", "application/json", strings.NewReader(strings.Repeat("x", 4096-requestOverhead)))
 			if err == nil {
 				_, _ = io.Copy(io.Discard, resp.Body)
 				_ = resp.Body.Close()
@@ -108,7 +108,7 @@ func TestBatchesInFlightAreBounded(t *testing.T) {
 			codes <- code
 		}()
 	}
-	polltest.Until(t, maxWait, func() bool { return r.calls.inFlight.Load() == batches })
+	polltest.Until(t, maxWait, func() bool { return server.calls.inFlight.Load() == batches })
 	polltest.Until(t, maxWait, func() bool { return check.running.Load() == maxRunning })
 	assert.EqualValues(t, maxRunning, check.running.Load(), "the other batches wait")
 	close(check.release)

@@ -34,8 +34,8 @@ func (echo) Refuse(w http.ResponseWriter, code int, reason string) {
 
 func TestCheckGetsBodiesWithinTheBounds(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{
-		Services: register(alwaysOK), Check: echo{}, GRPC: GRPC{MaxMessageBytes: 1000},
+	server := start(t, Options{
+		Services: servicesOf(alwaysOK), Check: echo{}, GRPC: GRPC{MaxMessageBytes: 1000},
 		HTTPContext: func(r *http.Request) context.Context {
 			return context.WithValue(r.Context(), echoKey{}, r.Header.Get("X-Trace"))
 		},
@@ -52,7 +52,7 @@ func TestCheckGetsBodiesWithinTheBounds(t *testing.T) {
 		"a panic":                {"panic", "X-Trace", "", 500, "Internal Server Error: internal error\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.HTTPAddr().String()+"/v1/check", strings.NewReader(tt.body))
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+server.HTTPAddr().String()+"/v1/check", strings.NewReader(tt.body))
 			require.NoError(t, err)
 			req.Header.Set(tt.header, tt.value)
 			resp, err := http.DefaultClient.Do(req)
@@ -64,21 +64,21 @@ func TestCheckGetsBodiesWithinTheBounds(t *testing.T) {
 			assert.Equal(t, tt.want, string(text))
 		})
 	}
-	_, _, page := request(t, http.MethodGet, r.HTTPAddr(), "/v1/openapi.json", "")
+	_, _, page := request(t, http.MethodGet, server.HTTPAddr(), "/v1/openapi.json", "")
 	assert.Equal(t, "OK", page)
 }
 
 func TestCheckIsMissingByDefault(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{})
-	code, _, _ := request(t, http.MethodPost, r.HTTPAddr(), "/v1/check", "{}")
+	server := start(t, Options{})
+	code, _, _ := request(t, http.MethodPost, server.HTTPAddr(), "/v1/check", "{}")
 	assert.Equal(t, http.StatusNotFound, code)
 }
 
 func TestLargeBodyIsRefusedBeforeItArrives(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Services: register(alwaysOK), Check: echo{}, GRPC: GRPC{MaxMessageBytes: 1000}})
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", r.HTTPAddr().String())
+	server := start(t, Options{Services: servicesOf(alwaysOK), Check: echo{}, GRPC: GRPC{MaxMessageBytes: 1000}})
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", server.HTTPAddr().String())
 	require.NoError(t, err)
 	defer conn.Close()
 	_, err = io.WriteString(conn, "POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")

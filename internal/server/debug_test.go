@@ -13,13 +13,13 @@ import (
 
 func TestDebugListenerServesPagesAndProfiles(t *testing.T) {
 	t.Parallel()
-	answer := func(text string) http.Handler {
+	pageWith := func(text string) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) })
 	}
-	r := start(t, Options{DebugPages: []Page{
-		{Path: "/rlconfig", Help: "the limits in force", Handler: answer("shop.path: unit=MINUTE")},
-		{Path: "/{$}", Help: "the live page", Handler: answer("the live page")},
-		{Path: "/assets/", Help: "", Handler: answer("an asset")},
+	server := start(t, Options{DebugPages: []Page{
+		{Path: "/rlconfig", Help: "the limits in force", Handler: pageWith("shop.path: unit=MINUTE")},
+		{Path: "/{$}", Help: "the live page", Handler: pageWith("the live page")},
+		{Path: "/assets/", Help: "", Handler: pageWith("an asset")},
 		{Path: "/boom", Help: "panics", Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") })},
 	}})
 
@@ -44,7 +44,7 @@ func TestDebugListenerServesPagesAndProfiles(t *testing.T) {
 		{"/boom", 500, "Internal Server Error: internal error\n"},
 	} {
 		t.Run(tt.path, func(t *testing.T) {
-			code, _, body := request(t, http.MethodGet, r.DebugAddr(), tt.path, "")
+			code, _, body := request(t, http.MethodGet, server.DebugAddr(), tt.path, "")
 			assert.Equal(t, tt.code, code)
 			assert.Contains(t, body, tt.want)
 		})
@@ -53,11 +53,11 @@ func TestDebugListenerServesPagesAndProfiles(t *testing.T) {
 
 func TestDebugListenerWithoutPagesListsEndpoints(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{})
-	code, _, body := request(t, http.MethodGet, r.DebugAddr(), "/", "")
+	server := start(t, Options{})
+	code, _, body := request(t, http.MethodGet, server.DebugAddr(), "/", "")
 	assert.Equal(t, 200, code)
 	assert.Contains(t, body, "/debug/pprof/: ")
-	code, _, _ = request(t, http.MethodGet, r.DebugAddr(), "/x", "")
+	code, _, _ = request(t, http.MethodGet, server.DebugAddr(), "/x", "")
 	assert.Equal(t, 404, code)
 }
 
@@ -90,7 +90,7 @@ func TestOnlyLocalCallersGetProfiles(t *testing.T) {
 func TestOtherSitesCanNotReadDebugPages(t *testing.T) {
 	t.Parallel()
 	answer := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "limits") })
-	h := debugHandler([]Page{
+	handler := debugHandler([]Page{
 		{Path: "/rlconfig", Handler: answer},
 		{Path: "/live/stream", Handler: answer, IsStream: true},
 		{Path: "/metrics", Handler: answer, AllowsAnyHost: true},
@@ -102,7 +102,7 @@ func TestOtherSitesCanNotReadDebugPages(t *testing.T) {
 			r.TLS = &tls.ConnectionState{}
 		}
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r)
+		handler.ServeHTTP(w, r)
 		return w.Code
 	}
 	for host, want := range map[string]int{
@@ -133,11 +133,11 @@ func TestOtherSitesCanNotReadDebugPages(t *testing.T) {
 
 func TestDebugPortInUseIsOnlyLogged(t *testing.T) {
 	t.Parallel()
-	first := start(t, Options{})
-	second := start(t, Options{Debug: hostPort(t, first.DebugAddr())})
+	firstServer := start(t, Options{})
+	secondServer := start(t, Options{Debug: hostPort(t, firstServer.DebugAddr())})
 
-	assert.Nil(t, second.DebugAddr())
-	assert.Contains(t, second.log.String(), "debug listener failed")
-	_, err := second.client(t).ShouldRateLimit(t.Context(), shopRequest)
+	assert.Nil(t, secondServer.DebugAddr())
+	assert.Contains(t, secondServer.log.String(), "debug listener failed")
+	_, err := secondServer.client(t).ShouldRateLimit(t.Context(), shopRequest)
 	require.NoError(t, err)
 }

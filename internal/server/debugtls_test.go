@@ -70,25 +70,25 @@ func TestDebugTLSVerifiesClientCertificates(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			files := tlsFiles(t)
 			issueTo(t, files, ca, "server")
-			replace(t, files.ClientCAFile, content(t, clientCA.File))
+			replaceFile(t, files.ClientCAFile, readFile(t, clientCA.File))
 			files.ClientCertOptional, files.ClientSAN = !tt.required, tt.san
 			if tt.noCA {
 				files.ClientCAFile, files.ClientCertOptional = "", false
 			}
-			r := start(t, Options{DebugTLS: &files, DebugPages: []Page{whoPage}})
+			server := start(t, Options{DebugTLS: &files, DebugPages: []Page{whoPage}})
 
 			c := clientTLS(t, ca, tt.pair...)
 			c.ClientSessionCache = tls.NewLRUClientSessionCache(4)
-			for _, resumed := range []bool{false, true} {
-				who, conn, err := askWho(t, r, c)
+			for _, isResumed := range []bool{false, true} {
+				who, conn, err := askWho(t, server, c)
 				if tt.wantLog != "" {
 					assert.Error(t, err)
-					r.waitForLog(t, tt.wantLog)
+					server.waitForLog(t, tt.wantLog)
 					continue
 				}
 				require.NoError(t, err)
 				assert.Equal(t, tt.want, who)
-				assert.Equal(t, resumed, conn.DidResume)
+				assert.Equal(t, isResumed, conn.DidResume)
 			}
 		})
 	}
@@ -99,32 +99,32 @@ func TestDebugTLSFilesAreReloaded(t *testing.T) {
 	ca, oldCA, newCA := certtest.New(t), certtest.New(t), certtest.New(t)
 	files := tlsFiles(t)
 	issueTo(t, files, ca, "first")
-	replace(t, files.ClientCAFile, content(t, oldCA.File))
+	replaceFile(t, files.ClientCAFile, readFile(t, oldCA.File))
 	files.ClientCertOptional = true
-	r := start(t, Options{DebugTLS: &files, DebugPages: []Page{whoPage}})
+	server := start(t, Options{DebugTLS: &files, DebugPages: []Page{whoPage}})
 
 	oldCert, oldKey := issue(t, oldCA, "old client")
 	oldClient := clientTLS(t, ca, oldCert, oldKey)
 	oldClient.ClientSessionCache = tls.NewLRUClientSessionCache(4)
-	who, conn, err := askWho(t, r, oldClient)
+	who, conn, err := askWho(t, server, oldClient)
 	require.NoError(t, err)
 	assert.Equal(t, "old client", who)
 	assert.Equal(t, "first", conn.PeerCertificates[0].Subject.CommonName)
 
 	issueTo(t, files, ca, "second")
-	replace(t, files.ClientCAFile, content(t, newCA.File))
+	replaceFile(t, files.ClientCAFile, readFile(t, newCA.File))
 	newCert, newKey := issue(t, newCA, "new client")
 	polltest.Until(t, maxWait, func() bool {
-		who, conn, err := askWho(t, r, clientTLS(t, ca, newCert, newKey))
+		who, conn, err := askWho(t, server, clientTLS(t, ca, newCert, newKey))
 		return err == nil && who == "new client" && conn.PeerCertificates[0].Subject.CommonName == "second"
 	})
-	_, _, err = askWho(t, r, oldClient)
+	_, _, err = askWho(t, server, oldClient)
 	assert.Error(t, err, "the server no longer trusts the CA of the session")
-	r.waitForLog(t, "certificate signed by unknown authority")
-	who, _, err = askWho(t, r, clientTLS(t, ca))
+	server.waitForLog(t, "certificate signed by unknown authority")
+	who, _, err = askWho(t, server, clientTLS(t, ca))
 	require.NoError(t, err)
 	assert.Equal(t, "nobody", who)
-	assert.Contains(t, r.log.String(), "listener=debug")
+	assert.Contains(t, server.log.String(), "listener=debug")
 }
 
 func TestDebugTLSListenerRejectsPlainHTTP(t *testing.T) {
@@ -132,9 +132,9 @@ func TestDebugTLSListenerRejectsPlainHTTP(t *testing.T) {
 	files := tlsFiles(t)
 	issueTo(t, files, certtest.New(t), "server")
 	files.ClientCAFile = ""
-	r := start(t, Options{DebugTLS: &files, DebugPages: []Page{whoPage}})
+	server := start(t, Options{DebugTLS: &files, DebugPages: []Page{whoPage}})
 
-	code, _, body := request(t, http.MethodGet, r.DebugAddr(), "/who", "")
+	code, _, body := request(t, http.MethodGet, server.DebugAddr(), "/who", "")
 	assert.Equal(t, http.StatusBadRequest, code)
 	assert.Contains(t, body, "HTTP request to an HTTPS server")
 }
@@ -142,15 +142,15 @@ func TestDebugTLSListenerRejectsPlainHTTP(t *testing.T) {
 // The API for operators may rely on verified callers, so a server with bad TLS files must not start.
 func TestBadDebugTLSFilesFailStartEvenIfPortIsInUse(t *testing.T) {
 	t.Parallel()
-	first := start(t, Options{})
+	firstServer := start(t, Options{})
 	files := tlsFiles(t)
-	o := Options{Services: register(alwaysOK), Debug: hostPort(t, first.DebugAddr()), DebugTLS: &files}
+	o := Options{Services: servicesOf(alwaysOK), Debug: hostPort(t, firstServer.DebugAddr()), DebugTLS: &files}
 	_, err := New(o)
 	assert.ErrorContains(t, err, "debug TLS: ")
 
 	issueTo(t, files, certtest.New(t), "server")
 	files.ClientCAFile = ""
-	second := start(t, o)
-	assert.Nil(t, second.DebugAddr())
-	assert.Contains(t, second.log.String(), "debug listener failed")
+	secondServer := start(t, o)
+	assert.Nil(t, secondServer.DebugAddr())
+	assert.Contains(t, secondServer.log.String(), "debug listener failed")
 }

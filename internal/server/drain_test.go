@@ -27,15 +27,15 @@ import (
 
 // slowService is a service. Its calls wait until release is closed or their context is done.
 type slowService struct {
-	entered, release chan struct{}
+	callStarted, release chan struct{}
 }
 
 func newSlowService() *slowService {
-	return &slowService{entered: make(chan struct{}, 16), release: make(chan struct{})}
+	return &slowService{callStarted: make(chan struct{}, 16), release: make(chan struct{})}
 }
 
 func (s *slowService) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
-	s.entered <- struct{}{}
+	s.callStarted <- struct{}{}
 	select {
 	case <-s.release:
 		return alwaysOK(ctx, req)
@@ -70,10 +70,10 @@ func TestShutdownFinishesCallsInFlightAndRefusesNewCalls(t *testing.T) {
 	t.Parallel()
 	service := newSlowService()
 	health := NewHealth()
-	r := start(t, Options{
-		Services: register(service), JSON: service, Health: health, Metrics: &MetricsListener{Handler: healthHandler(health)}, DrainTimeout: time.Minute,
+	server := start(t, Options{
+		Services: servicesOf(service), JSON: service, Health: health, Metrics: &MetricsListener{Handler: healthHandler(health)}, DrainTimeout: time.Minute,
 	})
-	client := r.client(t)
+	client := server.client(t)
 
 	results := make(chan error, 2)
 	go func() {
@@ -81,38 +81,38 @@ func TestShutdownFinishesCallsInFlightAndRefusesNewCalls(t *testing.T) {
 		results <- err
 	}()
 	go func() {
-		results <- postJSON(r.HTTPAddr())
+		results <- postJSON(server.HTTPAddr())
 	}()
-	<-service.entered
-	<-service.entered
-	r.stop()
+	<-service.callStarted
+	<-service.callStarted
+	server.stop()
 
-	for _, addr := range []net.Addr{r.GRPCAddr(), r.HTTPAddr()} {
+	for _, addr := range []net.Addr{server.GRPCAddr(), server.HTTPAddr()} {
 		polltest.Until(t, maxWait, func() bool { return refusesConnections(addr) })
 	}
 	faults, _ := health.Lines()
 	assert.Equal(t, []string{"server: shutting down"}, faults)
-	assert.False(t, refusesConnections(r.DebugAddr()), "the debug listener stays to the end")
-	_, _, body := request(t, http.MethodGet, r.MetricsAddr(), "/metrics", "")
+	assert.False(t, refusesConnections(server.DebugAddr()), "the debug listener stays to the end")
+	_, _, body := request(t, http.MethodGet, server.MetricsAddr(), "/metrics", "")
 	assert.Contains(t, body, "shutting down", "the metrics listener stays to the end")
-	_, err := r.client(t).ShouldRateLimit(t.Context(), shopRequest)
+	_, err := server.client(t).ShouldRateLimit(t.Context(), shopRequest)
 	assert.Equal(t, codes.Unavailable, status.Code(err), err)
 
 	close(service.release)
 	assert.NoError(t, <-results)
 	assert.NoError(t, <-results)
-	r.waitUntilStopped(t, maxWait)
-	assert.True(t, refusesConnections(r.DebugAddr()))
-	assert.True(t, refusesConnections(r.MetricsAddr()))
-	assert.Contains(t, r.log.String(), `msg="drain started" calls_in_flight=2 `)
-	assert.Regexp(t, `msg="drain finished" took=\S+ calls_cut=0\n`, r.log.String())
-	assert.Contains(t, r.log.String(), `level=WARN msg="readiness changed" ready=false reason="server: shutting down"`)
+	server.waitUntilStopped(t, maxWait)
+	assert.True(t, refusesConnections(server.DebugAddr()))
+	assert.True(t, refusesConnections(server.MetricsAddr()))
+	assert.Contains(t, server.log.String(), `msg="drain started" calls_in_flight=2 `)
+	assert.Regexp(t, `msg="drain finished" took=\S+ calls_cut=0\n`, server.log.String())
+	assert.Contains(t, server.log.String(), `level=WARN msg="readiness changed" ready=false reason="server: shutting down"`)
 }
 
 func TestShutdownDoesNotWaitForStreams(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{DrainTimeout: time.Minute})
-	conn := dial(t, r.GRPCAddr().String())
+	server := start(t, Options{DrainTimeout: time.Minute})
+	conn := dial(t, server.GRPCAddr().String())
 
 	watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
 	require.NoError(t, err)
@@ -128,8 +128,8 @@ func TestShutdownDoesNotWaitForStreams(t *testing.T) {
 	_, err = reflection.Recv()
 	require.NoError(t, err)
 
-	r.stop()
-	r.waitUntilStopped(t, maxWait)
+	server.stop()
+	server.waitUntilStopped(t, maxWait)
 	_, err = reflection.Recv()
 	assert.Equal(t, codes.Canceled, status.Code(err), err)
 	for err = nil; err == nil; _, err = watch.Recv() {
@@ -150,7 +150,7 @@ func (r *eventRecorder) add(format string, args ...any) {
 	r.events = append(r.events, fmt.Sprintf(format, args...))
 }
 
-func (r *eventRecorder) recorded() []string {
+func (r *eventRecorder) recordedEvents() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.events)
@@ -166,88 +166,88 @@ func TestDrainTimeoutCutsCalls(t *testing.T) {
 	t.Parallel()
 	service := newSlowService()
 	events := &eventRecorder{}
-	r := start(t, Options{Services: register(service), DrainTimeout: 50 * time.Millisecond, Observer: events})
-	client := r.client(t)
+	server := start(t, Options{Services: servicesOf(service), DrainTimeout: 50 * time.Millisecond, Observer: events})
+	client := server.client(t)
 
 	results := make(chan error, 1)
 	go func() {
 		_, err := client.ShouldRateLimit(t.Context(), shopRequest)
 		results <- err
 	}()
-	<-service.entered
-	r.stop()
-	r.waitUntilStopped(t, maxWait)
+	<-service.callStarted
+	server.stop()
+	server.waitUntilStopped(t, maxWait)
 	assert.Equal(t, codes.Unavailable, status.Code(<-results))
-	assert.Contains(t, r.log.String(), "gRPC calls cut at the drain timeout")
-	assert.Regexp(t, `msg="drain finished" took=\S+ calls_cut=1\n`, r.log.String())
-	assert.Equal(t, []string{"drain started: 1", "drain finished: 1"}, events.recorded())
+	assert.Contains(t, server.log.String(), "gRPC calls cut at the drain timeout")
+	assert.Regexp(t, `msg="drain finished" took=\S+ calls_cut=1\n`, server.log.String())
+	assert.Equal(t, []string{"drain started: 1", "drain finished: 1"}, events.recordedEvents())
 }
 
 func TestDrainTimeoutCutsHTTPRequests(t *testing.T) {
 	t.Parallel()
 	service := newSlowService()
-	r := start(t, Options{Services: register(service), JSON: service, DrainTimeout: 50 * time.Millisecond})
+	server := start(t, Options{Services: servicesOf(service), JSON: service, DrainTimeout: 50 * time.Millisecond})
 
 	results := make(chan error, 1)
-	go func() { results <- postJSON(r.HTTPAddr()) }()
-	<-service.entered
-	r.stop()
-	r.waitUntilStopped(t, maxWait)
+	go func() { results <- postJSON(server.HTTPAddr()) }()
+	<-service.callStarted
+	server.stop()
+	server.waitUntilStopped(t, maxWait)
 	assert.Error(t, <-results)
 }
 
 func TestServerAnswersCallsDuringDrainDelay(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{DrainDelay: 3 * time.Second})
-	conn := dial(t, r.GRPCAddr().String())
-	r.stop()
+	server := start(t, Options{DrainDelay: 3 * time.Second})
+	conn := dial(t, server.GRPCAddr().String())
+	server.stop()
 
 	polltest.Until(t, maxWait, func() bool {
 		resp, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
 		return err == nil && resp.GetStatus() == healthpb.HealthCheckResponse_NOT_SERVING
 	})
-	code, _, body := request(t, http.MethodGet, r.HTTPAddr(), "/healthcheck", "")
+	code, _, body := request(t, http.MethodGet, server.HTTPAddr(), "/healthcheck", "")
 	assert.Equal(t, 500, code)
 	assert.Equal(t, "server: shutting down\n", body)
-	_, err := r.client(t).ShouldRateLimit(t.Context(), shopRequest)
+	_, err := server.client(t).ShouldRateLimit(t.Context(), shopRequest)
 	assert.NoError(t, err, "the server accepts new connections")
-	r.waitUntilStopped(t, maxWait)
+	server.waitUntilStopped(t, maxWait)
 }
 
 // By default, grpc waits two minutes for a connection that never sends, such as a TCP probe.
 func TestSilentConnectionDelaysShutdownByHandshakeTimeout(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{DrainTimeout: time.Minute})
-	c, err := net.Dial("tcp", r.GRPCAddr().String())
+	server := start(t, Options{DrainTimeout: time.Minute})
+	c, err := net.Dial("tcp", server.GRPCAddr().String())
 	require.NoError(t, err)
 	defer func() { _ = c.Close() }()
-	_, err = r.client(t).ShouldRateLimit(t.Context(), shopRequest) // after this call, the server has accepted c
+	_, err = server.client(t).ShouldRateLimit(t.Context(), shopRequest) // after this call, the server has accepted c
 	require.NoError(t, err)
-	r.stop()
-	r.waitUntilStopped(t, handshakeTimeout+maxWait)
+	server.stop()
+	server.waitUntilStopped(t, handshakeTimeout+maxWait)
 }
 
 func TestServeReturnsIfContextIsDone(t *testing.T) {
 	t.Parallel()
 	freePort := Addr{Host: "127.0.0.1"}
-	s, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort})
+	server, err := New(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.NoError(t, s.Serve(ctx))
-	assert.True(t, refusesConnections(s.GRPCAddr()))
+	require.NoError(t, server.Serve(ctx))
+	assert.True(t, refusesConnections(server.GRPCAddr()))
 }
 
 func TestCloseReleasesServerThatNeverServed(t *testing.T) {
 	t.Parallel()
 	freePort := Addr{Host: "127.0.0.1"}
-	s, err := New(Options{
-		Services: register(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort,
+	server, err := New(Options{
+		Services: servicesOf(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort,
 		Metrics: &MetricsListener{Addr: freePort, Handler: http.NotFoundHandler()},
 	})
 	require.NoError(t, err)
-	s.Close()
-	for _, addr := range []net.Addr{s.GRPCAddr(), s.HTTPAddr(), s.DebugAddr(), s.MetricsAddr()} {
+	server.Close()
+	for _, addr := range []net.Addr{server.GRPCAddr(), server.HTTPAddr(), server.DebugAddr(), server.MetricsAddr()} {
 		assert.True(t, refusesConnections(addr))
 	}
 }
@@ -260,11 +260,11 @@ func TestServeReturnsErrorOfFailedListener(t *testing.T) {
 		"HTTP listener": func(s *Server) net.Listener { return s.http.listener },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort})
+			server, err := New(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort})
 			require.NoError(t, err)
-			require.NoError(t, listener(s).Close())
-			assert.ErrorContains(t, s.Serve(t.Context()), name)
-			assert.True(t, refusesConnections(s.GRPCAddr()))
+			require.NoError(t, listener(server).Close())
+			assert.ErrorContains(t, server.Serve(t.Context()), name)
+			assert.True(t, refusesConnections(server.GRPCAddr()))
 		})
 	}
 }
@@ -273,22 +273,22 @@ func TestServeSurvivesFailedDebugAndMetricsListeners(t *testing.T) {
 	t.Parallel()
 	freePort := Addr{Host: "127.0.0.1"}
 	var log logBuffer
-	s, err := New(Options{
-		Services: register(alwaysOK), JSON: alwaysOK, GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort,
+	server, err := New(Options{
+		Services: servicesOf(alwaysOK), JSON: alwaysOK, GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort,
 		Metrics: &MetricsListener{Addr: freePort, Handler: http.NotFoundHandler()},
 		Log:     slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	require.NoError(t, err)
-	require.NoError(t, s.optionalListener("debug").listener.Close())
-	require.NoError(t, s.optionalListener("metrics").listener.Close())
+	require.NoError(t, server.optionalListener("debug").listener.Close())
+	require.NoError(t, server.optionalListener("metrics").listener.Close())
 
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- s.Serve(ctx) }()
+	go func() { done <- server.Serve(ctx) }()
 	for _, name := range []string{"debug listener: ", "metrics listener: "} {
 		polltest.Until(t, maxWait, func() bool { return strings.Contains(log.String(), name) })
 	}
-	assert.NoError(t, postJSON(s.HTTPAddr()))
+	assert.NoError(t, postJSON(server.HTTPAddr()))
 	stop()
 	assert.NoError(t, <-done)
 }
@@ -304,15 +304,15 @@ func TestDrainWarnsOfCallsAtTheEndOfTheDelay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log logBuffer
-				s := &Server{options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+				server := &Server{options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
 				go func() {
 					for range tt.callsUntil / (100 * time.Millisecond) {
-						s.calls.beginCall()
-						s.calls.endCall()
+						server.calls.beginCall()
+						server.calls.endCall()
 						time.Sleep(100 * time.Millisecond)
 					}
 				}()
-				s.serveDuringDelay(10 * time.Second)
+				server.serveDuringDelay(10 * time.Second)
 				assert.Equal(t, tt.warns, strings.Contains(log.String(), "calls still arrive at the end of the drain delay"), log.String())
 			})
 		})
@@ -321,19 +321,19 @@ func TestDrainWarnsOfCallsAtTheEndOfTheDelay(t *testing.T) {
 
 func TestDrainDoesNotCountHealthChecks(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{})
-	before := r.calls.total.Load()
-	_, err := healthpb.NewHealthClient(dial(t, r.GRPCAddr().String())).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	server := start(t, Options{})
+	oldTotal := server.calls.total.Load()
+	_, err := healthpb.NewHealthClient(dial(t, server.GRPCAddr().String())).Check(t.Context(), &healthpb.HealthCheckRequest{})
 	require.NoError(t, err)
-	assert.Equal(t, before, r.calls.total.Load())
+	assert.Equal(t, oldTotal, server.calls.total.Load())
 }
 
 func TestInterruptSkipsDelay(t *testing.T) {
 	t.Parallel()
 	freePort := Addr{Host: "127.0.0.1"}
-	s, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort, DrainDelay: time.Hour})
+	server, err := New(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort, DrainDelay: time.Hour})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(ErrInterrupted)
-	require.NoError(t, s.Serve(ctx))
+	require.NoError(t, server.Serve(ctx))
 }

@@ -43,8 +43,8 @@ func TestEveryKindOfListenerAnswersCalls(t *testing.T) {
 	}
 	for name, tt := range listeners {
 		t.Run(name, func(t *testing.T) {
-			r := start(t, Options{GRPC: tt.grpc})
-			client := rlsv3.NewRateLimitServiceClient(dial(t, tt.target(r.GRPCAddr())))
+			server := start(t, Options{GRPC: tt.grpc})
+			client := rlsv3.NewRateLimitServiceClient(dial(t, tt.target(server.GRPCAddr())))
 
 			resp, err := client.ShouldRateLimit(t.Context(), shopRequest)
 			require.NoError(t, err)
@@ -56,26 +56,26 @@ func TestEveryKindOfListenerAnswersCalls(t *testing.T) {
 
 // hasIPv6 reports whether this machine has IPv6.
 func hasIPv6() bool {
-	l, err := net.Listen("tcp", "[::1]:0")
+	listener, err := net.Listen("tcp", "[::1]:0")
 	if err == nil {
-		_ = l.Close()
+		_ = listener.Close()
 	}
 	return err == nil
 }
 
 func TestServiceErrorsKeepTheirCode(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Services: register(serviceFunc(func(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	server := start(t, Options{Services: servicesOf(serviceFunc(func(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 		return nil, status.Error(codes.InvalidArgument, "no domain")
 	}))})
-	_, err := r.client(t).ShouldRateLimit(t.Context(), shopRequest)
+	_, err := server.client(t).ShouldRateLimit(t.Context(), shopRequest)
 	assert.Equal(t, status.Error(codes.InvalidArgument, "no domain").Error(), err.Error())
 }
 
 func TestTooLargeMessageIsRejected(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{GRPC: GRPC{MaxMessageBytes: 1 << 10}})
-	client := r.client(t)
+	server := start(t, Options{GRPC: GRPC{MaxMessageBytes: 1 << 10}})
+	client := server.client(t)
 
 	_, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: strings.Repeat("x", 2<<10)})
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err), err)
@@ -85,8 +85,8 @@ func TestTooLargeMessageIsRejected(t *testing.T) {
 
 func TestDefaultAcceptsMessagesUpTo1MiB(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{})
-	client := r.client(t)
+	server := start(t, Options{})
+	client := server.client(t)
 
 	_, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: strings.Repeat("x", 1<<20-10)})
 	assert.NoError(t, err)
@@ -96,13 +96,13 @@ func TestDefaultAcceptsMessagesUpTo1MiB(t *testing.T) {
 
 func TestPanicInCallReturnsInternal(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Services: register(serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	server := start(t, Options{Services: servicesOf(serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 		if req.GetDomain() == "boom" {
 			panic(errors.New("secret detail"))
 		}
 		return alwaysOK(ctx, req)
 	}))})
-	client := r.client(t)
+	client := server.client(t)
 
 	for range 3 {
 		_, err := client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "boom"})
@@ -111,9 +111,9 @@ func TestPanicInCallReturnsInternal(t *testing.T) {
 	}
 	_, err := client.ShouldRateLimit(t.Context(), shopRequest)
 	assert.NoError(t, err)
-	assert.Contains(t, r.log.String(), "call=ShouldRateLimit")
-	assert.Contains(t, r.log.String(), "secret detail")
-	assert.Contains(t, r.log.String(), "grpc_test.go", "the log has the stack")
+	assert.Contains(t, server.log.String(), "call=ShouldRateLimit")
+	assert.Contains(t, server.log.String(), "secret detail")
+	assert.Contains(t, server.log.String(), "grpc_test.go", "the log has the stack")
 }
 
 // echoService is a second service. Its stream echoes messages, and panics on "boom".
@@ -139,8 +139,8 @@ var echoService = grpc.ServiceDesc{
 func TestStreamOfSecondServiceRecoversFromPanicAndEndsInDrain(t *testing.T) {
 	t.Parallel()
 	registerEcho := func(r grpc.ServiceRegistrar) { r.RegisterService(&echoService, struct{}{}) }
-	r := start(t, Options{Services: append(register(alwaysOK), registerEcho), DrainTimeout: time.Minute})
-	conn := dial(t, r.GRPCAddr().String())
+	server := start(t, Options{Services: append(servicesOf(alwaysOK), registerEcho), DrainTimeout: time.Minute})
+	conn := dial(t, server.GRPCAddr().String())
 	echo := func(stream grpc.ClientStream, text string) error {
 		require.NoError(t, stream.SendMsg(wrapperspb.String(text)))
 		var m wrapperspb.StringValue
@@ -160,21 +160,21 @@ func TestStreamOfSecondServiceRecoversFromPanicAndEndsInDrain(t *testing.T) {
 	err := echo(openStream(), "boom")
 	require.Equal(t, codes.Internal, status.Code(err), err)
 	assert.NotContains(t, err.Error(), "secret detail")
-	assert.Contains(t, r.log.String(), "call=Echo")
-	assert.Contains(t, r.log.String(), "secret detail")
+	assert.Contains(t, server.log.String(), "call=Echo")
+	assert.Contains(t, server.log.String(), "secret detail")
 	_, err = rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), shopRequest)
 	assert.NoError(t, err, "both services answer on one connection")
 
 	openedStream := openStream()
-	r.stop()
-	r.waitUntilStopped(t, maxWait)
+	server.stop()
+	server.waitUntilStopped(t, maxWait)
 	assert.Equal(t, codes.Canceled, status.Code(openedStream.RecvMsg(&wrapperspb.StringValue{})), "a drain cancels streams")
 }
 
 func TestReflectionListsTheServices(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{})
-	stream, err := reflectionpb.NewServerReflectionClient(dial(t, r.GRPCAddr().String())).ServerReflectionInfo(t.Context())
+	server := start(t, Options{})
+	stream, err := reflectionpb.NewServerReflectionClient(dial(t, server.GRPCAddr().String())).ServerReflectionInfo(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, stream.Send(&reflectionpb.ServerReflectionRequest{
 		MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{},
@@ -193,15 +193,15 @@ func TestReflectionListsTheServices(t *testing.T) {
 func TestMaxConnectionAgeRenewsConnectionsWithoutLostCalls(t *testing.T) {
 	t.Parallel()
 	var clientAddr atomic.Value // the address of the client in the last call
-	r := start(t, Options{
-		Services: register(serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	server := start(t, Options{
+		Services: servicesOf(serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 			p, _ := peer.FromContext(ctx)
 			clientAddr.Store(p.Addr.String())
 			return alwaysOK(ctx, req)
 		})),
 		GRPC: GRPC{MaxConnectionAge: 100 * time.Millisecond, MaxConnectionAgeGrace: maxWait},
 	})
-	client := r.client(t)
+	client := server.client(t)
 
 	_, err := client.ShouldRateLimit(t.Context(), shopRequest)
 	require.NoError(t, err)
@@ -214,8 +214,8 @@ func TestMaxConnectionAgeRenewsConnectionsWithoutLostCalls(t *testing.T) {
 
 func TestClientsMayPingOftenWithoutCalls(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{})
-	conn, err := net.Dial("tcp", r.GRPCAddr().String())
+	server := start(t, Options{})
+	conn, err := net.Dial("tcp", server.GRPCAddr().String())
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(maxWait)))
@@ -249,17 +249,17 @@ func TestClientsMayPingOftenWithoutCalls(t *testing.T) {
 func TestUnaryCallsAreObservedByMethod(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
-	observed := map[string]int{}
-	r := start(t, Options{
+	callsByMethod := map[string]int{}
+	server := start(t, Options{
 		ObserveMethod: func(name string) func(time.Duration) {
 			return func(duration time.Duration) {
 				assert.Positive(t, duration)
 				mu.Lock()
 				defer mu.Unlock()
-				observed[name]++
+				callsByMethod[name]++
 			}
 		},
-		Services: register(serviceFunc(func(_ context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+		Services: servicesOf(serviceFunc(func(_ context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 			if req.Domain == "panic" {
 				panic("boom")
 			}
@@ -267,13 +267,13 @@ func TestUnaryCallsAreObservedByMethod(t *testing.T) {
 		})),
 	})
 	for _, domain := range []string{"shop", "panic"} {
-		_, _ = r.client(t).ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: domain})
+		_, _ = server.client(t).ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: domain})
 	}
-	_, err := healthpb.NewHealthClient(dial(t, r.GRPCAddr().String())).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	_, err := healthpb.NewHealthClient(dial(t, server.GRPCAddr().String())).Check(t.Context(), &healthpb.HealthCheckRequest{})
 	require.NoError(t, err)
 	polltest.Until(t, 10*time.Second, func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return observed["ShouldRateLimit"] == 2 && observed["Check"] == 1
+		return callsByMethod["ShouldRateLimit"] == 2 && callsByMethod["Check"] == 1
 	})
 }

@@ -56,8 +56,8 @@ func TestProbesFollowHealth(t *testing.T) {
 	t.Parallel()
 	health := NewHealth()
 	health.Set("limits", false, "not loaded yet")
-	r := start(t, Options{Health: health})
-	client := healthpb.NewHealthClient(dial(t, r.GRPCAddr().String()))
+	server := start(t, Options{Health: health})
+	client := healthpb.NewHealthClient(dial(t, server.GRPCAddr().String()))
 
 	requireAnswers := func(want healthpb.HealthCheckResponse_ServingStatus, wantHTTP int, wantBody string) {
 		t.Helper()
@@ -67,7 +67,7 @@ func TestProbesFollowHealth(t *testing.T) {
 			assert.Equal(t, want, resp.GetStatus(), "service %q", name)
 		}
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
-			code, _, body := request(t, method, r.HTTPAddr(), "/healthcheck", "")
+			code, _, body := request(t, method, server.HTTPAddr(), "/healthcheck", "")
 			assert.Equal(t, wantHTTP, code)
 			assert.Equal(t, wantBody, body)
 		}
@@ -112,8 +112,8 @@ level=INFO msg="readiness changed" ready=true
 func TestHealthWatchSeesEveryChange(t *testing.T) {
 	t.Parallel()
 	health := NewHealth()
-	r := start(t, Options{Health: health})
-	watch, err := healthpb.NewHealthClient(dial(t, r.GRPCAddr().String())).
+	server := start(t, Options{Health: health})
+	watch, err := healthpb.NewHealthClient(dial(t, server.GRPCAddr().String())).
 		Watch(t.Context(), &healthpb.HealthCheckRequest{Service: "ratelimit"})
 	require.NoError(t, err)
 

@@ -56,7 +56,7 @@ var answerByDomain = serviceFunc(func(ctx context.Context, req *rlsv3.RateLimitR
 
 func TestJSONAnswersWithStatusOfDecision(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Services: register(answerByDomain), JSON: answerByDomain, GRPC: GRPC{MaxMessageBytes: 1000}})
+	server := start(t, Options{Services: servicesOf(answerByDomain), JSON: answerByDomain, GRPC: GRPC{MaxMessageBytes: 1000}})
 
 	ok := &rlsv3.RateLimitResponse{
 		OverallCode: rlsv3.RateLimitResponse_OK,
@@ -122,7 +122,7 @@ func TestJSONAnswersWithStatusOfDecision(t *testing.T) {
 			if method == "" {
 				method = http.MethodPost
 			}
-			code, header, body := request(t, method, r.HTTPAddr(), "/json", tt.body)
+			code, header, body := request(t, method, server.HTTPAddr(), "/json", tt.body)
 			assert.Equal(t, tt.code, code)
 			if tt.want == nil {
 				assert.Equal(t, "text/plain; charset=utf-8", header.Get("Content-Type"))
@@ -138,15 +138,15 @@ func TestJSONAnswersWithStatusOfDecision(t *testing.T) {
 			}
 		})
 	}
-	assert.Contains(t, r.log.String(), "panic=boom")
-	assert.Contains(t, r.log.String(), "http_test.go", "the log has the stack")
+	assert.Contains(t, server.log.String(), "panic=boom")
+	assert.Contains(t, server.log.String(), "http_test.go", "the log has the stack")
 }
 
 func TestHTTPListenerServesNoDebugPages(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{DebugPages: []Page{{Path: "/rlconfig", Help: "limits", Handler: http.NotFoundHandler()}}})
+	server := start(t, Options{DebugPages: []Page{{Path: "/rlconfig", Help: "limits", Handler: http.NotFoundHandler()}}})
 	for _, path := range []string{"/", "/json/", "/rlconfig", "/debug/pprof/", "/debug/pprof/heap"} {
-		code, _, _ := request(t, http.MethodGet, r.HTTPAddr(), path, "")
+		code, _, _ := request(t, http.MethodGet, server.HTTPAddr(), path, "")
 		assert.Equal(t, http.StatusNotFound, code, path)
 	}
 }
@@ -154,11 +154,11 @@ func TestHTTPListenerServesNoDebugPages(t *testing.T) {
 func TestJSONRejectsRefundsUnlessTheyAreAllowed(t *testing.T) {
 	t.Parallel()
 	const refund = `{"domain":"shop","descriptors":[{"entries":[{"key":"a"}],"isNegativeHits":true,"hitsAddend":3}]}`
-	for allowed, want := range map[bool]int{false: http.StatusBadRequest, true: http.StatusOK} {
-		r := start(t, Options{Services: register(answerByDomain), JSON: answerByDomain, JSONRefunds: allowed})
-		code, _, body := request(t, http.MethodPost, r.HTTPAddr(), "/json", refund)
+	for isAllowed, want := range map[bool]int{false: http.StatusBadRequest, true: http.StatusOK} {
+		server := start(t, Options{Services: servicesOf(answerByDomain), JSON: answerByDomain, JSONRefunds: isAllowed})
+		code, _, body := request(t, http.MethodPost, server.HTTPAddr(), "/json", refund)
 		assert.Equal(t, want, code, body)
-		if !allowed {
+		if !isAllowed {
 			assert.Contains(t, body, "JSON_REFUNDS=true")
 		}
 	}
@@ -166,8 +166,8 @@ func TestJSONRejectsRefundsUnlessTheyAreAllowed(t *testing.T) {
 
 func TestPostsOfOtherSitesAreRejected(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Services: register(answerByDomain), JSON: answerByDomain, Check: echo{}, DebugNames: []string{"rls.example.com"}})
-	addr := r.HTTPAddr().String()
+	server := start(t, Options{Services: servicesOf(answerByDomain), JSON: answerByDomain, Check: echo{}, DebugNames: []string{"rls.example.com"}})
+	addr := server.HTTPAddr().String()
 	for name, tt := range map[string]struct {
 		host, header, value string
 		want                int
@@ -200,12 +200,12 @@ func TestPostsOfOtherSitesAreRejected(t *testing.T) {
 
 func TestJSONBoundsLargeBodiesThatAreReadAtTheSameTime(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Services: register(answerByDomain), JSON: answerByDomain, GRPC: GRPC{MaxMessageBytes: maxLargeBodyBytes / 2}})
+	server := start(t, Options{Services: servicesOf(answerByDomain), JSON: answerByDomain, GRPC: GRPC{MaxMessageBytes: maxLargeBodyBytes / 2}})
 	largeBody := `{"domain":"` + strings.Repeat("x", 2*maxSmallBody) + `"}`
 	postWithoutLastByte := func() *io.PipeWriter {
 		body, writer := io.Pipe()
 		go func() {
-			req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.HTTPAddr().String()+"/json", body)
+			req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+server.HTTPAddr().String()+"/json", body)
 			if resp, err := http.DefaultClient.Do(req); err == nil {
 				_ = resp.Body.Close()
 			}
@@ -214,18 +214,18 @@ func TestJSONBoundsLargeBodiesThatAreReadAtTheSameTime(t *testing.T) {
 		require.NoError(t, err)
 		return writer
 	}
-	first, second := postWithoutLastByte(), postWithoutLastByte()
+	firstPost, secondPost := postWithoutLastByte(), postWithoutLastByte()
 	polltest.Until(t, maxWait, func() bool {
-		code, _, _ := request(t, http.MethodPost, r.HTTPAddr(), "/json", largeBody)
+		code, _, _ := request(t, http.MethodPost, server.HTTPAddr(), "/json", largeBody)
 		return code == http.StatusServiceUnavailable
 	}, "both slots are in use")
-	code, _, _ := request(t, http.MethodPost, r.HTTPAddr(), "/json", `{"domain":"shop"}`)
+	code, _, _ := request(t, http.MethodPost, server.HTTPAddr(), "/json", `{"domain":"shop"}`)
 	assert.Equal(t, http.StatusOK, code, "small bodies need no slot")
-	_, _ = io.WriteString(first, "}")
-	_ = first.Close()
-	_ = second.CloseWithError(io.ErrUnexpectedEOF)
+	_, _ = io.WriteString(firstPost, "}")
+	_ = firstPost.Close()
+	_ = secondPost.CloseWithError(io.ErrUnexpectedEOF)
 	polltest.Until(t, maxWait, func() bool {
-		code, _, _ := request(t, http.MethodPost, r.HTTPAddr(), "/json", largeBody)
+		code, _, _ := request(t, http.MethodPost, server.HTTPAddr(), "/json", largeBody)
 		return code == http.StatusOK
 	}, "the server has read or lost both bodies, so the slots are free")
 }

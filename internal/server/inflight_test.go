@@ -7,23 +7,23 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestInflightCountsCalls(t *testing.T) {
-	var f callCounter
-	var calling sync.WaitGroup
+func TestCallCounterCountsCallsInFlight(t *testing.T) {
+	var counter callCounter
+	var callers sync.WaitGroup
 	for range 100 {
-		calling.Go(func() {
+		callers.Go(func() {
 			for range 100 {
-				f.beginCall()
-				f.endCall()
+				counter.beginCall()
+				counter.endCall()
 			}
-			f.beginCall()
+			counter.beginCall()
 		})
 	}
-	calling.Wait()
-	assert.EqualValues(t, 100, f.inFlight.Load())
-	assert.EqualValues(t, 100*101, f.total.Load())
+	callers.Wait()
+	assert.EqualValues(t, 100, counter.inFlight.Load())
+	assert.EqualValues(t, 100*101, counter.total.Load())
 	for range 100 {
-		f.endCall()
+		counter.endCall()
 	}
-	assert.Zero(t, f.inFlight.Load())
+	assert.Zero(t, counter.inFlight.Load())
 }

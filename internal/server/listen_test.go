@@ -23,7 +23,7 @@ func hostPort(t *testing.T, a net.Addr) Addr {
 	return Addr{Host: tcp.IP.String(), Port: tcp.Port}
 }
 
-func TestAddrString(t *testing.T) {
+func TestTextOfAddrIsHostAndPort(t *testing.T) {
 	t.Parallel()
 	for want, a := range map[string]Addr{
 		":8081":           {Host: "", Port: 8081},
@@ -36,7 +36,7 @@ func TestAddrString(t *testing.T) {
 	}
 }
 
-func TestParseAddr(t *testing.T) {
+func TestParseAddrAcceptsOnlyHostAndPort(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Addr{
 		":9090":           {Host: "", Port: 9090},
@@ -67,37 +67,37 @@ func TestParseAddr(t *testing.T) {
 			continue
 		}
 		assert.NoError(t, err)
-		reparsed, err := ParseAddr(got.String())
+		parsedAgain, err := ParseAddr(got.String())
 		assert.NoError(t, err)
-		assert.Equal(t, got, reparsed)
+		assert.Equal(t, got, parsedAgain)
 	}
 }
 
 func TestAddressesAreLoggedAsText(t *testing.T) {
 	t.Parallel()
 	var log logBuffer
-	r := start(t, Options{Metrics: &MetricsListener{Handler: http.NotFoundHandler()}, Log: slog.New(slog.NewJSONHandler(&log, nil))})
-	r.log = &log
-	r.waitForLog(t, fmt.Sprintf(`"msg":"listening","grpc":"%s","http":"%s","debug":"%s","metrics":"%s"}`, r.GRPCAddr(), r.HTTPAddr(), r.DebugAddr(), r.MetricsAddr()))
+	server := start(t, Options{Metrics: &MetricsListener{Handler: http.NotFoundHandler()}, Log: slog.New(slog.NewJSONHandler(&log, nil))})
+	server.log = &log
+	server.waitForLog(t, fmt.Sprintf(`"msg":"listening","grpc":"%s","http":"%s","debug":"%s","metrics":"%s"}`, server.GRPCAddr(), server.HTTPAddr(), server.DebugAddr(), server.MetricsAddr()))
 }
 
 func TestNewFailsIfPortIsInUse(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{Metrics: &MetricsListener{Handler: http.NotFoundHandler()}})
+	server := start(t, Options{Metrics: &MetricsListener{Handler: http.NotFoundHandler()}})
 	usedAddr := func(a net.Addr) Addr {
-		used := hostPort(t, a)
-		used.Setting = "SOME_PORT"
-		return used
+		usedAddress := hostPort(t, a)
+		usedAddress.Setting = "SOME_PORT"
+		return usedAddress
 	}
 	for listener, setUsedAddr := range map[string]func(*Options){
-		"gRPC":    func(o *Options) { o.GRPC = GRPC{Addr: usedAddr(r.GRPCAddr())} },
-		"HTTP":    func(o *Options) { o.HTTP = usedAddr(r.HTTPAddr()) },
-		"metrics": func(o *Options) { o.Metrics.Addr = usedAddr(r.MetricsAddr()) },
+		"gRPC":    func(o *Options) { o.GRPC = GRPC{Addr: usedAddr(server.GRPCAddr())} },
+		"HTTP":    func(o *Options) { o.HTTP = usedAddr(server.HTTPAddr()) },
+		"metrics": func(o *Options) { o.Metrics.Addr = usedAddr(server.MetricsAddr()) },
 	} {
 		freePort := Addr{Host: "127.0.0.1"}
 		socket := filepath.Join(t.TempDir(), "rls.sock")
 		o := Options{
-			Services: register(alwaysOK), Log: slog.New(slog.DiscardHandler), GRPC: GRPC{UDS: socket}, HTTP: freePort, Debug: freePort,
+			Services: servicesOf(alwaysOK), Log: slog.New(slog.DiscardHandler), GRPC: GRPC{UDS: socket}, HTTP: freePort, Debug: freePort,
 			Metrics: &MetricsListener{Addr: freePort, Handler: http.NotFoundHandler()},
 		}
 		setUsedAddr(&o)
@@ -122,12 +122,12 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "rls.sock")
 	leaveSocket(t, path)
-	r := start(t, Options{GRPC: GRPC{UDS: path}})
+	server := start(t, Options{GRPC: GRPC{UDS: path}})
 
 	_, err := rlsv3.NewRateLimitServiceClient(dial(t, "unix:"+path)).ShouldRateLimit(t.Context(), shopRequest)
 	require.NoError(t, err)
-	r.stop()
-	r.waitUntilStopped(t, maxWait)
+	server.stop()
+	server.waitUntilStopped(t, maxWait)
 	assert.NoFileExists(t, path)
 }
 
@@ -156,7 +156,7 @@ func TestNewFailsIfSocketPathIsInUse(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "rls.sock")
 			tt.usePath(t, path)
-			_, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{UDS: path}})
+			_, err := New(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{UDS: path}})
 			assert.ErrorContains(t, err, tt.want)
 			_, err = os.Lstat(path)
 			assert.NoError(t, err, "New does not remove the file")
@@ -166,6 +166,6 @@ func TestNewFailsIfSocketPathIsInUse(t *testing.T) {
 
 func TestNewFailsIfSocketDirectoryIsMissing(t *testing.T) {
 	t.Parallel()
-	_, err := New(Options{Services: register(alwaysOK), GRPC: GRPC{UDS: filepath.Join(t.TempDir(), "no", "rls.sock")}})
+	_, err := New(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{UDS: filepath.Join(t.TempDir(), "no", "rls.sock")}})
 	assert.ErrorContains(t, err, "gRPC listener")
 }

@@ -53,8 +53,8 @@ var alwaysOK = serviceFunc(func(context.Context, *rlsv3.RateLimitRequest) (*rlsv
 	}, nil
 })
 
-// register returns Options.Services for one rate-limit service.
-func register(s rlsv3.RateLimitServiceServer) []func(grpc.ServiceRegistrar) {
+// servicesOf returns Options.Services for one rate-limit service.
+func servicesOf(s rlsv3.RateLimitServiceServer) []func(grpc.ServiceRegistrar) {
 	return []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, s) }}
 }
 
@@ -77,18 +77,18 @@ type testServer struct {
 }
 
 // start serves o on free ports of 127.0.0.1 until the test ends.
-func start(t *testing.T, o Options) *testServer {
+func start(t *testing.T, options Options) *testServer {
 	t.Helper()
 	r := &testServer{log: &logBuffer{}, done: make(chan error, 1)}
-	if o.Services == nil {
-		o.Services, o.JSON = register(alwaysOK), alwaysOK
+	if options.Services == nil {
+		options.Services, options.JSON = servicesOf(alwaysOK), alwaysOK
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.NewTextHandler(r.log, nil))
+	if options.Log == nil {
+		options.Log = slog.New(slog.NewTextHandler(r.log, nil))
 	}
-	addrs := []*Addr{&o.GRPC.Addr, &o.HTTP, &o.Debug}
-	if o.Metrics != nil {
-		addrs = append(addrs, &o.Metrics.Addr)
+	addrs := []*Addr{&options.GRPC.Addr, &options.HTTP, &options.Debug}
+	if options.Metrics != nil {
+		addrs = append(addrs, &options.Metrics.Addr)
 	}
 	for _, a := range addrs {
 		if a.Host == "" {
@@ -96,7 +96,7 @@ func start(t *testing.T, o Options) *testServer {
 		}
 	}
 	var err error
-	r.Server, err = New(o)
+	r.Server, err = New(options)
 	require.NoError(t, err)
 
 	ctx, stop := context.WithCancel(context.Background())

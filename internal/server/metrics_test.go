@@ -38,11 +38,11 @@ func TestMetricsListenerServesOnlyMetrics(t *testing.T) {
 		{"/{", "GET", "/%7B", 200, metrics}, // a pattern that ServeMux panics on
 	} {
 		t.Run(tt.configured+" "+tt.method+" "+tt.path, func(t *testing.T) {
-			r := start(t, Options{
+			server := start(t, Options{
 				DebugPages: []Page{{Path: "/rlconfig", Help: "limits", Handler: http.NotFoundHandler()}},
 				Metrics:    &MetricsListener{Path: tt.configured, Handler: metricsPage},
 			})
-			code, header, body := request(t, tt.method, r.MetricsAddr(), tt.path, "")
+			code, header, body := request(t, tt.method, server.MetricsAddr(), tt.path, "")
 			assert.Equal(t, tt.code, code)
 			assert.Equal(t, tt.want, body)
 			assert.Equal(t, "text/plain; charset=utf-8", header.Get("Content-Type"))
@@ -52,6 +52,6 @@ func TestMetricsListenerServesOnlyMetrics(t *testing.T) {
 
 func TestMetricsListenerIsOffByDefault(t *testing.T) {
 	t.Parallel()
-	r := start(t, Options{})
-	assert.Nil(t, r.MetricsAddr())
+	server := start(t, Options{})
+	assert.Nil(t, server.MetricsAddr())
 }

@@ -18,14 +18,14 @@ import (
 
 func TestStreamsEndWhenTheListenerStops(t *testing.T) {
 	t.Parallel()
-	streaming := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	streamHandler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte("first\n"))
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 		_, _ = w.Write([]byte("last\n"))
 	})
-	s := start(t, Options{DebugPages: []Page{{Path: "/stream", Handler: streaming, IsStream: true}}})
-	resp, err := http.Get("http://" + s.DebugAddr().String() + "/stream")
+	service := start(t, Options{DebugPages: []Page{{Path: "/stream", Handler: streamHandler, IsStream: true}}})
+	resp, err := http.Get("http://" + service.DebugAddr().String() + "/stream")
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
@@ -33,7 +33,7 @@ func TestStreamsEndWhenTheListenerStops(t *testing.T) {
 	assert.Equal(t, "first", lines.Text())
 
 	// Only the end of the context lets the handler write its last line.
-	require.NoError(t, s.optionalListener("debug").stop(context.Background(), func() {}))
+	require.NoError(t, service.optionalListener("debug").stop(context.Background(), func() {}))
 	require.True(t, lines.Scan())
 	assert.Equal(t, "last", lines.Text())
 }
@@ -57,11 +57,11 @@ func (echoQuotaServer) StreamRateLimitQuotas(stream grpc.BidiStreamingServer[rlq
 func TestStreamWithManyAnsweredReportsStaysOpen(t *testing.T) {
 	t.Parallel()
 	gate := admission.New(admission.Options{MaxPendingBytes: 1 << 20})
-	s := start(t, Options{
+	service := start(t, Options{
 		Services: []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlqsv3.RegisterRateLimitQuotaServiceServer(r, echoQuotaServer{}) }},
 		GRPC:     GRPC{Gate: gate},
 	})
-	stream, err := rlqsv3.NewRateLimitQuotaServiceClient(dial(t, s.GRPCAddr().String())).StreamRateLimitQuotas(t.Context())
+	stream, err := rlqsv3.NewRateLimitQuotaServiceClient(dial(t, service.GRPCAddr().String())).StreamRateLimitQuotas(t.Context())
 	require.NoError(t, err)
 	for _, size := range []int{1, 1000, 100_000} { // in bytes; large reports have several frames
 		report := &rlqsv3.RateLimitQuotaUsageReports{Domain: strings.Repeat("x", size)}

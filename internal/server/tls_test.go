@@ -28,10 +28,10 @@ import (
 func issue(t *testing.T, a *certtest.Authority, name string, dns ...string) (certPEM, keyPEM []byte) {
 	t.Helper()
 	pair := a.IssueNamed(name, dns...)
-	return content(t, pair.CertFile), content(t, pair.KeyFile)
+	return readFile(t, pair.CertFile), readFile(t, pair.KeyFile)
 }
 
-func content(t *testing.T, path string) []byte {
+func readFile(t *testing.T, path string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -48,8 +48,8 @@ func tlsFiles(t *testing.T) TLS {
 	}
 }
 
-// replace writes a file and renames it to path, so that no reader sees half of it.
-func replace(t *testing.T, path string, content []byte) {
+// replaceFile writes a file and renames it to path, so that no reader sees half of it.
+func replaceFile(t *testing.T, path string, content []byte) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(path+".new", content, 0o600))
 	require.NoError(t, os.Rename(path+".new", path))
@@ -59,8 +59,8 @@ func replace(t *testing.T, path string, content []byte) {
 func issueTo(t *testing.T, files TLS, a *certtest.Authority, name string) (certPEM []byte) {
 	t.Helper()
 	cert, key := issue(t, a, name)
-	replace(t, files.KeyFile, key) // until the next line, certificate and key do not match
-	replace(t, files.CertFile, cert)
+	replaceFile(t, files.KeyFile, key) // until the next line, certificate and key do not match
+	replaceFile(t, files.CertFile, cert)
 	return cert
 }
 
@@ -99,20 +99,20 @@ func TestGRPCSpeaksTLS12OrLater(t *testing.T) {
 	files := tlsFiles(t)
 	issueTo(t, files, ca, "server")
 	files.ClientCAFile = ""
-	r := start(t, Options{GRPC: GRPC{TLS: &files}})
+	server := start(t, Options{GRPC: GRPC{TLS: &files}})
 
-	name, err := callTLS(t, r, clientTLS(t, ca))
+	name, err := callTLS(t, server, clientTLS(t, ca))
 	require.NoError(t, err)
 	assert.Equal(t, "server", name)
 
-	_, err = callTLS(t, r, clientTLS(t, certtest.New(t)))
+	_, err = callTLS(t, server, clientTLS(t, certtest.New(t)))
 	assert.Equal(t, codes.Unavailable, status.Code(err), "the client doesn't trust the server: %v", err)
 	oldClient := clientTLS(t, ca)
 	oldClient.MaxVersion = tls.VersionTLS11
 	oldClient.MinVersion = tls.VersionTLS10
-	_, err = callTLS(t, r, oldClient)
+	_, err = callTLS(t, server, oldClient)
 	assert.ErrorContains(t, err, "protocol version")
-	_, err = r.client(t).ShouldRateLimit(t.Context(), shopRequest)
+	_, err = server.client(t).ShouldRateLimit(t.Context(), shopRequest)
 	assert.Equal(t, codes.Unavailable, status.Code(err), "plain text: %v", err)
 }
 
@@ -144,11 +144,11 @@ func TestClientCertificateNeedsRightAuthorityAndName(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			files := tlsFiles(t)
 			issueTo(t, files, ca, "server")
-			replace(t, files.ClientCAFile, content(t, clientCA.File))
+			replaceFile(t, files.ClientCAFile, readFile(t, clientCA.File))
 			files.ClientSAN = tt.san
-			r := start(t, Options{GRPC: GRPC{TLS: &files}})
+			server := start(t, Options{GRPC: GRPC{TLS: &files}})
 
-			_, err := callTLS(t, r, clientTLS(t, ca, tt.pair...))
+			_, err := callTLS(t, server, clientTLS(t, ca, tt.pair...))
 			if tt.isOK {
 				assert.NoError(t, err)
 			} else {
@@ -163,15 +163,15 @@ func TestClientSANIsCheckedOnResumedSessions(t *testing.T) {
 	ca := certtest.New(t)
 	files := tlsFiles(t)
 	issueTo(t, files, ca, "server")
-	replace(t, files.ClientCAFile, content(t, ca.File))
+	replaceFile(t, files.ClientCAFile, readFile(t, ca.File))
 	files.ClientSAN = "envoy.example"
-	r := start(t, Options{GRPC: GRPC{TLS: &files}})
+	server := start(t, Options{GRPC: GRPC{TLS: &files}})
 
 	clientCert, clientKey := issue(t, ca, "client", "other.example")
 	c := clientTLS(t, ca, clientCert, clientKey)
 	c.ClientSessionCache = tls.NewLRUClientSessionCache(4)
 	for range 3 {
-		_, err := callTLS(t, r, c)
+		_, err := callTLS(t, server, c)
 		assert.Equal(t, codes.Unavailable, status.Code(err), err)
 	}
 }
@@ -188,9 +188,9 @@ func TestChangedCertificateIsInForceWithinASecond(t *testing.T) {
 		issueTo(t, files, ca, "second")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		current, err := r.config().GetConfigForClient(nil)
+		currentConfig, err := r.config().GetConfigForClient(nil)
 		require.NoError(t, err)
-		assert.Equal(t, "second", current.Certificates[0].Leaf.Subject.CommonName)
+		assert.Equal(t, "second", currentConfig.Certificates[0].Leaf.Subject.CommonName)
 	})
 }
 
@@ -199,16 +199,16 @@ func TestCertificateIsReloaded(t *testing.T) {
 	ca, newCA := certtest.New(t), certtest.New(t)
 	files := tlsFiles(t)
 	issueTo(t, files, ca, "first")
-	replace(t, files.ClientCAFile, content(t, ca.File))
+	replaceFile(t, files.ClientCAFile, readFile(t, ca.File))
 	events := &eventRecorder{}
-	r := start(t, Options{GRPC: GRPC{TLS: &files}, Observer: events})
+	server := start(t, Options{GRPC: GRPC{TLS: &files}, Observer: events})
 
 	clientCert, clientKey := issue(t, ca, "client")
 	client := clientTLS(t, ca, clientCert, clientKey)
 	waitForCertificate := func(want string) {
 		t.Helper()
 		polltest.Until(t, maxWait, func() bool {
-			name, err := callTLS(t, r, client)
+			name, err := callTLS(t, server, client)
 			return err == nil && name == want
 		})
 	}
@@ -216,26 +216,26 @@ func TestCertificateIsReloaded(t *testing.T) {
 
 	issueTo(t, files, ca, "second")
 	waitForCertificate("second")
-	r.waitForLog(t, "TLS files reloaded")
+	server.waitForLog(t, "TLS files reloaded")
 
-	replace(t, files.CertFile, []byte("no certificate"))
-	r.waitForLog(t, "failed to find any PEM data")
-	recorded := events.recorded() // on a slow machine, rls can first reject the new certificate with the old key
-	assert.Equal(t, []string{"gRPC CN=second true", "gRPC  false"}, recorded[max(len(recorded)-2, 0):])
+	replaceFile(t, files.CertFile, []byte("no certificate"))
+	server.waitForLog(t, "failed to find any PEM data")
+	recordedEvents := events.recordedEvents() // on a slow machine, rls can first reject the new certificate with the old key
+	assert.Equal(t, []string{"gRPC CN=second true", "gRPC  false"}, recordedEvents[max(len(recordedEvents)-2, 0):])
 	waitForCertificate("second")
 	require.NoError(t, os.Remove(files.KeyFile))
-	r.waitForLog(t, "no such file")
+	server.waitForLog(t, "no such file")
 	waitForCertificate("second")
-	assert.NotContains(t, r.log.String(), "PRIVATE KEY")
+	assert.NotContains(t, server.log.String(), "PRIVATE KEY")
 
 	// Open connections go on. The next handshake accepts only the new CA.
-	openConn := dial(t, r.GRPCAddr().String(), grpc.WithTransportCredentials(credentials.NewTLS(client)))
+	openConn := dial(t, server.GRPCAddr().String(), grpc.WithTransportCredentials(credentials.NewTLS(client)))
 	_, err := rlsv3.NewRateLimitServiceClient(openConn).ShouldRateLimit(t.Context(), shopRequest)
 	require.NoError(t, err)
 	issueTo(t, files, ca, "third")
-	replace(t, files.ClientCAFile, content(t, newCA.File))
+	replaceFile(t, files.ClientCAFile, readFile(t, newCA.File))
 	polltest.Until(t, maxWait, func() bool {
-		_, err := callTLS(t, r, client)
+		_, err := callTLS(t, server, client)
 		return err != nil
 	})
 	_, err = rlsv3.NewRateLimitServiceClient(openConn).ShouldRateLimit(t.Context(), shopRequest)
@@ -244,8 +244,8 @@ func TestCertificateIsReloaded(t *testing.T) {
 	client = clientTLS(t, ca, clientCert, clientKey)
 	waitForCertificate("third")
 
-	replace(t, files.ClientCAFile, []byte("no certificate"))
-	r.waitForLog(t, "contains no certificate")
+	replaceFile(t, files.ClientCAFile, []byte("no certificate"))
+	server.waitForLog(t, "contains no certificate")
 	waitForCertificate("third")
 }
 
@@ -266,15 +266,15 @@ func TestTLSFileProblemIsLoggedOnce(t *testing.T) {
 	}
 	reload()
 	assert.Zero(t, lineCount(), "nothing has changed")
-	replace(t, files.CertFile, nil)
+	replaceFile(t, files.CertFile, nil)
 	reload()
 	reload()
 	assert.Equal(t, 1, lineCount())
-	replace(t, files.CertFile, cert) // the certificate that is in force
+	replaceFile(t, files.CertFile, cert) // the certificate that is in force
 	reload()
 	assert.Equal(t, 2, lineCount())
 	assert.Contains(t, log.String(), "TLS files reloaded", "the problem is over")
-	replace(t, files.CertFile, nil)
+	replaceFile(t, files.CertFile, nil)
 	reload()
 	assert.Equal(t, 3, lineCount(), "a new problem, even if the text is the same")
 }
@@ -294,8 +294,8 @@ func TestNewFailsOnBadTLSFiles(t *testing.T) {
 		{"no key", cert, nil, nil, func(o *TLS) { o.ClientCAFile = "" }, "KEY: no such file"},
 		{"no CA", cert, key, nil, nil, "ROOT: no such file"},
 		{"paths not set", cert, key, nil, func(o *TLS) { *o = TLS{} }, "certificate and key"},
-		{"not PEM", []byte("x"), key, content(t, ca.File), nil, "certificate CERT with key KEY: tls: failed to find any PEM data"},
-		{"key of another certificate", cert, otherKey, content(t, ca.File), nil, "private key does not match public key"},
+		{"not PEM", []byte("x"), key, readFile(t, ca.File), nil, "certificate CERT with key KEY: tls: failed to find any PEM data"},
+		{"key of another certificate", cert, otherKey, readFile(t, ca.File), nil, "private key does not match public key"},
 		{"CA without certificate", cert, key, []byte("x"), nil, "client CA ROOT contains no certificate"},
 		{"name without CA", cert, key, nil, func(o *TLS) { o.ClientCAFile, o.ClientSAN = "", "envoy.example" }, "a client SAN needs a client CA"},
 		{"optional without CA", cert, key, nil, func(o *TLS) { o.ClientCAFile, o.ClientCertOptional = "", true }, "optional client certificates need a client CA"},
@@ -305,15 +305,15 @@ func TestNewFailsOnBadTLSFiles(t *testing.T) {
 			want := strings.NewReplacer("CERT", files.CertFile, "KEY", files.KeyFile, "ROOT", files.ClientCAFile).Replace(tt.want)
 			for path, content := range map[string][]byte{files.CertFile: tt.cert, files.KeyFile: tt.key, files.ClientCAFile: tt.ca} {
 				if content != nil {
-					replace(t, path, content)
+					replaceFile(t, path, content)
 				}
 			}
 			if tt.change != nil {
 				tt.change(&files)
 			}
 			for listener, o := range map[string]Options{
-				"gRPC":  {Services: register(alwaysOK), GRPC: GRPC{TLS: &files}},
-				"debug": {Services: register(alwaysOK), DebugTLS: &files},
+				"gRPC":  {Services: servicesOf(alwaysOK), GRPC: GRPC{TLS: &files}},
+				"debug": {Services: servicesOf(alwaysOK), DebugTLS: &files},
 			} {
 				_, err := New(o)
 				require.ErrorContains(t, err, listener+" TLS: ")

@@ -61,11 +61,11 @@ type attack struct {
 	// run attacks the service until ctx is done.
 	run func(ctx context.Context, s *service)
 
-	// refused is the reason of the refused connections, or empty if the attack is legal.
-	refused string
+	// refusalReason is the reason of the refused connections, or empty if the attack is legal.
+	refusalReason string
 
-	// told is a regular expression that the log must match. It can be empty.
-	told string
+	// wantLog is a regular expression that the log must match. It can be empty.
+	wantLog string
 
 	isLargeCalls bool
 
@@ -86,13 +86,13 @@ var allAttacks = []attack{
 	{name: "none"},
 	{name: "300 half-sent messages of 4 MB on each of 3 connections", run: halfSent(3, 300, 4<<20)},
 	{name: "300 half-sent messages of 1 MB on each of 3 connections", run: halfSent(3, 300, 1<<20)},
-	{name: "6,000 half-sent messages of 50 KB on each of 3 connections", run: halfSent(3, 6000, 50_000), refused: "pending_bytes"},
-	{name: "half-sent messages in frames of one byte on 20 connections", run: oneByteFrames(20), refused: "peer_cuts"},
+	{name: "6,000 half-sent messages of 50 KB on each of 3 connections", run: halfSent(3, 6000, 50_000), refusalReason: "pending_bytes"},
+	{name: "half-sent messages in frames of one byte on 20 connections", run: oneByteFrames(20), refusalReason: "peer_cuts"},
 	{name: "150 unfinished posts of 4 MB to /json", run: unfinishedPosts(150, 4<<20)},
 	{name: "150 unfinished posts of 1 MiB to /json", run: unfinishedPosts(150, 1<<20)},
 	{name: "500 unfinished posts of 100 KB to /json", run: unfinishedPosts(500, 100_000)},
-	{name: "10,000 idle connections", run: idleConnections(10_000), refused: "peer_connections"},
-	{name: "calls that are reset at once on 8 connections", run: resets(8), refused: "frames"},
+	{name: "10,000 idle connections", run: idleConnections(10_000), refusalReason: "peer_connections"},
+	{name: "calls that are reset at once on 8 connections", run: resets(8), refusalReason: "frames"},
 	{name: "4 calls of 4,000 descriptors in flight from each of 4 clients", run: largeCalls(4, 4, 4000, 1, "k"), isLargeCalls: true},
 	{name: "4 calls of 256 descriptors in flight from each of 4 clients", run: largeCalls(4, 4, 256, 1, "k"), isLargeCalls: true},
 	{name: "4 calls of 1,024 descriptors in flight from each of 4 clients", run: largeCalls(4, 4, 1024, 1, "k")},
@@ -104,41 +104,41 @@ func TestServiceSurvivesAttacks(t *testing.T) {
 	length, checksTimes := attackTime(t)
 	program := build(t)
 	var p50Alone, p99Alone time.Duration // of the first attack, which is none
-	for _, a := range allAttacks {
-		t.Run(a.name, func(t *testing.T) {
+	for _, attack := range allAttacks {
+		t.Run(attack.name, func(t *testing.T) {
 			var settings []string
-			if a.settings != nil {
-				settings = a.settings(t)
+			if attack.settings != nil {
+				settings = attack.settings(t)
 			}
-			s := startService(t, program, settings...)
-			if a.prepare != nil {
-				a.prepare(s)
+			service := startService(t, program, settings...)
+			if attack.prepare != nil {
+				attack.prepare(service)
 			}
-			answers := s.attackFor(length, a)
-			refused := s.refused()
-			table.rows = append(table.rows, answers.row(a.name, s.peakMemory(), refused))
+			answers := service.attackFor(length, attack)
+			refusedCounts := service.refusedConnections()
+			table.rows = append(table.rows, answers.row(attack.name, service.peakMemory(), refusedCounts))
 			p50, p99 := answers.quantile(0.5), answers.quantile(0.99)
 			assert.Empty(t, answers.Errors, "the other client gets all answers")
-			assert.LessOrEqual(t, s.peakMemory(), int64(maxMemory))
-			if a.run == nil {
+			assert.LessOrEqual(t, service.peakMemory(), int64(maxMemory))
+			if attack.run == nil {
 				p50Alone, p99Alone = p50, p99
 			}
-			if checksTimes && !a.stopsService {
+			if checksTimes && !attack.stopsService {
 				assert.Less(t, p99, maxP99)
 			}
-			if checksTimes && a.isLargeCalls {
+			if checksTimes && attack.isLargeCalls {
 				assert.LessOrEqual(t, p50, p50Alone+maxMoreP50)
 				assert.LessOrEqual(t, p99, p99Alone+maxMoreP99)
 			}
-			if a.refused != "" {
-				assert.Contains(t, strings.Join(refused, " "), a.refused)
+			if attack.refusalReason != "" {
+				assert.Contains(t, strings.Join(refusedCounts, " "), attack.refusalReason)
 			} else {
-				assert.NotContains(t, strings.Join(refused, " "), "connections")
+				assert.NotContains(t, strings.Join(refusedCounts, " "), "connections")
 			}
-			assert.NotContains(t, s.log(), "panic")
-			assert.Regexp(t, a.told, s.log())
-			if !a.breaksRedis {
-				assert.NotContains(t, s.log(), "outage")
+			assert.NotContains(t, service.log(), "panic")
+			assert.Regexp(t, attack.wantLog, service.log())
+			if !attack.breaksRedis {
+				assert.NotContains(t, service.log(), "outage")
 			}
 		})
 	}
@@ -170,16 +170,16 @@ func (s *service) attackFor(length time.Duration, a attack) answers {
 	if s.envoy.addr != "" {
 		addr = s.envoy.addr
 	}
-	other := startOtherClient(s.t, a.calls, addr)
+	client := startOtherClient(s.t, a.calls, addr)
 	ctx, cancel := context.WithTimeout(s.t.Context(), length)
 	defer cancel()
 	var attacker sync.WaitGroup
-	other.begin()
+	client.begin()
 	if a.run != nil {
 		attacker.Go(func() { a.run(ctx, s) })
 	}
 	<-ctx.Done()
-	answers := other.end()
+	answers := client.end()
 	attacker.Wait()
 	return answers
 }
@@ -215,8 +215,8 @@ func request(value string, n int) *rlsv3.RateLimitRequest {
 // attackers dial from an address of their own, as other machines would.
 var attackers = net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 
-// frames is an HTTP/2 connection that sends what a grpc client would not.
-type frames struct {
+// frameConn is an HTTP/2 connection that sends what a grpc client would not.
+type frameConn struct {
 	*http2.Framer
 	conn    net.Conn
 	headers bytes.Buffer
@@ -225,13 +225,13 @@ type frames struct {
 }
 
 // dialFrames connects to addr and discards what the service sends.
-func dialFrames(ctx context.Context, addr string) (*frames, error) {
+func dialFrames(ctx context.Context, addr string) (*frameConn, error) {
 	conn, err := attackers.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
 	context.AfterFunc(ctx, func() { _ = conn.Close() })
-	f := &frames{Framer: http2.NewFramer(conn, nil), conn: conn, stream: 1}
+	f := &frameConn{Framer: http2.NewFramer(conn, nil), conn: conn, stream: 1}
 	f.encoder = hpack.NewEncoder(&f.headers)
 	if _, err = io.WriteString(conn, http2.ClientPreface); err == nil {
 		err = f.WriteSettings()
@@ -241,12 +241,12 @@ func dialFrames(ctx context.Context, addr string) (*frames, error) {
 }
 
 // open starts a call of ShouldRateLimit.
-func (f *frames) open() (stream uint32, err error) {
+func (f *frameConn) open() (stream uint32, err error) {
 	return f.startCall("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
 }
 
 // startCall starts a call.
-func (f *frames) startCall(path string) (stream uint32, err error) {
+func (f *frameConn) startCall(path string) (stream uint32, err error) {
 	f.headers.Reset()
 	for _, h := range [][2]string{
 		{":method", "POST"},
@@ -269,10 +269,10 @@ func messagePrefix(size int) []byte {
 }
 
 // onEach runs f on n connections, and on a new one after each error, until ctx is done.
-func onEach(ctx context.Context, n int, addr string, f func(*frames) error) {
-	var running sync.WaitGroup
+func onEach(ctx context.Context, n int, addr string, f func(*frameConn) error) {
+	var goroutines sync.WaitGroup
 	for range n {
-		running.Go(func() {
+		goroutines.Go(func() {
 			for ctx.Err() == nil {
 				c, err := dialFrames(ctx, addr)
 				for err == nil && ctx.Err() == nil {
@@ -285,19 +285,19 @@ func onEach(ctx context.Context, n int, addr string, f func(*frames) error) {
 			}
 		})
 	}
-	running.Wait()
+	goroutines.Wait()
 }
 
 // halfSent sends all but the last byte of messages, and then holds them.
 func halfSent(conns, messages, size int) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
-		onEach(ctx, conns, s.grpc, func(f *frames) error {
+		onEach(ctx, conns, s.grpc, func(conn *frameConn) error {
 			for range messages {
-				stream, err := f.open()
+				stream, err := conn.open()
 				data := append(messagePrefix(size), make([]byte, size-1)...)
 				for chunk := range slices.Chunk(data, 16<<10) {
 					if err == nil {
-						err = f.WriteData(stream, false, chunk)
+						err = conn.WriteData(stream, false, chunk)
 					}
 				}
 				if err != nil {
@@ -313,14 +313,14 @@ func halfSent(conns, messages, size int) func(context.Context, *service) {
 // oneByteFrames sends messages byte by byte.
 func oneByteFrames(conns int) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
-		onEach(ctx, conns, s.grpc, func(f *frames) error {
-			stream, err := f.open()
+		onEach(ctx, conns, s.grpc, func(conn *frameConn) error {
+			stream, err := conn.open()
 			if err == nil {
-				err = f.WriteData(stream, false, messagePrefix(100_000))
+				err = conn.WriteData(stream, false, messagePrefix(100_000))
 			}
 			for range 50_000 {
 				if err == nil {
-					err = f.WriteData(stream, false, []byte{0})
+					err = conn.WriteData(stream, false, []byte{0})
 				}
 			}
 			return err
@@ -331,10 +331,10 @@ func oneByteFrames(conns int) func(context.Context, *service) {
 // unfinishedPosts sends all but the last byte of bodies to /json.
 func unfinishedPosts(posts, size int) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
-		var running sync.WaitGroup
+		var goroutines sync.WaitGroup
 		body := make([]byte, size-1)
 		for range posts {
-			running.Go(func() {
+			goroutines.Go(func() {
 				for ctx.Err() == nil {
 					conn, err := attackers.DialContext(ctx, "tcp", s.http)
 					if err != nil {
@@ -350,7 +350,7 @@ func unfinishedPosts(posts, size int) func(context.Context, *service) {
 				}
 			})
 		}
-		running.Wait()
+		goroutines.Wait()
 	}
 }
 
@@ -369,10 +369,10 @@ func idleConnections(n int) func(context.Context, *service) {
 // resets opens calls and resets each at once.
 func resets(conns int) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
-		onEach(ctx, conns, s.grpc, func(f *frames) error {
-			stream, err := f.open()
+		onEach(ctx, conns, s.grpc, func(conn *frameConn) error {
+			stream, err := conn.open()
 			if err == nil {
-				err = f.WriteRSTStream(stream, http2.ErrCodeCancel)
+				err = conn.WriteRSTStream(stream, http2.ErrCodeCancel)
 			}
 			return err
 		})
@@ -383,8 +383,8 @@ func resets(conns int) func(context.Context, *service) {
 // entries with the key. With an empty key, the entries have no value.
 func largeCalls(clients, inFlight, n, entries int, key string) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
-		var running sync.WaitGroup
-		var answered, rejected atomic.Int64
+		var goroutines sync.WaitGroup
+		var answeredCalls, rejectedCalls atomic.Int64
 		for c := range clients {
 			client, closeClient := s.client(attackers)
 			defer closeClient()
@@ -397,26 +397,26 @@ func largeCalls(clients, inFlight, n, entries int, key string) func(context.Cont
 					}
 					d.Entries = slices.Repeat(d.Entries, entries)
 				}
-				running.Go(func() {
+				goroutines.Go(func() {
 					for ctx.Err() == nil {
 						_, err := client.ShouldRateLimit(ctx, req)
 						switch status.Code(err) {
 						case codes.OK:
-							answered.Add(1)
+							answeredCalls.Add(1)
 						case codes.InvalidArgument:
-							rejected.Add(1)
+							rejectedCalls.Add(1)
 						}
 					}
 				})
 			}
 		}
-		running.Wait()
-		s.t.Logf("%d large calls answered, %d rejected", answered.Load(), rejected.Load())
+		goroutines.Wait()
+		s.t.Logf("%d large calls answered, %d rejected", answeredCalls.Load(), rejectedCalls.Load())
 	}
 }
 
-// refused returns the counts of refused connections by reason.
-func (s *service) refused() (counts []string) {
+// refusedConnections returns the counts of refused connections by reason.
+func (s *service) refusedConnections() (counts []string) {
 	resp, err := http.Get("http://" + s.debug + "/metrics")
 	require.NoError(s.t, err)
 	defer func() { _ = resp.Body.Close() }()

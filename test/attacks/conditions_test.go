@@ -42,7 +42,7 @@ func longValues(key string, bytes, descriptors int) func(context.Context, *servi
 		req.Descriptors = append(req.Descriptors, &ratelimitv3.RateLimitDescriptor{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{entry}})
 	}
 	return func(ctx context.Context, s *service) {
-		var running sync.WaitGroup
+		var goroutines sync.WaitGroup
 		var denied, admitted atomic.Int64
 		for range 4 {
 			conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -52,7 +52,7 @@ func longValues(key string, bytes, descriptors int) func(context.Context, *servi
 			require.NoError(s.t, err)
 			defer func() { _ = conn.Close() }()
 			for range 4 {
-				running.Go(func() {
+				goroutines.Go(func() {
 					for ctx.Err() == nil {
 						resp, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, req)
 						switch {
@@ -66,7 +66,7 @@ func longValues(key string, bytes, descriptors int) func(context.Context, *servi
 				})
 			}
 		}
-		running.Wait()
+		goroutines.Wait()
 		s.t.Logf("%d calls denied, %d admitted", denied.Load(), admitted.Load())
 	}
 }
@@ -74,24 +74,24 @@ func longValues(key string, bytes, descriptors int) func(context.Context, *servi
 func TestServiceSurvivesCostlyConditions(t *testing.T) {
 	length, checksTimes := attackTime(t)
 	program := build(t)
-	for _, a := range []attack{
+	for _, test := range []attack{
 		{name: "16 calls in flight with values of 100 KB for a regular expression", run: longValues("agent", 100_000, 1)},
 		{name: "16 calls in flight with values of 500 bytes for the same expression", run: longValues("agent", 500, 1)},
 		{name: "16 calls in flight with 100 values of 500 bytes for the same expression", run: longValues("agent", 500, 100)},
 		{name: "16 calls in flight with a value for 10 expressions in CEL", run: longValues("path", 128, 1)},
 		{name: "16 calls in flight with 100 values for 10 expressions in CEL", run: longValues("path", 128, 100)},
 	} {
-		t.Run(a.name, func(t *testing.T) {
-			s := startServiceWithLimits(t, program, costlyConditions())
-			answers := s.attackFor(length, a)
-			table.rows = append(table.rows, answers.row(a.name, s.peakMemory(), nil))
+		t.Run(test.name, func(t *testing.T) {
+			service := startServiceWithLimits(t, program, costlyConditions())
+			answers := service.attackFor(length, test)
+			table.rows = append(table.rows, answers.row(test.name, service.peakMemory(), nil))
 			assert.Empty(t, answers.Errors, "the other client gets all answers")
-			assert.LessOrEqual(t, s.peakMemory(), int64(maxMemory))
+			assert.LessOrEqual(t, service.peakMemory(), int64(maxMemory))
 			if checksTimes {
 				assert.Less(t, answers.quantile(0.99), maxP99)
 			}
-			assert.LessOrEqual(t, strings.Count(s.log(), "condition not tested"), 1)
-			assert.NotContains(t, s.log(), "panic")
+			assert.LessOrEqual(t, strings.Count(service.log(), "condition not tested"), 1)
+			assert.NotContains(t, service.log(), "panic")
 		})
 	}
 }
@@ -107,7 +107,7 @@ func repeatedDescriptors(n int, pattern string) string {
 
 func TestHostileConditionsTakeBoundedMemory(t *testing.T) {
 	program := build(t)
-	for _, f := range []hostileFile{
+	for _, file := range []hostileFile{
 		{"40 regular expressions of 660,000 instructions", func() string {
 			return repeatedDescriptors(40, "{key: k, regex: '"+strings.Repeat("((a?)(b?)){1000}", 60)+"NUMBER'}")
 		}, "instructions, want at most 2000"},
@@ -125,6 +125,6 @@ func TestHostileConditionsTakeBoundedMemory(t *testing.T) {
 			return b
 		}, "the conditions for this key take up to"},
 	} {
-		t.Run(f.name, func(t *testing.T) { f.check(t, program) })
+		t.Run(file.name, func(t *testing.T) { file.check(t, program) })
 	}
 }

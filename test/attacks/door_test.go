@@ -20,16 +20,16 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// doorAttacks are attacks on the ports of the service.
-var doorAttacks = []attack{
-	{name: "floods of PING on 8 connections", run: flood((*frames).ping), refused: "frames"},
-	{name: "floods of SETTINGS on 8 connections", run: flood((*frames).settings), refused: "frames"},
-	{name: "floods of WINDOW_UPDATE on 8 connections", run: flood((*frames).windowUpdate), refused: "frames"},
-	{name: "floods of CONTINUATION on 8 connections", run: flood((*frames).continuation), refused: "frames"},
-	{name: "floods of empty DATA on 8 connections", run: flood((*frames).emptyData), refused: "peer_cuts"},
+// portAttacks are attacks on the ports of the service.
+var portAttacks = []attack{
+	{name: "floods of PING on 8 connections", run: flood((*frameConn).ping), refusalReason: "frames"},
+	{name: "floods of SETTINGS on 8 connections", run: flood((*frameConn).settings), refusalReason: "frames"},
+	{name: "floods of WINDOW_UPDATE on 8 connections", run: flood((*frameConn).windowUpdate), refusalReason: "frames"},
+	{name: "floods of CONTINUATION on 8 connections", run: flood((*frameConn).continuation), refusalReason: "frames"},
+	{name: "floods of empty DATA on 8 connections", run: flood((*frameConn).emptyData), refusalReason: "peer_cuts"},
 	{
-		name: "calls that are reset at once on 8 connections, from the address of the other client", run: resets(8), refused: "frames",
-		prepare: answerNeighbour, calls: newConnectionCalls,
+		name: "calls that are reset at once on 8 connections, from the address of the other client", run: resets(8), refusalReason: "frames",
+		prepare: openAnsweredConnection, calls: newConnectionCalls,
 	},
 	{name: "4,000 calls a second that clients of the other client's Envoy cancel", run: cancelThroughEnvoy(4000), prepare: startEnvoy, calls: envoyCalls},
 	{name: "16 clients with deadlines of 20 ms, while the service stands still for a second", run: standStill(16), stopsService: true},
@@ -39,23 +39,23 @@ var doorAttacks = []attack{
 	{name: "Redis that announces replies of 4 GB", settings: hostileRedis, breaksRedis: true},
 }
 
-func init() { allAttacks = append(allAttacks, doorAttacks...) }
+func init() { allAttacks = append(allAttacks, portAttacks...) }
 
 // flood sends frames without a pause on 8 connections.
-func flood(send func(*frames) error) func(context.Context, *service) {
+func flood(send func(*frameConn) error) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) { onEach(ctx, 8, s.grpc, send) }
 }
 
-func (f *frames) ping() error { return f.WritePing(false, [8]byte{}) }
+func (f *frameConn) ping() error { return f.WritePing(false, [8]byte{}) }
 
-func (f *frames) settings() error {
+func (f *frameConn) settings() error {
 	return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 65535})
 }
 
-func (f *frames) windowUpdate() error { return f.WriteWindowUpdate(0, 1) }
+func (f *frameConn) windowUpdate() error { return f.WriteWindowUpdate(0, 1) }
 
 // continuation sends CONTINUATION frames without headers, all for one call.
-func (f *frames) continuation() error {
+func (f *frameConn) continuation() error {
 	if f.stream == 1 {
 		f.stream += 2
 		return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1})
@@ -64,7 +64,7 @@ func (f *frames) continuation() error {
 }
 
 // emptyData sends DATA frames without data, all for one call.
-func (f *frames) emptyData() error {
+func (f *frameConn) emptyData() error {
 	if f.stream == 1 {
 		if _, err := f.open(); err != nil {
 			return err
@@ -73,9 +73,9 @@ func (f *frames) emptyData() error {
 	return f.WriteData(1, false, nil)
 }
 
-// answerNeighbour opens a connection at the address of the attackers. The connection gets an
+// openAnsweredConnection opens a connection at the address of the attackers. The connection gets an
 // answer and stays open.
-func answerNeighbour(s *service) {
+func openAnsweredConnection(s *service) {
 	client, closeClient := s.client(attackers)
 	s.t.Cleanup(closeClient)
 	_, err := client.ShouldRateLimit(s.t.Context(), request("neighbour", 1))
@@ -85,13 +85,13 @@ func answerNeighbour(s *service) {
 // standStill stops the service for a second, while clients call it with short deadlines.
 func standStill(clients int) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
-		var running sync.WaitGroup
+		var goroutines sync.WaitGroup
 		for range clients {
 			client, closeClient := s.client(attackers)
 			defer closeClient()
-			running.Go(func() {
+			goroutines.Go(func() {
 				for ctx.Err() == nil {
-					running.Go(func() {
+					goroutines.Go(func() {
 						callCtx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 						defer cancel()
 						_, _ = client.ShouldRateLimit(callCtx, request("short", 1))
@@ -104,7 +104,7 @@ func standStill(clients int) func(context.Context, *service) {
 		assert.NoError(s.t, s.cmd.Process.Signal(syscall.SIGSTOP))
 		time.Sleep(time.Second)
 		assert.NoError(s.t, s.cmd.Process.Signal(syscall.SIGCONT))
-		running.Wait()
+		goroutines.Wait()
 	}
 }
 
@@ -113,21 +113,21 @@ func pipelinedPosts(conns int, path string, body func() string) func(context.Con
 	return func(ctx context.Context, s *service) {
 		text := body()
 		post := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", path, len(text), text)
-		var running sync.WaitGroup
+		var goroutines sync.WaitGroup
 		for range conns {
-			running.Go(func() {
+			goroutines.Go(func() {
 				conn, err := attackers.DialContext(ctx, "tcp", s.http)
 				if err != nil {
 					return
 				}
 				defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-				running.Go(func() { _, _ = io.Copy(io.Discard, conn) })
+				goroutines.Go(func() { _, _ = io.Copy(io.Discard, conn) })
 				for err == nil {
 					_, err = conn.Write(post)
 				}
 			})
 		}
-		running.Wait()
+		goroutines.Wait()
 	}
 }
 
@@ -172,9 +172,9 @@ func rebindingPosts(ctx context.Context, s *service) {
 
 // hostileRedis returns the settings for a Redis that answers each command with a text of 4 GB.
 func hostileRedis(t *testing.T) []string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	var running sync.WaitGroup
+	var goroutines sync.WaitGroup
 	serve := func(conn net.Conn) {
 		defer func() { _ = conn.Close() }()
 		stop := context.AfterFunc(t.Context(), func() { _ = conn.Close() })
@@ -192,18 +192,18 @@ func hostileRedis(t *testing.T) []string {
 			_, err = conn.Write(piece)
 		}
 	}
-	running.Go(func() {
+	goroutines.Go(func() {
 		for {
-			conn, err := l.Accept()
+			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			running.Go(func() { serve(conn) })
+			goroutines.Go(func() { serve(conn) })
 		}
 	})
 	t.Cleanup(func() {
-		_ = l.Close()
-		running.Wait()
+		_ = listener.Close()
+		goroutines.Wait()
 	})
-	return []string{"REDIS_URL=" + l.Addr().String()}
+	return []string{"REDIS_URL=" + listener.Addr().String()}
 }

@@ -153,28 +153,28 @@ func cancelThroughEnvoy(perSecond int) func(context.Context, *service) {
 	const conns, pause = 4, 10 * time.Millisecond
 	return func(ctx context.Context, s *service) {
 		start := time.Now()
-		var running sync.WaitGroup
+		var goroutines sync.WaitGroup
 		for range conns {
-			running.Go(func() {
-				var f *frames
+			goroutines.Go(func() {
+				var conn *frameConn
 				var err error
-				for due := start; ctx.Err() == nil; due = due.Add(pause) {
-					if f == nil {
-						f, err = dialFrames(ctx, s.envoy.addr)
+				for sendTime := start; ctx.Err() == nil; sendTime = sendTime.Add(pause) {
+					if conn == nil {
+						conn, err = dialFrames(ctx, s.envoy.addr)
 					}
 					for range perSecond * int(pause) / int(time.Second) / conns {
 						if err == nil {
-							err = f.cancelRequest()
+							err = conn.cancelRequest()
 						}
 					}
 					if err != nil {
-						f, err = nil, nil
+						conn, err = nil, nil
 					}
-					time.Sleep(time.Until(due))
+					time.Sleep(time.Until(sendTime))
 				}
 			})
 		}
-		running.Wait()
+		goroutines.Wait()
 		rate := float64(s.envoy.cancelledCalls()) / time.Since(start).Seconds()
 		s.t.Logf("Envoy cancelled %.0f calls a second", rate)
 		assert.Greater(s.t, rate, float64(perSecond)/4)
@@ -182,7 +182,7 @@ func cancelThroughEnvoy(perSecond int) func(context.Context, *service) {
 }
 
 // cancelRequest sends a request to Envoy and resets it.
-func (f *frames) cancelRequest() error {
+func (f *frameConn) cancelRequest() error {
 	f.headers.Reset()
 	for _, h := range [][2]string{{":method", "GET"}, {":scheme", "http"}, {":path", "/"}, {":authority", "x"}, {"client", "attacker"}} {
 		_ = f.encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})

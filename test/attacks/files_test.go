@@ -88,14 +88,14 @@ func square(n int) string {
 // machine changes within minutes.
 func libraryTime(t *testing.T) time.Duration {
 	part := []byte(rulesFile(fileBytes / 10))
-	before := cpuTimeOfTest(t)
+	cpuTimeBefore := cpuTimeOfTest(t)
 	var parsers errgroup.Group
 	parsers.SetLimit(runtime.GOMAXPROCS(0))
 	for range 10 {
 		parsers.Go(func() error { return yaml.Unmarshal(part, &yaml.Node{}) })
 	}
 	require.NoError(t, parsers.Wait())
-	return cpuTimeOfTest(t) - before
+	return cpuTimeOfTest(t) - cpuTimeBefore
 }
 
 func cpuTimeOfTest(t *testing.T) time.Duration {
@@ -105,13 +105,13 @@ func cpuTimeOfTest(t *testing.T) time.Duration {
 }
 
 // assertBoundedTime checks the CPU time of a limits file or a response.
-func assertBoundedTime(t *testing.T, took time.Duration, maxTimesLibrary float64) {
+func assertBoundedTime(t *testing.T, cpuTime time.Duration, maxTimesLibrary float64) {
 	library := libraryTime(t)
-	if took > time.Second { // a second measurement, because the first one can fall into a slower or a quicker moment
+	if cpuTime > time.Second { // a second measurement, because the first one can fall into a slower or a quicker moment
 		library = (library + libraryTime(t)) / 2
 	}
-	t.Logf("CPU time: %.1f s, %.2f times the %.1f s of the YAML library", took.Seconds(), took.Seconds()/library.Seconds(), library.Seconds())
-	assert.Less(t, took.Seconds(), maxTimesLibrary*library.Seconds())
+	t.Logf("CPU time: %.1f s, %.2f times the %.1f s of the YAML library", cpuTime.Seconds(), cpuTime.Seconds()/library.Seconds(), library.Seconds())
+	assert.Less(t, cpuTime.Seconds(), maxTimesLibrary*library.Seconds())
 }
 
 // resetPeak resets the peak of this process, because a new process starts with the peak of its parent.
@@ -122,7 +122,7 @@ func resetPeak(t *testing.T) {
 
 func TestHostileFilesTakeBoundedMemory(t *testing.T) {
 	program := build(t)
-	for _, f := range []hostileFile{
+	for _, file := range []hostileFile{
 		{"aliases of aliases of descriptors", descriptorBomb, "aliases repeat more than 1000000 keys and values"},
 		{"aliases of aliases in metadata", metadataBomb, "aliases repeat more than 1000000 keys and values"},
 		{"1,400 aliases of a list of 1,400 rules", func() string { return square(1400) }, "aliases repeat more than 1000000 keys and values"},
@@ -141,7 +141,7 @@ func TestHostileFilesTakeBoundedMemory(t *testing.T) {
 		{"15.9 MB of bare keys", func() string { return fill("domain: d\n", "k%d:\n") }, "more than 500000 keys and values to parse at once"},
 		{"15.9 MB of metadata", func() string { return fill("domain: d\ndescriptors:\n- key: k\n  metadata: {", "k%d, ") + "}" }, "more than 500000 keys and values to parse at once"},
 	} {
-		t.Run(f.name, func(t *testing.T) { f.check(t, program) })
+		t.Run(file.name, func(t *testing.T) { file.check(t, program) })
 	}
 }
 
@@ -159,7 +159,7 @@ func (f *hostileFile) check(t *testing.T, program string) {
 	resetPeak(t)
 	cmd := exec.CommandContext(t.Context(), program, "check", path)
 	out, err := cmd.CombinedOutput()
-	took := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	cpuTime := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	peak := cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss << 10
 	result := "in force"
 	if f.want != "" {
@@ -169,7 +169,7 @@ func (f *hostileFile) check(t *testing.T, program string) {
 	} else {
 		require.NoError(t, err, "%.1000s", out)
 	}
-	fileTable.rows = append(fileTable.rows, fmt.Sprintf("| %s | %d | %.1f | %s |", f.name, peak>>20, took.Seconds(), result))
+	fileTable.rows = append(fileTable.rows, fmt.Sprintf("| %s | %d | %.1f | %s |", f.name, peak>>20, cpuTime.Seconds(), result))
 	assert.LessOrEqual(t, peak, int64(maxFileMemory))
-	assertBoundedTime(t, took, maxTimesForFile)
+	assertBoundedTime(t, cpuTime, maxTimesForFile)
 }

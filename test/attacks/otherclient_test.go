@@ -75,8 +75,8 @@ func startOtherClient(t *testing.T, calls, addr string) *otherClient {
 	require.NoError(t, err)
 	c.lines = json.NewDecoder(stdout)
 	require.NoError(t, c.cmd.Start())
-	var ready string
-	require.NoError(t, c.lines.Decode(&ready))
+	var readyLine string
+	require.NoError(t, c.lines.Decode(&readyLine))
 	return c
 }
 
@@ -123,9 +123,9 @@ const otherClientRate = 60
 func callAtFixedTimes(ctx context.Context, call func(context.Context) error) (a answers) {
 	var calls sync.WaitGroup
 	var mu sync.Mutex // guards a
-	due := time.Now()
+	sendTime := time.Now()
 	for ctx.Err() == nil {
-		start := due
+		start := sendTime
 		calls.Go(func() {
 			callCtx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
@@ -137,8 +137,8 @@ func callAtFixedTimes(ctx context.Context, call func(context.Context) error) (a 
 				a.Errors = append(a.Errors, err.Error())
 			}
 		})
-		due = due.Add(time.Second / otherClientRate)
-		time.Sleep(time.Until(due))
+		sendTime = sendTime.Add(time.Second / otherClientRate)
+		time.Sleep(time.Until(sendTime))
 	}
 	calls.Wait()
 	return a
@@ -148,7 +148,7 @@ func callAtFixedTimes(ctx context.Context, call func(context.Context) error) (a 
 func (a *answers) quantile(q float64) time.Duration { return a.Times[int(q*float64(len(a.Times)-1))] }
 
 // row returns a row of the table.
-func (a *answers) row(name string, peakMemory int64, refused []string) string {
+func (a *answers) row(name string, peakMemory int64, refusedCounts []string) string {
 	return fmt.Sprintf("| %s | %d | %.1f | %.1f | %d of %d | %s |", name, peakMemory>>20,
-		a.quantile(0.5).Seconds()*1000, a.quantile(0.99).Seconds()*1000, len(a.Errors), len(a.Times), strings.Join(refused, ", "))
+		a.quantile(0.5).Seconds()*1000, a.quantile(0.99).Seconds()*1000, len(a.Errors), len(a.Times), strings.Join(refusedCounts, ", "))
 }

@@ -47,15 +47,15 @@ func (s *service) callEachRule() {
 	require.NoError(s.t, err)
 	defer func() { _ = conn.Close() }()
 	const perCall = 100
-	firsts := make(chan int)
+	firstRules := make(chan int)
 	var callers sync.WaitGroup
 	for range 4 {
 		callers.Go(func() {
-			for first := range firsts {
+			for firstRule := range firstRules {
 				r := &rlsv3.RateLimitRequest{Domain: "d"}
 				for i := range perCall {
 					r.Descriptors = append(r.Descriptors, &ratelimitv3.RateLimitDescriptor{
-						Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: fmt.Sprint("v", first+i)}},
+						Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: fmt.Sprint("v", firstRule+i)}},
 					})
 				}
 				_, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(s.t.Context(), r)
@@ -63,15 +63,15 @@ func (s *service) callEachRule() {
 			}
 		})
 	}
-	for first := 0; first < scrapedRules; first += perCall {
-		firsts <- first
+	for firstRule := 0; firstRule < scrapedRules; firstRule += perCall {
+		firstRules <- firstRule
 	}
-	close(firsts)
+	close(firstRules)
 	callers.Wait()
 }
 
 // scrape reads /metrics as Prometheus does, with gzip, and returns its lines and the time.
-func (s *service) scrape() (lines int, took time.Duration, err error) {
+func (s *service) scrape() (lines int, duration time.Duration, err error) {
 	start := time.Now()
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+s.debug+"/metrics", nil)
 	if err != nil {
@@ -100,7 +100,7 @@ func TestScrapesOfManyRulesTakeBoundedMemory(t *testing.T) {
 	limits := filepath.Join(t.TempDir(), "limits.yaml")
 	require.NoError(t, os.WriteFile(limits, []byte(manyRules()), 0o600))
 	rows := "\n| 100,000 rules with traffic, and | peak memory before, MiB | peak memory, MiB | slowest scrape, s |\n|---|---|---|---|\n"
-	for _, a := range []struct {
+	for _, attack := range []struct {
 		name     string
 		settings []string
 		scrapes  int // at the same time
@@ -111,28 +111,28 @@ func TestScrapesOfManyRulesTakeBoundedMemory(t *testing.T) {
 		{"one scrape with `GOMEMLIMIT=200MiB`", []string{"GOMEMLIMIT=200MiB"}, 1},
 		{"no scrape, but metrics to the log (`USE_STATSD=false`)", []string{"USE_STATSD=false", "STATS_FLUSH_INTERVAL=2s"}, 0},
 	} {
-		t.Run(a.name, func(t *testing.T) {
+		t.Run(attack.name, func(t *testing.T) {
 			resetPeak(t)
-			s := startService(t, program, append([]string{"LIMITS_PATH=" + limits}, a.settings...)...)
-			s.callEachRule()
-			before := s.peakMemory()
+			service := startService(t, program, append([]string{"LIMITS_PATH=" + limits}, attack.settings...)...)
+			service.callEachRule()
+			memoryBefore := service.peakMemory()
 			var scrapes sync.WaitGroup
 			var mu sync.Mutex
 			slowest := time.Duration(0)
-			for range a.scrapes {
+			for range attack.scrapes {
 				scrapes.Go(func() {
-					lines, took, err := s.scrape()
+					lines, duration, err := service.scrape()
 					assert.NoError(t, err)
 					assert.Greater(t, lines, 6*scrapedRules)
 					mu.Lock()
 					defer mu.Unlock()
-					slowest = max(slowest, took)
+					slowest = max(slowest, duration)
 				})
 			}
 			scrapes.Wait()
-			rows += fmt.Sprintf("| %s | %d | %d | %.1f |\n", a.name, before>>20, s.peakMemory()>>20, slowest.Seconds())
-			assert.LessOrEqual(t, s.peakMemory(), int64(maxScrapeMemory))
-			if checksTimes && a.scrapes == 1 {
+			rows += fmt.Sprintf("| %s | %d | %d | %.1f |\n", attack.name, memoryBefore>>20, service.peakMemory()>>20, slowest.Seconds())
+			assert.LessOrEqual(t, service.peakMemory(), int64(maxScrapeMemory))
+			if checksTimes && attack.scrapes == 1 {
 				assert.Less(t, slowest, maxScrapeTime)
 			}
 		})

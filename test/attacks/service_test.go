@@ -39,7 +39,7 @@ type service struct {
 	lines bytes.Buffer
 }
 
-var listening = regexp.MustCompile(`msg=listening grpc=(\S+) http=(\S+) debug=(\S+)`)
+var listeningLine = regexp.MustCompile(`msg=listening grpc=(\S+) http=(\S+) debug=(\S+)`)
 
 // otherLimits has the limits of the other client.
 const otherLimits = `
@@ -70,7 +70,7 @@ func startServiceWithLimits(t *testing.T, program, content string, settings ...s
 	stderr, err := s.cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, s.cmd.Start())
-	up, done := make(chan []string, 1), make(chan struct{})
+	addresses, done := make(chan []string, 1), make(chan struct{})
 	go func() {
 		defer close(done)
 		lines := bufio.NewScanner(stderr)
@@ -78,8 +78,8 @@ func startServiceWithLimits(t *testing.T, program, content string, settings ...s
 			s.mu.Lock()
 			s.lines.WriteString(lines.Text() + "\n")
 			s.mu.Unlock()
-			if m := listening.FindStringSubmatch(lines.Text()); m != nil {
-				up <- m
+			if m := listeningLine.FindStringSubmatch(lines.Text()); m != nil {
+				addresses <- m
 			}
 		}
 	}()
@@ -92,7 +92,7 @@ func startServiceWithLimits(t *testing.T, program, content string, settings ...s
 		}
 	})
 	select {
-	case m := <-up:
+	case m := <-addresses:
 		s.grpc, s.http, s.debug = m[1], m[2], m[3]
 	case <-done:
 		require.FailNow(t, "the service ended", s.log())

@@ -40,7 +40,7 @@ func emptyDescriptors(n int) *confv3.RateLimitConfig {
 
 func TestLargestXDSResponsesTakeBoundedMemory(t *testing.T) {
 	program := build(t)
-	for _, r := range []struct {
+	for _, test := range []struct {
 		name     string
 		response *confv3.RateLimitConfig
 		want     string // in the reason of a rejection; empty if the limits come into force
@@ -48,24 +48,24 @@ func TestLargestXDSResponsesTakeBoundedMemory(t *testing.T) {
 		{"159,000 rules", rules(159_000), ""},
 		{"empty descriptors", emptyDescriptors(8_000_000), "more than 320000 descriptors and limits"},
 	} {
-		t.Run(r.name, func(t *testing.T) {
-			p := xdstest.Serve(t, "127.0.0.1:0")
-			p.Set("1", r.response)
+		t.Run(test.name, func(t *testing.T) {
+			server := xdstest.Serve(t, "127.0.0.1:0")
+			server.Set("1", test.response)
 			resetPeak(t)
 			// With one core, the garbage collector does no extra work on an idle core. That work depends on the machine.
-			s := startService(t, program, "GOMAXPROCS=1", "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL="+p.Addr, "CONFIG_GRPC_XDS_NODE_ID="+xdstest.Node)
-			size := float64(proto.Size(r.response)) / (1 << 20)
-			p.Request()
-			answer := p.Request()
+			service := startService(t, program, "GOMAXPROCS=1", "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL="+server.Addr, "CONFIG_GRPC_XDS_NODE_ID="+xdstest.Node)
+			size := float64(proto.Size(test.response)) / (1 << 20)
+			server.Request()
+			answer := server.Request()
 			result := "in force"
-			if r.want != "" {
-				result = "rejected: " + r.want
+			if test.want != "" {
+				result = "rejected: " + test.want
 			}
-			assert.Contains(t, answer.GetErrorDetail().GetMessage(), r.want)
-			assert.Equal(t, r.want == "", answer.GetErrorDetail() == nil, answer.GetErrorDetail())
-			fileTable.rows = append(fileTable.rows, fmt.Sprintf("| xDS response: %s in %.1f MiB | %d | %.1f | %s |", r.name, size, s.peakMemory()>>20, s.cpuTime().Seconds(), result))
-			assert.LessOrEqual(t, s.peakMemory(), int64(maxFileMemory))
-			assertBoundedTime(t, s.cpuTime(), maxTimesForResponse)
+			assert.Contains(t, answer.GetErrorDetail().GetMessage(), test.want)
+			assert.Equal(t, test.want == "", answer.GetErrorDetail() == nil, answer.GetErrorDetail())
+			fileTable.rows = append(fileTable.rows, fmt.Sprintf("| xDS response: %s in %.1f MiB | %d | %.1f | %s |", test.name, size, service.peakMemory()>>20, service.cpuTime().Seconds(), result))
+			assert.LessOrEqual(t, service.peakMemory(), int64(maxFileMemory))
+			assertBoundedTime(t, service.cpuTime(), maxTimesForResponse)
 		})
 	}
 }

@@ -28,10 +28,10 @@ func TestBeforeAndAfter(t *testing.T) {
 	redis := []*goredis.Client{server.Client(t)}
 	limits := filepath.Join(t.TempDir(), "bench.yaml")
 	require.NoError(t, os.WriteFile(limits, []byte(benchLimits), 0o644))
-	all := newRounds(t, 2)
+	roundPlan := newRounds(t, 2)
 
 	var table strings.Builder
-	fmt.Fprintf(&table, "Medians of %d rounds on %d cores, %s.\n\n", all.number, runtime.NumCPU(), runtime.Version())
+	fmt.Fprintf(&table, "Medians of %d rounds on %d cores, %s.\n\n", roundPlan.number, runtime.NumCPU(), runtime.Version())
 	table.WriteString("| backend | in flight | descriptors | figure | before | after | after / before |\n|---|---|---|---|---|---|---|\n")
 	for _, backend := range []string{"local", "redis"} {
 		var builds []target
@@ -40,18 +40,18 @@ func TestBeforeAndAfter(t *testing.T) {
 			if backend == "redis" {
 				env = append(env, "REDIS_URL="+server.Addr)
 			}
-			cmd, addr := program(t, path, env...)
+			cmd, addr := startProgram(t, path, env...)
 			builds = append(builds, newTarget(t, []string{"before", "after"}[i], addr, cmd.Process.Pid, redis...))
 		}
-		for _, l := range []curves.Load{{InFlight: 1, Descriptors: 1, Keys: 10_000}, {InFlight: 64, Descriptors: 1, Keys: 10_000}, {InFlight: 64, Descriptors: 4, Keys: 10_000}} {
-			writeRatios(&table, backend, l, all.measure(builds, l))
+		for _, load := range []curves.Load{{InFlight: 1, Descriptors: 1, Keys: 10_000}, {InFlight: 64, Descriptors: 1, Keys: 10_000}, {InFlight: 64, Descriptors: 4, Keys: 10_000}} {
+			writeRatios(&table, backend, load, roundPlan.measure(builds, load))
 		}
 	}
 	t.Log("\n" + table.String())
 }
 
 // writeRatios writes a table row for each figure of one load.
-func writeRatios(table *strings.Builder, backend string, l curves.Load, cells []curves.Cell) {
+func writeRatios(table *strings.Builder, backend string, load curves.Load, cells []curves.Cell) {
 	for _, row := range []struct {
 		name   string
 		figure curves.Figure
@@ -64,7 +64,7 @@ func writeRatios(table *strings.Builder, backend string, l curves.Load, cells []
 		if backend == "local" && row.figure == curves.RedisCPU {
 			continue
 		}
-		before, after := cells[0].Figures[row.figure].Median, cells[1].Figures[row.figure].Median
-		fmt.Fprintf(table, "| %s | %d | %d | %s | %.1f | %.1f | %.2f |\n", backend, l.InFlight, l.Descriptors, row.name, before, after, after/before)
+		figureBefore, figureAfter := cells[0].Figures[row.figure].Median, cells[1].Figures[row.figure].Median
+		fmt.Fprintf(table, "| %s | %d | %d | %s | %.1f | %.1f | %.2f |\n", backend, load.InFlight, load.Descriptors, row.name, figureBefore, figureAfter, figureAfter/figureBefore)
 	}
 }

@@ -40,7 +40,7 @@ func TestClient(t *testing.T) {
 	redis := redistest.Start(t)
 	var replicas []string
 	for range 2 {
-		_, addr := program(t, os.Getenv(programEnv), "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=1s", "LIMITS_PATH="+path, "LOG_LEVEL=error")
+		_, addr := startProgram(t, os.Getenv(programEnv), "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=1s", "LIMITS_PATH="+path, "LOG_LEVEL=error")
 		replicas = append(replicas, addr)
 	}
 	table := new(strings.Builder)
@@ -62,25 +62,25 @@ func TestClient(t *testing.T) {
 			require.NoError(t, cmd.Start())
 			cmds[p] = cmd
 		}
-		var all []int64
+		var allTimes []int64
 		var counts []string
-		overtaken := 0
+		overtakenCount := 0
 		for p, cmd := range cmds {
 			require.NoError(t, cmd.Wait())
 			require.NoError(t, json.Unmarshal(outputs[p].Bytes(), &times[p]))
-			all = append(all, times[p]...)
+			allTimes = append(allTimes, times[p]...)
 			counts = append(counts, fmt.Sprint(len(times[p])))
-			overtaken += overtakenCallers(times[p])
+			overtakenCount += overtakenCallers(times[p])
 		}
-		slices.Sort(all)
-		took := time.Duration(all[permits-1]-begin.UnixMicro()) * time.Microsecond
-		most := mostInSecond(all, algorithm == "fixed_window")
-		fmt.Fprintf(table, "| `%s` | %.2f s | %s | %d | %d |\n", algorithm, took.Seconds(), strings.Join(counts, ", "), most, overtaken)
-		assert.GreaterOrEqual(t, took, 9*time.Second, algorithm)
-		assert.LessOrEqual(t, took, 11*time.Second, algorithm)
-		assert.Zero(t, overtaken, algorithm)
+		slices.Sort(allTimes)
+		duration := time.Duration(allTimes[permits-1]-begin.UnixMicro()) * time.Microsecond
+		maxPermits := mostInSecond(allTimes, algorithm == "fixed_window")
+		fmt.Fprintf(table, "| `%s` | %.2f s | %s | %d | %d |\n", algorithm, duration.Seconds(), strings.Join(counts, ", "), maxPermits, overtakenCount)
+		assert.GreaterOrEqual(t, duration, 9*time.Second, algorithm)
+		assert.LessOrEqual(t, duration, 11*time.Second, algorithm)
+		assert.Zero(t, overtakenCount, algorithm)
 		if algorithm != "token_bucket" { // a bucket admits up to its burst besides its rate
-			assert.LessOrEqual(t, most, perSecond, algorithm)
+			assert.LessOrEqual(t, maxPermits, perSecond, algorithm)
 		}
 	}
 	fmt.Println(table)
@@ -108,14 +108,14 @@ func overtakenCallers(times []int64) int {
 // clock if isAligned, and else at any permit.
 func mostInSecond(times []int64, isAligned bool) int {
 	const second = 1_000_000
-	most := 0
-	for i, first := range times {
-		end := first + second - observationError
+	maxPermits := 0
+	for i, firstTime := range times {
+		end := firstTime + second - observationError
 		if isAligned {
-			end = first - first%second + second
+			end = firstTime - firstTime%second + second
 		}
 		n, _ := slices.BinarySearch(times[i:], end)
-		most = max(most, n)
+		maxPermits = max(maxPermits, n)
 	}
-	return most
+	return maxPermits
 }

@@ -26,17 +26,17 @@ const (
 )
 
 // curveLoads returns the loads of the run. In a short run there are fewer keys.
-func curveLoads(quick bool) (loads []curves.Load) {
+func curveLoads(isShortRun bool) (loads []curves.Load) {
 	for _, descriptors := range []int{1, 4} {
 		for _, inFlight := range []int{1, 16, 64, 256} {
 			loads = append(loads, curves.Load{InFlight: inFlight, Descriptors: descriptors, Keys: curves.DefaultKeys})
 		}
 	}
-	many := 1_000_000
-	if quick {
-		many = 100_000
+	maxKeys := 1_000_000
+	if isShortRun {
+		maxKeys = 100_000
 	}
-	for _, keys := range []int{1, many} {
+	for _, keys := range []int{1, maxKeys} {
 		loads = append(loads, curves.Load{InFlight: 64, Descriptors: 1, Keys: keys})
 	}
 	for _, rate := range []int{1000, 2000, 4000, 8000, 12_000, 16_000, 24_000, 32_000} {
@@ -45,14 +45,14 @@ func curveLoads(quick bool) (loads []curves.Load) {
 	for _, rate := range []int{1000, 4000, 8000, 12_000, 16_000} {
 		loads = append(loads, curves.Load{Rate: rate, Descriptors: 4, Keys: curves.DefaultKeys})
 	}
-	for _, l := range []curves.Load{{InFlight: 64, Keys: curves.DefaultKeys}, {Rate: 4000, Keys: 1}} {
-		l.Descriptors = 1
-		if l.Rate > 0 {
-			loads = append(loads, l) // in the default algorithm
+	for _, load := range []curves.Load{{InFlight: 64, Keys: curves.DefaultKeys}, {Rate: 4000, Keys: 1}} {
+		load.Descriptors = 1
+		if load.Rate > 0 {
+			loads = append(loads, load) // in the default algorithm
 		}
 		for _, algorithm := range allAlgorithms {
-			l.Domain = algorithm
-			loads = append(loads, l)
+			load.Domain = algorithm
+			loads = append(loads, load)
 		}
 	}
 	return loads
@@ -63,43 +63,43 @@ func curveLoads(quick bool) (loads []curves.Load) {
 func TestCurves(t *testing.T) {
 	path := os.Getenv(curvesEnv)
 	require.NotEmpty(t, path, "run make bench-curves")
-	selected := regexp.MustCompile(os.Getenv(loadsEnv))
-	quick := os.Getenv(quickEnv) != ""
-	others := peers(t) // first, so that a wrong peer is reported at once
-	all := newRounds(t, 1)
-	if quick {
-		all.number, all.length, all.warmUp = 1, 300*time.Millisecond, 100*time.Millisecond
+	loadPattern := regexp.MustCompile(os.Getenv(loadsEnv))
+	isShortRun := os.Getenv(quickEnv) != ""
+	peerTargets := peers(t) // first, so that a wrong peer is reported at once
+	roundPlan := newRounds(t, 1)
+	if isShortRun {
+		roundPlan.number, roundPlan.length, roundPlan.warmUp = 1, 300*time.Millisecond, 100*time.Millisecond
 	}
-	run := &curves.Run{Measured: time.Now().UTC(), Cores: runtime.NumCPU(), Go: runtime.Version(), Rounds: all.number, Seconds: all.length.Seconds()}
-	run.Pipelines, run.RedisIs = measurePipelines(t, all)
-	if selected.MatchString("exactness") {
-		run.Exactness = measureExactness(t, all)
+	run := &curves.Run{Measured: time.Now().UTC(), Cores: runtime.NumCPU(), Go: runtime.Version(), Rounds: roundPlan.number, Seconds: roundPlan.length.Seconds()}
+	run.Pipelines, run.RedisIs = measurePipelines(t, roundPlan)
+	if loadPattern.MatchString("exactness") {
+		run.Exactness = measureExactness(t, roundPlan)
 	}
-	if selected.MatchString("memory") {
-		run.Memory = measureMemory(t, quick)
+	if loadPattern.MatchString("memory") {
+		run.Memory = measureMemory(t, isShortRun)
 	}
 
-	targets := append(startAll(t), others...)
-	saturated := map[string]int{} // lowest such rate, by server and descriptors
-	for _, l := range curveLoads(quick) {
-		if !selected.MatchString(l.Name()) {
+	targets := append(startAll(t), peerTargets...)
+	saturatedRates := map[string]int{} // lowest such rate, by server and descriptors
+	for _, load := range curveLoads(isShortRun) {
+		if !loadPattern.MatchString(load.Name()) {
 			continue
 		}
-		var measured []target
+		var measuredTargets []target
 		for _, target := range targets {
 			switch {
-			case 0 < saturated[loadGroup(target.name, l)] && saturated[loadGroup(target.name, l)] <= l.Rate:
-			case l.Domain != "" && !slices.Contains(target.algorithms, l.Domain):
+			case 0 < saturatedRates[loadGroup(target.name, load)] && saturatedRates[loadGroup(target.name, load)] <= load.Rate:
+			case load.Domain != "" && !slices.Contains(target.algorithms, load.Domain):
 			default:
-				measured = append(measured, target)
+				measuredTargets = append(measuredTargets, target)
 			}
 		}
-		cells := all.measure(measured, l)
+		cells := roundPlan.measure(measuredTargets, load)
 		for _, c := range cells {
 			if c.Saturated() {
-				saturated[loadGroup(c.Server, l)] = l.Rate
+				saturatedRates[loadGroup(c.Server, load)] = load.Rate
 			}
-			t.Logf("%s: %s: %.0f calls/s, server %.1f µs, Redis %.2f µs, %.3f commands", l.Name(), c.Server, c.Figures[curves.PerSecond].Median,
+			t.Logf("%s: %s: %.0f calls/s, server %.1f µs, Redis %.2f µs, %.3f commands", load.Name(), c.Server, c.Figures[curves.PerSecond].Median,
 				c.Figures[curves.ServerCPU].Median, c.Figures[curves.RedisCPU].Median, c.Figures[curves.RedisCommands].Median)
 		}
 		run.Cells = append(run.Cells, cells...)
@@ -118,8 +118,8 @@ func loadGroup(server string, l curves.Load) string {
 func startAll(t *testing.T) []target {
 	targets := []target{startNothing(t), startRLS(t, curves.Local, "", nil, nil, "BACKEND_TYPE=local")}
 	for _, start := range redisServers(t) {
-		if started, ok := start(redistest.Start(t)); ok {
-			targets = append(targets, started)
+		if startedTarget, ok := start(redistest.Start(t)); ok {
+			targets = append(targets, startedTarget)
 		}
 	}
 	return targets
@@ -128,8 +128,8 @@ func startAll(t *testing.T) []target {
 // redisServers returns functions that start the servers which count in Redis. A server that is
 // not available returns false.
 func redisServers(t *testing.T) []func(*redistest.Server) (target, bool) {
-	leases := knowsLeases(t)
-	if !leases {
+	hasLeases := knowsLeases(t)
+	if !hasLeases {
 		t.Log("this rls has no leases, so they are not measured")
 	}
 	return []func(*redistest.Server) (target, bool){
@@ -137,7 +137,7 @@ func redisServers(t *testing.T) []func(*redistest.Server) (target, bool) {
 			return startRLS(t, curves.Redis, "", allAlgorithms, []*goredis.Client{s.Client(t)}, "REDIS_URL="+s.Addr), true
 		},
 		func(s *redistest.Server) (target, bool) {
-			if !leases {
+			if !hasLeases {
 				return target{}, false
 			}
 			return startLeases(t, s), true
@@ -153,12 +153,12 @@ func startLeases(t *testing.T, s *redistest.Server) target {
 }
 
 // measureMemory returns the memory of a key for each server that we start.
-func measureMemory(t *testing.T, quick bool) (found []curves.KeyMemory) {
-	l := curves.Load{Descriptors: 1, Keys: 1_000_000}
-	if quick {
-		l.Keys = 100_000
+func measureMemory(t *testing.T, isShortRun bool) (memories []curves.KeyMemory) {
+	load := curves.Load{Descriptors: 1, Keys: 1_000_000}
+	if isShortRun {
+		load.Keys = 100_000
 	}
-	memory := func(target target) {
+	measure := func(target target) {
 		total := func() (bytes float64) {
 			for _, client := range target.redis {
 				bytes += usedMemory(t, client)
@@ -166,20 +166,20 @@ func measureMemory(t *testing.T, quick bool) (found []curves.KeyMemory) {
 			return bytes
 		}
 		server, redis := residentMemory(t, target.pid), total()
-		require.NoError(t, target.client.Fill(l))
-		keys := float64(l.Keys)
-		found = append(found, curves.KeyMemory{
-			Server: target.name, Keys: l.Keys,
+		require.NoError(t, target.client.Fill(load))
+		keys := float64(load.Keys)
+		memories = append(memories, curves.KeyMemory{
+			Server: target.name, Keys: load.Keys,
 			Bytes: (residentMemory(t, target.pid) - server) / keys, Redis: (total() - redis) / keys,
 		})
 	}
-	t.Run("memory", func(t *testing.T) { memory(startRLS(t, curves.Local, "", nil, nil, "BACKEND_TYPE=local")) })
+	t.Run("memory", func(t *testing.T) { measure(startRLS(t, curves.Local, "", nil, nil, "BACKEND_TYPE=local")) })
 	for _, start := range redisServers(t) {
-		if started, ok := start(redistest.Start(t)); ok {
-			memory(started)
+		if startedTarget, ok := start(redistest.Start(t)); ok {
+			measure(startedTarget)
 		}
 	}
-	return found
+	return memories
 }
 
 // residentMemory returns the memory of a process, in bytes.
@@ -194,7 +194,7 @@ func residentMemory(t *testing.T, pid int) (bytes float64) {
 
 // measurePipelines returns the CPU time of Redis for pipelines of INCRBY, with one connection
 // and with many. It returns the version of Redis too.
-func measurePipelines(t *testing.T, all rounds) (found []curves.Pipeline, version string) {
+func measurePipelines(t *testing.T, roundPlan rounds) (pipelines []curves.Pipeline, version string) {
 	client := redistest.Start(t).Client(t)
 	_, version, _ = strings.Cut(client.Info(t.Context(), "server").Val(), "redis_version:")
 	version, _, _ = strings.Cut(version, "\r")
@@ -206,13 +206,13 @@ func measurePipelines(t *testing.T, all rounds) (found []curves.Pipeline, versio
 		}
 	}
 	values := map[shape][]float64{}
-	for range all.number {
+	for range roundPlan.number {
 		for _, s := range shapes {
-			values[s] = append(values[s], pipelineCost(t, client.Options().Addr, s.connections, s.commands, all.length/2))
+			values[s] = append(values[s], pipelineCost(t, client.Options().Addr, s.connections, s.commands, roundPlan.length/2))
 		}
 	}
 	for _, s := range shapes {
-		found = append(found, curves.Pipeline{Connections: s.connections, Commands: s.commands, Micros: curves.SpreadOf(values[s])})
+		pipelines = append(pipelines, curves.Pipeline{Connections: s.connections, Commands: s.commands, Micros: curves.SpreadOf(values[s])})
 	}
-	return found, version
+	return pipelines, version
 }

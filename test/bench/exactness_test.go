@@ -30,50 +30,50 @@ type demander struct {
 
 // measureExactness returns how many hits replicas admit together. Two servers get their demand at
 // the same time. They are not busy, so they don't slow each other.
-func measureExactness(t *testing.T, all rounds) (found []curves.Exactness) {
+func measureExactness(t *testing.T, roundPlan rounds) (results []curves.Exactness) {
 	demanders := startDemanders(t)
 	spans, steadies := make([][]float64, len(demanders)), make([][]float64, len(demanders))
-	for round := range min(all.number, 3) {
-		var running errgroup.Group
-		running.SetLimit(2)
+	for round := range min(roundPlan.number, 3) {
+		var callGroup errgroup.Group
+		callGroup.SetLimit(2)
 		for i, d := range demanders {
-			running.Go(func() error {
+			callGroup.Go(func() error {
 				span, steady, err := d.run(round)
 				spans[i], steadies[i] = append(spans[i], span), append(steadies[i], steady)
 				return err
 			})
 		}
-		require.NoError(t, running.Wait())
+		require.NoError(t, callGroup.Wait())
 	}
 	for i, d := range demanders {
 		e := curves.Exactness{Server: d.server, Algorithm: cmp.Or(d.domain, "fixed_window"), Span: curves.SpreadOf(spans[i]), Steady: curves.SpreadOf(steadies[i])}
-		found = append(found, e)
+		results = append(results, e)
 		t.Logf("%s, %s: at most %.2f limits in a second, %.3f limits under steady demand", e.Server, e.Algorithm, e.Span.Median, e.Steady.Median)
 	}
-	return found
+	return results
 }
 
 // startDemanders starts the replicas of all servers. The replicas of a server share a Redis.
-func startDemanders(t *testing.T) (found []demander) {
+func startDemanders(t *testing.T) (demanders []demander) {
 	for _, start := range redisServers(t) {
 		redis := redistest.Start(t)
 		var replicas []*load.Client
-		var started target
+		var startedTarget target
 		for range exactReplicas {
 			var ok bool
-			if started, ok = start(redis); ok {
-				replicas = append(replicas, started.client)
+			if startedTarget, ok = start(redis); ok {
+				replicas = append(replicas, startedTarget.client)
 			}
 		}
 		if len(replicas) == 0 {
 			continue
 		}
-		found = append(found, demander{server: started.name, replicas: replicas})
-		for _, domain := range started.algorithms {
-			found = append(found, demander{server: started.name, domain: domain, replicas: replicas})
+		demanders = append(demanders, demander{server: startedTarget.name, replicas: replicas})
+		for _, domain := range startedTarget.algorithms {
+			demanders = append(demanders, demander{server: startedTarget.name, domain: domain, replicas: replicas})
 		}
 	}
-	return found
+	return demanders
 }
 
 // run sends a burst around the end of a window, and then a steady demand of three limits. It
@@ -82,9 +82,9 @@ func startDemanders(t *testing.T) (found []demander) {
 func (d demander) run(round int) (span, steady float64, err error) {
 	key := fmt.Sprintf("round %d", round)
 	boundary := time.Now().Truncate(time.Second).Add(2 * time.Second)
-	const half = 150 * time.Millisecond // of the burst
-	rate := int(1.5 * tightLimit / half.Seconds())
-	burst, err := load.Demand(d.replicas, d.domain, key, rate, boundary.Add(-half), boundary.Add(half))
+	const halfTime = 150 * time.Millisecond // of the burst
+	rate := int(1.5 * tightLimit / halfTime.Seconds())
+	burst, err := load.Demand(d.replicas, d.domain, key, rate, boundary.Add(-halfTime), boundary.Add(halfTime))
 	if err != nil {
 		return 0, 0, err
 	}

@@ -39,7 +39,7 @@ func TestLeases(t *testing.T) {
 			redis := redistest.Start(t)
 			env, servers = []string{"REDIS_URL=" + redis.Addr, "REDIS_TIMEOUT=1s"}, []*goredis.Client{redis.Client(t)}
 		}
-		cmd, addr := program(t, os.Getenv(programEnv), append(env, "LIMITS_PATH="+path, "LOG_LEVEL=error")...)
+		cmd, addr := startProgram(t, os.Getenv(programEnv), append(env, "LIMITS_PATH="+path, "LOG_LEVEL=error")...)
 		return newTarget(t, name, addr, cmd.Process.Pid, servers...)
 	}
 	targets := []target{
@@ -49,17 +49,17 @@ func TestLeases(t *testing.T) {
 		start(curves.Lease, ", lease: true"),
 		start(curves.Lease+", token_bucket", ", lease: true, algorithm: token_bucket"),
 	}
-	all := newRounds(t, 4)
+	roundPlan := newRounds(t, 4)
 	table := new(strings.Builder)
 	fmt.Fprintf(table, "| load | server | CPU of the server in a call | ÷ a server that does nothing | p99 | ÷ counting in the process | commands of Redis in 1,000 calls |\n|---|---|---|---|---|---|---|\n")
-	for _, l := range []curves.Load{{Rate: 5000, Descriptors: 1, Keys: 1}, {InFlight: 64, Descriptors: 1, Keys: 1}} {
-		cells := all.measure(targets, l)
+	for _, load := range []curves.Load{{Rate: 5000, Descriptors: 1, Keys: 1}, {InFlight: 64, Descriptors: 1, Keys: 1}} {
+		cells := roundPlan.measure(targets, load)
 		median := func(i int, f curves.Figure) float64 { return cells[i].Figures[f].Median }
 		for i, c := range cells {
-			fmt.Fprintf(table, "| %s | %s | %.1f µs | %.2f | %.2f ms | %.2f | %.1f |\n", cmp.Or(l.Name(), "steady"), c.Server,
+			fmt.Fprintf(table, "| %s | %s | %.1f µs | %.2f | %.2f ms | %.2f | %.1f |\n", cmp.Or(load.Name(), "steady"), c.Server,
 				median(i, curves.ServerCPU), median(i, curves.ServerCPU)/median(0, curves.ServerCPU),
 				median(i, curves.P99)/1000, median(i, curves.P99)/median(1, curves.P99), 1000*median(i, curves.RedisCommands))
 		}
 	}
-	t.Logf("medians of %d rounds\n%s", all.number, table)
+	t.Logf("medians of %d rounds\n%s", roundPlan.number, table)
 }

@@ -70,13 +70,13 @@ func measure(b *testing.B, srv *child, calls int) {
 
 	cpu := srv.cpu(b)
 	b.ResetTimer()
-	var next atomic.Int64
+	var nextKey atomic.Int64
 	var failed atomic.Value
 	var workers sync.WaitGroup
 	for w := range calls {
 		workers.Go(func() {
 			for {
-				i := int(next.Add(1))
+				i := int(nextKey.Add(1))
 				if i > b.N {
 					return
 				}
@@ -125,9 +125,9 @@ func (c *child) cpu(b testing.TB) time.Duration { return cpuOf(b, c.cmd.Process.
 // cpuOf returns the CPU time that a process has used. It reads the CPU clock of the process,
 // because /proc counts in steps of 10 ms.
 func cpuOf(b testing.TB, pid int) time.Duration {
-	var used syscall.Timespec
+	var usedTime syscall.Timespec
 	clock := ^pid<<3 | 2 // as clock_getcpuclockid(3) makes it
-	_, _, err := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, uintptr(clock), uintptr(unsafe.Pointer(&used)), 0)
+	_, _, err := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, uintptr(clock), uintptr(unsafe.Pointer(&usedTime)), 0)
 	require.Zero(b, err)
-	return time.Duration(used.Nano())
+	return time.Duration(usedTime.Nano())
 }

@@ -22,7 +22,7 @@ func TestPartitions(t *testing.T) {
 	for _, s := range cluster.Masters {
 		redis = append(redis, s.Client(t))
 	}
-	all := newRounds(t, 2)
+	roundPlan := newRounds(t, 2)
 	var targets []target
 	for _, partitions := range []int{3, 6, 9, 12, 16, 48} {
 		targets = append(targets, startRLS(t, strconv.Itoa(partitions), "", nil, redis,
@@ -30,9 +30,9 @@ func TestPartitions(t *testing.T) {
 	}
 	var table strings.Builder
 	table.WriteString("| load | partitions | Redis CPU, µs | server CPU, µs | p99, µs |\n|---|---|---|---|---|\n")
-	for _, l := range []curves.Load{{InFlight: 64, Descriptors: 1, Keys: 10_000}, {InFlight: 64, Descriptors: 4, Keys: 10_000}, {Rate: 2000, Descriptors: 1, Keys: 10_000}} {
-		for _, cell := range all.measure(targets, l) {
-			fmt.Fprintf(&table, "| %s | %s | %.1f | %.1f | %.0f |\n", l.Name(), cell.Server,
+	for _, load := range []curves.Load{{InFlight: 64, Descriptors: 1, Keys: 10_000}, {InFlight: 64, Descriptors: 4, Keys: 10_000}, {Rate: 2000, Descriptors: 1, Keys: 10_000}} {
+		for _, cell := range roundPlan.measure(targets, load) {
+			fmt.Fprintf(&table, "| %s | %s | %.1f | %.1f | %.0f |\n", load.Name(), cell.Server,
 				cell.Figures[curves.RedisCPU].Median, cell.Figures[curves.ServerCPU].Median, cell.Figures[curves.P99].Median)
 		}
 	}

@@ -24,27 +24,27 @@ func pipelineCost(t *testing.T, addr string, connections, commands int, d time.D
 	servers := []*goredis.Client{client}
 	var senders errgroup.Group
 	counts := make([]int, connections)
-	before, _, _ := redisFigures(t, servers)
-	until := time.Now().Add(d)
+	cpuBefore, _, _ := redisFigures(t, servers)
+	endTime := time.Now().Add(d)
 	for i := range connections {
 		senders.Go(func() (err error) {
-			counts[i], err = sendPipelines(addr, i, commands, until)
+			counts[i], err = sendPipelines(addr, i, commands, endTime)
 			return err
 		})
 	}
 	require.NoError(t, senders.Wait())
-	after, _, _ := redisFigures(t, servers)
+	cpuAfter, _, _ := redisFigures(t, servers)
 	sum := 0
 	for _, n := range counts {
 		sum += n
 	}
 	require.Positive(t, sum)
-	return (after - before) / float64(sum)
+	return (cpuAfter - cpuBefore) / float64(sum)
 }
 
 // sendPipelines sends pipelines of INCRBY over a connection until a time. It returns their
 // number. The keys are like those of rls.
-func sendPipelines(addr string, connection, commands int, until time.Time) (sent int, err error) {
+func sendPipelines(addr string, connection, commands int, endTime time.Time) (sent int, err error) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		return 0, err
@@ -62,7 +62,7 @@ func sendPipelines(addr string, connection, commands int, until time.Time) (sent
 		texts[v] = text.Bytes()
 	}
 	buffer := make([]byte, 64<<10)
-	for time.Now().Before(until) {
+	for time.Now().Before(endTime) {
 		if _, err := conn.Write(texts[sent%variants]); err != nil {
 			return sent, err
 		}

@@ -62,74 +62,74 @@ func (r *report) addLoad(name string, cells []curves.Cell) {
 }
 
 // compare adds a row with a ratio of medians and its goal. A goal of 0 means that there is none.
-func (r *report) compare(title string, cells []curves.Cell, figure curves.Figure, server string, most float64) {
+func (r *report) compare(title string, cells []curves.Cell, figure curves.Figure, server string, maxRatio float64) {
 	medians := map[string]float64{}
 	for _, c := range cells {
 		medians[c.Server] = c.Figures[figure].Median
 	}
-	r.compareValues(title, medians[curves.Redis], medians[server], most)
+	r.compareValues(title, medians[curves.Redis], medians[server], maxRatio)
 }
 
-func (r *report) compareValues(title string, got, against, most float64) {
-	if against == 0 {
+func (r *report) compareValues(title string, got, reference, maxRatio float64) {
+	if reference == 0 {
 		return
 	}
-	ratio, verdict := got/against, "—"
-	if most > 0 {
+	ratio, verdict := got/reference, "—"
+	if maxRatio > 0 {
 		verdict = "met"
-		if ratio > most {
+		if ratio > maxRatio {
 			verdict = "**missed**"
 		}
 	}
-	fmt.Fprintf(&r.verdicts, "| %s | %.4g | %.4g | %.2f | %.2f | %s |\n", title, got, against, ratio, most, verdict)
+	fmt.Fprintf(&r.verdicts, "| %s | %.4g | %.4g | %.2f | %.2f | %s |\n", title, got, reference, ratio, maxRatio, verdict)
 }
 
 // TestRedisTable measures a server that does nothing, rls with Redis, and the incumbent with the
 // same Redis. It writes the figures as a table. It asserts no figure, because machines are
 // noisy.
 func TestRedisTable(t *testing.T) {
-	selected := regexp.MustCompile(os.Getenv(loadsEnv))
+	loadPattern := regexp.MustCompile(os.Getenv(loadsEnv))
 	server := redistest.Start(t)
 	redis := []*goredis.Client{server.Client(t)}
 	url := "REDIS_URL=" + server.Addr
-	all := newRounds(t, 2)
+	roundPlan := newRounds(t, 2)
 	targets := []target{startNothing(t), startRLS(t, curves.Redis, "", allAlgorithms, redis, url)}
 	if incumbent, ok := startIncumbent(t, redis, url); ok {
 		targets = append(targets, incumbent)
 	}
 
-	var r report
-	for _, g := range goals() {
-		if !selected.MatchString(g.Name()) {
+	var report report
+	for _, goal := range goals() {
+		if !loadPattern.MatchString(goal.Name()) {
 			continue
 		}
-		cells := all.measure(targets, g.Load)
-		r.addLoad(g.Name(), cells)
-		r.compare("Redis CPU, µs: "+g.Name(), cells, curves.RedisCPU, curves.Incumbent, g.redisCPU)
-		switch g.Load {
+		cells := roundPlan.measure(targets, goal.Load)
+		report.addLoad(goal.Name(), cells)
+		report.compare("Redis CPU, µs: "+goal.Name(), cells, curves.RedisCPU, curves.Incumbent, goal.redisCPU)
+		switch goal.Load {
 		case curves.Load{InFlight: 64, Descriptors: 1, Keys: 10_000}:
-			r.compare("server CPU, µs, against the server that does nothing: "+g.Name(), cells, curves.ServerCPU, curves.Nothing, 1.1)
+			report.compare("server CPU, µs, against the server that does nothing: "+goal.Name(), cells, curves.ServerCPU, curves.Nothing, 1.1)
 		case curves.Load{InFlight: 1, Descriptors: 1, Keys: 10_000}:
-			r.compare("p50, µs: "+g.Name(), cells, curves.P50, curves.Incumbent, 0.9)
+			report.compare("p50, µs: "+goal.Name(), cells, curves.P50, curves.Incumbent, 0.9)
 		case curves.Load{Rate: 4000, Descriptors: 1, Keys: 10_000}:
-			r.compare("p99, µs: "+g.Name(), cells, curves.P99, curves.Incumbent, 0.6)
+			report.compare("p99, µs: "+goal.Name(), cells, curves.P99, curves.Incumbent, 0.6)
 		}
 	}
-	if selected.MatchString("memory") {
+	if loadPattern.MatchString("memory") {
 		rls, incumbent := keyMemory(t)
-		r.compareValues("bytes of a key in Redis", rls, incumbent, 1.05)
+		report.compareValues("bytes of a key in Redis", rls, incumbent, 1.05)
 	}
-	if selected.MatchString("cluster") {
-		measureCluster(t, all, &r)
+	if loadPattern.MatchString("cluster") {
+		measureCluster(t, roundPlan, &report)
 	}
-	text := fmt.Sprintf("Medians of %d rounds of %v, measured %s on %d cores, %s, %s.\n\n", all.number, all.length, time.Now().Format("2 January 2006"), runtime.NumCPU(), runtime.Version(), version(t, redis[0]))
+	text := fmt.Sprintf("Medians of %d rounds of %v, measured %s on %d cores, %s, %s.\n\n", roundPlan.number, roundPlan.length, time.Now().Format("2 January 2006"), runtime.NumCPU(), runtime.Version(), version(t, redis[0]))
 	section := "bench-redis"
 	if program := os.Getenv(redistest.ProgramEnv); program == "" {
-		text += "| load | server | server CPU, µs | Redis CPU, µs | p50, µs | p99, µs | calls/s |\n|---|---|---|---|---|---|---|\n" + r.table.String() + "\n"
+		text += "| load | server | server CPU, µs | Redis CPU, µs | p50, µs | p99, µs | calls/s |\n|---|---|---|---|---|---|---|\n" + report.table.String() + "\n"
 	} else {
 		section = "bench-" + filepath.Base(program) // the page has only the ratios of other servers
 	}
-	text += "| figure | rls | against | ratio | goal, at most | result |\n|---|---|---|---|---|---|\n" + r.verdicts.String()
+	text += "| figure | rls | against | ratio | goal, at most | result |\n|---|---|---|---|---|---|\n" + report.verdicts.String()
 	if os.Getenv(incumbentEnv) == "" {
 		text += "\nThe incumbent could not be built here, so nothing is compared with it.\n"
 	}
@@ -150,7 +150,7 @@ func version(t *testing.T, client *goredis.Client) string {
 }
 
 // measureCluster measures rls and the incumbent with a Cluster of three masters.
-func measureCluster(t *testing.T, all rounds, r *report) {
+func measureCluster(t *testing.T, roundPlan rounds, report *report) {
 	cluster := redistest.StartCluster(t, 3, false)
 	var redis []*goredis.Client
 	for _, s := range cluster.Masters {
@@ -163,32 +163,32 @@ func measureCluster(t *testing.T, all rounds, r *report) {
 	}
 	for _, descriptors := range []int{1, 4} {
 		l := curves.Load{InFlight: 64, Descriptors: descriptors, Keys: 10_000}
-		most := map[int]float64{1: 0.5}[descriptors]
-		cells, name := all.measure(targets, l), "Cluster of 3, "+l.Name()
-		r.addLoad(name, cells)
-		r.compare("Redis CPU, µs: "+name, cells, curves.RedisCPU, curves.Incumbent, most)
+		maxRatio := map[int]float64{1: 0.5}[descriptors]
+		cells, name := roundPlan.measure(targets, l), "Cluster of 3, "+l.Name()
+		report.addLoad(name, cells)
+		report.compare("Redis CPU, µs: "+name, cells, curves.RedisCPU, curves.Incumbent, maxRatio)
 	}
 }
 
 // keyMemory returns the memory of a key in Redis, in bytes, of rls and the incumbent.
 func keyMemory(t *testing.T) (rls, incumbent float64) {
 	const keys = 1 << 16 // the hash tables of Redis are then full
-	memory := func(start func(redis []*goredis.Client, url string) (target, bool)) float64 {
+	memoryPerKey := func(start func(redis []*goredis.Client, url string) (target, bool)) float64 {
 		server := redistest.Start(t)
 		client := server.Client(t)
 		target, ok := start([]*goredis.Client{client}, "REDIS_URL="+server.Addr)
 		if !ok {
 			return 0
 		}
-		before := usedMemory(t, client)
+		memoryBefore := usedMemory(t, client)
 		require.NoError(t, target.client.Fill(curves.Load{Descriptors: 1, Keys: keys}))
 		require.InDelta(t, keys, client.DBSize(t.Context()).Val(), 10) // probes have keys too
-		return (usedMemory(t, client) - before) / keys
+		return (usedMemory(t, client) - memoryBefore) / keys
 	}
-	rls = memory(func(redis []*goredis.Client, url string) (target, bool) {
+	rls = memoryPerKey(func(redis []*goredis.Client, url string) (target, bool) {
 		return startRLS(t, curves.Redis, "", allAlgorithms, redis, url), true
 	})
-	incumbent = memory(func(redis []*goredis.Client, url string) (target, bool) {
+	incumbent = memoryPerKey(func(redis []*goredis.Client, url string) (target, bool) {
 		return startIncumbent(t, redis, url)
 	})
 	return rls, incumbent

@@ -33,8 +33,8 @@ type rounds struct {
 func newRounds(t *testing.T, seconds float64) rounds {
 	return rounds{
 		t:      t,
-		number: int(setting(t, roundsEnv, 5)),
-		length: time.Duration(setting(t, secondsEnv, seconds) * float64(time.Second)),
+		number: int(numberFromEnv(t, roundsEnv, 5)),
+		length: time.Duration(numberFromEnv(t, secondsEnv, seconds) * float64(time.Second)),
 		warmUp: 200 * time.Millisecond,
 	}
 }
@@ -44,12 +44,12 @@ func (r rounds) measure(targets []target, l curves.Load) []curves.Cell {
 	values := make([]map[curves.Figure][]float64, len(targets))
 	for i, target := range targets { // so that all keys exist in the rounds
 		values[i] = map[curves.Figure][]float64{}
-		require.NoError(r.t, target.client.Fill(target.own(l)), target.name)
+		require.NoError(r.t, target.client.Fill(target.withKnownDomain(l)), target.name)
 	}
 	for round := range r.number {
 		for turn := range targets {
 			i := (round + turn) % len(targets)
-			for name, value := range r.once(targets[i], l) {
+			for name, value := range r.measureOnce(targets[i], l) {
 				values[i][name] = append(values[i][name], value)
 			}
 		}
@@ -57,17 +57,17 @@ func (r rounds) measure(targets []target, l curves.Load) []curves.Cell {
 	var cells []curves.Cell
 	for i, target := range targets {
 		cell := curves.Cell{Server: target.name, Load: l, Figures: map[curves.Figure]curves.Spread{}}
-		for name, all := range values[i] {
-			cell.Figures[name] = curves.SpreadOf(all)
+		for name, measured := range values[i] {
+			cell.Figures[name] = curves.SpreadOf(measured)
 		}
 		cells = append(cells, cell)
 	}
 	return cells
 }
 
-// once sends the load to a target for one round.
-func (r rounds) once(target target, l curves.Load) map[curves.Figure]float64 {
-	l = target.own(l)
+// measureOnce sends the load to a target for one round.
+func (r rounds) measureOnce(target target, l curves.Load) map[curves.Figure]float64 {
+	l = target.withKnownDomain(l)
 	_, err := target.client.Send(l, r.warmUp)
 	require.NoError(r.t, err, target.name)
 	cpu, commands, reads := redisFigures(r.t, target.redis)
@@ -76,28 +76,28 @@ func (r rounds) once(target target, l curves.Load) map[curves.Figure]float64 {
 		server = cpuOf(r.t, target.pid)
 	}
 	client, start := cpuOf(r.t, 0), time.Now()
-	took, err := target.client.Send(l, r.length)
+	times, err := target.client.Send(l, r.length)
 	require.NoError(r.t, err, target.name)
-	require.NotEmpty(r.t, took)
-	n, elapsed := float64(len(took)), time.Since(start)
-	slices.Sort(took)
-	found := map[curves.Figure]float64{
+	require.NotEmpty(r.t, times)
+	n, elapsed := float64(len(times)), time.Since(start)
+	slices.Sort(times)
+	figures := map[curves.Figure]float64{
 		curves.ClientCPU: micros(cpuOf(r.t, 0)-client) / n,
 		curves.PerSecond: n / elapsed.Seconds(),
-		curves.P50:       micros(took[len(took)/2]),
-		curves.P99:       micros(took[len(took)*99/100]),
-		curves.P999:      micros(took[len(took)*999/1000]),
+		curves.P50:       micros(times[len(times)/2]),
+		curves.P99:       micros(times[len(times)*99/100]),
+		curves.P999:      micros(times[len(times)*999/1000]),
 	}
 	if target.pid > 0 {
-		found[curves.ServerCPU] = micros(cpuOf(r.t, target.pid)-server) / n
+		figures[curves.ServerCPU] = micros(cpuOf(r.t, target.pid)-server) / n
 	}
 	if len(target.redis) > 0 {
 		cpuAfter, commandsAfter, readsAfter := redisFigures(r.t, target.redis)
-		found[curves.RedisCPU] = (cpuAfter - cpu) / n
-		found[curves.RedisCommands] = (commandsAfter - commands) / n
-		found[curves.RedisReads] = (readsAfter - reads) / n
+		figures[curves.RedisCPU] = (cpuAfter - cpu) / n
+		figures[curves.RedisCommands] = (commandsAfter - commands) / n
+		figures[curves.RedisReads] = (readsAfter - reads) / n
 	}
-	return found
+	return figures
 }
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }

@@ -38,12 +38,12 @@ func TestManyRules(t *testing.T) {
 	yesterday := time.Now().AddDate(0, 0, -1)
 	require.NoError(t, os.Chtimes(limits, yesterday, yesterday)) // few files change just before the start
 	start := time.Now()
-	cmd, addr := program(t, os.Getenv(programEnv), "LIMITS_PATH="+limits, "LOG_LEVEL=warn")
+	cmd, addr := startProgram(t, os.Getenv(programEnv), "LIMITS_PATH="+limits, "LOG_LEVEL=warn")
 	t.Logf("load: %.2f s until the first answer", time.Since(start).Seconds())
-	memory := func(step string) {
+	logMemory := func(step string) {
 		t.Logf("%s: RSS %.0f MB, maximum %.0f MB", step, procStatus(t, cmd.Process.Pid, "VmRSS"), procStatus(t, cmd.Process.Pid, "VmHWM"))
 	}
-	memory("after load")
+	logMemory("after load")
 
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
@@ -59,53 +59,53 @@ func TestManyRules(t *testing.T) {
 		}
 		return response
 	}
-	const calm, whole = 5 * time.Second, 15 * time.Second
+	const timeBeforeChange, totalTime = 5 * time.Second, 15 * time.Second
 	begin := time.Now()
 	writeManyRules(t, limits+".new", 10)
-	var changed, reloaded atomic.Int64 // microseconds since begin
-	time.AfterFunc(calm, func() {
+	var changeTime, reloadTime atomic.Int64 // microseconds since begin
+	time.AfterFunc(timeBeforeChange, func() {
 		_ = os.Rename(limits+".new", limits)
 		_ = cmd.Process.Signal(syscall.SIGHUP)
-		changed.Store(time.Since(begin).Microseconds())
+		changeTime.Store(time.Since(begin).Microseconds())
 	})
 	var mu sync.Mutex
-	steps := make([][]time.Duration, whole/latencyStep)
+	steps := make([][]time.Duration, totalTime/latencyStep)
 	var calls sync.WaitGroup
-	for i := range int(whole.Seconds() * rulesRate) {
-		due := begin.Add(time.Duration(i) * time.Second / rulesRate)
-		time.Sleep(time.Until(due))
+	for i := range int(totalTime.Seconds() * rulesRate) {
+		sendTime := begin.Add(time.Duration(i) * time.Second / rulesRate)
+		time.Sleep(time.Until(sendTime))
 		calls.Go(func() {
 			response := call(i * 7919)
 			if response.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() == 10 {
-				reloaded.CompareAndSwap(0, time.Since(begin).Microseconds())
+				reloadTime.CompareAndSwap(0, time.Since(begin).Microseconds())
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			step := due.Sub(begin) / latencyStep
-			steps[step] = append(steps[step], time.Since(due))
+			step := sendTime.Sub(begin) / latencyStep
+			steps[step] = append(steps[step], time.Since(sendTime))
 		})
 	}
 	calls.Wait()
-	memory("after calls and a reload")
+	logMemory("after calls and a reload")
 	var p99s []time.Duration
-	for _, took := range steps {
-		slices.Sort(took)
-		p99s = append(p99s, took[len(took)*99/100])
+	for _, times := range steps {
+		slices.Sort(times)
+		p99s = append(p99s, times[len(times)*99/100])
 	}
-	before := slices.Clone(p99s[2 : calm/latencyStep])
-	slices.Sort(before)
+	p99sBefore := slices.Clone(p99s[2 : timeBeforeChange/latencyStep])
+	slices.Sort(p99sBefore)
 	t.Logf("p99 of %s: before the reload median %s, maximum %s; since then maximum %s; reload took %s",
-		latencyStep, before[len(before)/2], before[len(before)-1], slices.Max(p99s[calm/latencyStep:]), time.Duration(reloaded.Load()-changed.Load())*time.Microsecond)
+		latencyStep, p99sBefore[len(p99sBefore)/2], p99sBefore[len(p99sBefore)-1], slices.Max(p99s[timeBeforeChange/latencyStep:]), time.Duration(reloadTime.Load()-changeTime.Load())*time.Microsecond)
 	t.Log(p99s)
 	var callers sync.WaitGroup
-	for first := range 64 {
+	for firstRule := range 64 {
 		callers.Go(func() {
-			for i := first; i < 2*manyRules && call(i) != nil; i += 64 {
+			for i := firstRule; i < 2*manyRules && call(i) != nil; i += 64 {
 			}
 		})
 	}
 	callers.Wait()
-	memory("after two calls for each rule")
+	logMemory("after two calls for each rule")
 }
 
 // writeManyRules writes a limits file of manyRules rules.
@@ -122,9 +122,9 @@ func writeManyRules(t *testing.T, path string, requests int) {
 func procStatus(t *testing.T, pid int, name string) float64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	require.NoError(t, err)
-	found := regexp.MustCompile(name + `:\s+(\d+) kB`).FindSubmatch(status)
-	require.NotNil(t, found)
-	kilobytes, err := strconv.ParseFloat(string(found[1]), 64)
+	match := regexp.MustCompile(name + `:\s+(\d+) kB`).FindSubmatch(status)
+	require.NotNil(t, match)
+	kilobytes, err := strconv.ParseFloat(string(match[1]), 64)
 	require.NoError(t, err)
 	return kilobytes / 1000
 }

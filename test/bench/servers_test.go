@@ -72,15 +72,15 @@ func (nothing) ShouldRateLimit(context.Context, *rlsv3.RateLimitRequest) (*rlsv3
 
 // serveNothingStock serves nothing with the stock options of grpc-go.
 func serveNothingStock(ctx context.Context) error {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	s := grpc.NewServer()
-	rlsv3.RegisterRateLimitServiceServer(s, nothing{})
-	context.AfterFunc(ctx, s.Stop)
-	fmt.Println(l.Addr())
-	return s.Serve(l)
+	server := grpc.NewServer()
+	rlsv3.RegisterRateLimitServiceServer(server, nothing{})
+	context.AfterFunc(ctx, server.Stop)
+	fmt.Println(listener.Addr())
+	return server.Serve(listener)
 }
 
 // serveNothingTuned serves nothing with our options.
@@ -116,7 +116,7 @@ descriptors:
 func serveOurs(ctx context.Context, svc rlsv3.RateLimitServiceServer) error {
 	debug.SetGCPercent(400) // as rls serve does
 	host := server.Addr{Host: "127.0.0.1"}
-	s, err := server.New(server.Options{
+	testServer, err := server.New(server.Options{
 		Services: []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, svc) }},
 		GRPC:     server.GRPC{Addr: host},
 		HTTP:     host,
@@ -126,6 +126,6 @@ func serveOurs(ctx context.Context, svc rlsv3.RateLimitServiceServer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(s.GRPCAddr())
-	return s.Serve(ctx)
+	fmt.Println(testServer.GRPCAddr())
+	return testServer.Serve(ctx)
 }

@@ -41,8 +41,8 @@ type target struct {
 	algorithms []string          // domains that the server has besides bench
 }
 
-// own returns l with a domain that the server knows.
-func (t target) own(l curves.Load) curves.Load {
+// withKnownDomain returns l with a domain that the server knows.
+func (t target) withKnownDomain(l curves.Load) curves.Load {
 	if !slices.Contains(t.algorithms, l.Domain) {
 		l.Domain = ""
 	}
@@ -74,19 +74,19 @@ var (
 func startRLS(t *testing.T, name, fields string, algorithms []string, redis []*goredis.Client, env ...string) target {
 	folder := t.TempDir()
 	for _, domain := range append([]string{"bench"}, algorithms...) {
-		own := fields
+		rule := fields
 		if domain != "bench" {
-			own += ", algorithm: " + domain
+			rule += ", algorithm: " + domain
 		}
 		text := strings.Replace(benchLimits, "domain: bench", "domain: "+domain, 1)
-		text = strings.ReplaceAll(text, "}", own+"}")
+		text = strings.ReplaceAll(text, "}", rule+"}")
 		require.NoError(t, os.WriteFile(filepath.Join(folder, domain+".yaml"), []byte(text), 0o644))
 	}
-	cmd, addr := program(t, os.Getenv(programEnv), append(env, "LIMITS_PATH="+folder, "CACHE_KEY_PREFIX=a",
+	cmd, addr := startProgram(t, os.Getenv(programEnv), append(env, "LIMITS_PATH="+folder, "CACHE_KEY_PREFIX=a",
 		"LOG_LEVEL=error", "REDIS_TIMEOUT=1s", "MAX_DESCRIPTORS=4096", "LOCAL_MAX_KEYS=2000000")...)
-	started := newTarget(t, name, addr, cmd.Process.Pid, redis...)
-	started.algorithms = algorithms
-	return started
+	rlsTarget := newTarget(t, name, addr, cmd.Process.Pid, redis...)
+	rlsTarget.algorithms = algorithms
+	return rlsTarget
 }
 
 // startIncumbent starts the incumbent, or returns false if it could not be built. Its settings
@@ -99,13 +99,13 @@ func startIncumbent(t *testing.T, redis []*goredis.Client, env ...string) (targe
 	folder := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(folder, "config"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(folder, "config", "bench.yaml"), []byte(benchLimits), 0o644))
-	cmd, addr := program(t, path, append(env, "REDIS_SOCKET_TYPE=tcp", "CACHE_KEY_PREFIX=b", "RUNTIME_ROOT="+folder, "RUNTIME_APPDIRECTORY=config",
+	cmd, addr := startProgram(t, path, append(env, "REDIS_SOCKET_TYPE=tcp", "CACHE_KEY_PREFIX=b", "RUNTIME_ROOT="+folder, "RUNTIME_APPDIRECTORY=config",
 		"RUNTIME_WATCH_ROOT=false", "USE_STATSD=false", "DISABLE_STATS=true", "LOG_LEVEL=error")...)
 	return newTarget(t, curves.Incumbent, addr, cmd.Process.Pid, redis...), true
 }
 
 // peers returns the servers that the user has started.
-func peers(t *testing.T) (found []target) {
+func peers(t *testing.T) (targets []target) {
 	for _, text := range strings.FieldsFunc(os.Getenv(peersEnv), func(r rune) bool { return r == ' ' || r == ';' }) {
 		name, rest, ok := strings.Cut(text, "=")
 		require.True(t, ok, "peer %q: want name=host:port[,pid=N][,redis=host:port]", text)
@@ -128,13 +128,13 @@ func peers(t *testing.T) (found []target) {
 			}
 		}
 		require.NoError(t, awaitAnswer(t, peer.client), "peer %s", name)
-		found = append(found, peer)
+		targets = append(targets, peer)
 	}
-	return found
+	return targets
 }
 
-// program starts a rate-limit service on free loopback ports.
-func program(t *testing.T, path string, env ...string) (cmd *exec.Cmd, addr string) {
+// startProgram starts a rate-limit service on free loopback ports.
+func startProgram(t *testing.T, path string, env ...string) (cmd *exec.Cmd, addr string) {
 	require.NotEmpty(t, path, "run this test by make, see make help")
 	addr = freeAddr(t)
 	cmd = exec.CommandContext(t.Context(), path)
@@ -158,10 +158,10 @@ func awaitAnswer(t *testing.T, client *load.Client) error {
 
 // freeAddr returns an address that no server uses now.
 func freeAddr(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	defer listener.Close()
+	return listener.Addr().String()
 }
 
 func portOf(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
@@ -193,9 +193,9 @@ func redisFigures(t *testing.T, servers []*goredis.Client) (micros, commands, re
 	return micros, commands, reads
 }
 
-// setting returns the number in an environment variable, or preset if it is not set.
-func setting(t *testing.T, name string, preset float64) float64 {
-	value, err := strconv.ParseFloat(cmp.Or(os.Getenv(name), strconv.FormatFloat(preset, 'g', -1, 64)), 64)
+// numberFromEnv returns the number in an environment variable, or defaultValue if it is not set.
+func numberFromEnv(t *testing.T, name string, defaultValue float64) float64 {
+	value, err := strconv.ParseFloat(cmp.Or(os.Getenv(name), strconv.FormatFloat(defaultValue, 'g', -1, 64)), 64)
 	require.NoError(t, err, name)
 	return value
 }

@@ -34,11 +34,11 @@ func runWaiters() error {
 	if err != nil {
 		return err
 	}
-	c, err := client.New(fields[0], client.Options{})
+	waiter, err := client.New(fields[0], client.Options{})
 	if err != nil {
 		return err
 	}
-	defer c.Close()
+	defer waiter.Close()
 	var begin int64
 	if _, err := fmt.Scan(&begin); err != nil {
 		return err
@@ -46,15 +46,15 @@ func runWaiters() error {
 	time.Sleep(time.Until(time.UnixMicro(begin)))
 
 	times, errs := make([]int64, callers), make([]error, callers)
-	var work sync.WaitGroup
+	var callerGroup sync.WaitGroup
 	for i := range callers {
-		work.Go(func() {
-			errs[i] = c.Acquire(context.Background(), "bench", descriptor)
+		callerGroup.Go(func() {
+			errs[i] = waiter.Acquire(context.Background(), "bench", descriptor)
 			times[i] = time.Now().UnixMicro()
 		})
 		time.Sleep(callPause)
 	}
-	work.Wait()
+	callerGroup.Wait()
 	for _, err := range errs {
 		if err != nil {
 			return err

@@ -24,13 +24,13 @@ const alertsFile = "deploy/prometheus/alerts.yaml"
 // readAlerts returns the alerts by name.
 func readAlerts(t *testing.T) map[string]rulefmt.Rule {
 	t.Helper()
-	groups, errs := rulefmt.Parse([]byte(read(t, alertsFile)), false, model.UTF8Validation, parser.NewParser(parser.Options{}))
+	groups, errs := rulefmt.Parse([]byte(readFile(t, alertsFile)), false, model.UTF8Validation, parser.NewParser(parser.Options{}))
 	require.Empty(t, errs)
 	alerts := map[string]rulefmt.Rule{}
 	for _, g := range groups.Groups {
-		for _, r := range g.Rules {
-			assert.NotContains(t, alerts, r.Alert, "two alerts have one name")
-			alerts[r.Alert] = r
+		for _, rule := range g.Rules {
+			assert.NotContains(t, alerts, rule.Alert, "two alerts have one name")
+			alerts[rule.Alert] = rule
 		}
 	}
 	require.NotEmpty(t, alerts)
@@ -38,9 +38,9 @@ func readAlerts(t *testing.T) map[string]rulefmt.Rule {
 }
 
 func TestAlertsUseExportedMetrics(t *testing.T) {
-	exported := exportedMetrics(t)
+	exportedLabels := exportedMetrics(t)
 	for _, a := range readAlerts(t) {
-		assertExported(t, exported, a.Expr)
+		assertExported(t, exportedLabels, a.Expr)
 	}
 }
 
@@ -53,7 +53,7 @@ func TestAlertsHaveSeverityAndRunbook(t *testing.T) {
 }
 
 func TestMonitoringPageListsEachAlert(t *testing.T) {
-	page := read(t, "docs/monitoring.md")
+	page := readFile(t, "docs/monitoring.md")
 	for name, a := range readAlerts(t) {
 		wait := "at once"
 		if a.For > 0 {
@@ -70,10 +70,10 @@ var (
 )
 
 func TestQueriesInDocsUseExportedMetrics(t *testing.T) {
-	exported := exportedMetrics(t)
+	exportedLabels := exportedMetrics(t)
 	var queries []string
 	for _, name := range []string{"docs/operations.md", "docs/monitoring.md"} {
-		page := read(t, name)
+		page := readFile(t, name)
 		for _, block := range queryBlock.FindAllStringSubmatch(page, -1) {
 			queries = append(queries, strings.Split(strings.TrimSpace(block[1]), "\n")...)
 		}
@@ -85,7 +85,7 @@ func TestQueriesInDocsUseExportedMetrics(t *testing.T) {
 	}
 	require.Greater(t, len(queries), 8)
 	for _, query := range queries {
-		assertExported(t, exported, query)
+		assertExported(t, exportedLabels, query)
 	}
 }
 
@@ -94,8 +94,8 @@ func TestQueriesInDocsUseExportedMetrics(t *testing.T) {
 func TestAlertsFire(t *testing.T) {
 	const target = `job="rls", instance="a"`
 	alerts := readAlerts(t)
-	tested := map[string]bool{}
-	for _, c := range []struct {
+	testedAlerts := map[string]bool{}
+	for _, test := range []struct {
 		alert         string
 		sick, healthy []string
 		want          string // what the summary contains
@@ -212,26 +212,26 @@ func TestAlertsFire(t *testing.T) {
 			healthy: []string{"rls_local_evictions_total{" + target + "} 9x200"},
 		},
 	} {
-		t.Run(c.alert, func(t *testing.T) {
-			require.Contains(t, alerts, c.alert)
-			firing := evaluate(t, alerts[c.alert], c.sick)
-			assert.Contains(t, strings.Join(firing, "\n"), c.want)
-			assert.Empty(t, evaluate(t, alerts[c.alert], c.healthy))
+		t.Run(test.alert, func(t *testing.T) {
+			require.Contains(t, alerts, test.alert)
+			firingAlerts := evaluate(t, alerts[test.alert], test.sick)
+			assert.Contains(t, strings.Join(firingAlerts, "\n"), test.want)
+			assert.Empty(t, evaluate(t, alerts[test.alert], test.healthy))
 		})
-		tested[c.alert] = true
+		testedAlerts[test.alert] = true
 	}
 	for name := range alerts {
-		assert.True(t, tested[name], "%s has no test", name)
+		assert.True(t, testedAlerts[name], "%s has no test", name)
 	}
 }
 
 // histogram returns the series of a histogram: the calls in 15 seconds that take at most
 // 10 ms, at most 100 ms, and all.
 func histogram(name, labels string, in10ms, in100ms, all int) []string {
-	grow := func(le string, calls int) string {
+	seriesOf := func(le string, calls int) string {
 		return fmt.Sprintf("%s_bucket{le=%q, %s} 0+%dx200", name, le, labels, calls)
 	}
-	return []string{grow("0.01", in10ms), grow("0.1", in100ms), grow("+Inf", all)}
+	return []string{seriesOf("0.01", in10ms), seriesOf("0.1", in100ms), seriesOf("+Inf", all)}
 }
 
 // calls returns the series of the admitted and of the denied calls.
@@ -252,10 +252,10 @@ func decisions(reason string, withoutRedis, all int) []string {
 
 // ruleHits returns the series of a rule with these hits in 15 seconds.
 func ruleHits(total, over, shadow int) []string {
-	grow := func(name string, hits int) string {
+	seriesOf := func(name string, hits int) string {
 		return fmt.Sprintf(`ratelimit_service_rate_limit_%s{domain="shop", rule="shop > tenant", key1="tenant", job="rls", instance="a"} 0+%dx200`, name, hits)
 	}
-	return []string{grow("total_hits", total), grow("over_limit", over), grow("shadow_mode", shadow)}
+	return []string{seriesOf("total_hits", total), seriesOf("over_limit", over), seriesOf("shadow_mode", shadow)}
 }
 
 // evaluate evaluates an alert each minute for 40 minutes and returns the summaries of the

@@ -39,16 +39,16 @@ type manifests struct {
 	notes          string
 }
 
-// template renders the chart with values in YAML, as helm template does, and checks every
+// renderManifests renders the chart with values in YAML, as helm template does, and checks every
 // object.
-func template(t *testing.T, values string) manifests {
+func renderManifests(t *testing.T, values string) manifests {
 	t.Helper()
 	r, err := render(t, "shop", values)
 	require.NoError(t, err)
-	m := readManifests(t, fullManifest(r))
-	m.notes = r.Info.Notes
-	m.checkReferences(t)
-	return m
+	rendered := readManifests(t, fullManifest(r))
+	rendered.notes = r.Info.Notes
+	rendered.checkReferences(t)
+	return rendered
 }
 
 func loadChart(t *testing.T) *helmchart.Chart {
@@ -81,43 +81,43 @@ func fullManifest(r *release.Release) string {
 // readManifests decodes all objects. Unknown fields fail the test.
 func readManifests(t *testing.T, text string) manifests {
 	t.Helper()
-	m := manifests{configMaps: map[string]map[string]string{}}
+	rendered := manifests{configMaps: map[string]map[string]string{}}
 	targets := map[string]any{ // of objects that a release has at most once
-		"apps/v1 Deployment":                      &m.deployment,
-		"v1 ServiceAccount":                       &m.serviceAccount,
-		"v1 Pod":                                  &m.test,
-		"policy/v1 PodDisruptionBudget":           &m.pdb,
-		"autoscaling/v2 HorizontalPodAutoscaler":  &m.hpa,
-		"networking.k8s.io/v1 NetworkPolicy":      &m.network,
-		"monitoring.coreos.com/v1 ServiceMonitor": &m.serviceMonitor,
-		"monitoring.coreos.com/v1 PodMonitor":     &m.podMonitor,
-		"monitoring.coreos.com/v1 PrometheusRule": &m.alerts,
+		"apps/v1 Deployment":                      &rendered.deployment,
+		"v1 ServiceAccount":                       &rendered.serviceAccount,
+		"v1 Pod":                                  &rendered.test,
+		"policy/v1 PodDisruptionBudget":           &rendered.pdb,
+		"autoscaling/v2 HorizontalPodAutoscaler":  &rendered.hpa,
+		"networking.k8s.io/v1 NetworkPolicy":      &rendered.network,
+		"monitoring.coreos.com/v1 ServiceMonitor": &rendered.serviceMonitor,
+		"monitoring.coreos.com/v1 PodMonitor":     &rendered.podMonitor,
+		"monitoring.coreos.com/v1 PrometheusRule": &rendered.alerts,
 	}
-	for _, o := range objects(t, text) {
-		switch kind := o.APIVersion + " " + o.Kind; kind {
+	for _, object := range objects(t, text) {
+		switch kind := object.APIVersion + " " + object.Kind; kind {
 		case "v1 Service":
 			var service corev1.Service
-			o.decode(t, &service)
+			object.decode(t, &service)
 			if strings.HasSuffix(service.Name, "-metrics") {
-				m.metrics = &service
+				rendered.metrics = &service
 			} else {
-				m.service = service
+				rendered.service = service
 			}
 		case "v1 ConfigMap":
 			var c corev1.ConfigMap
-			o.decode(t, &c)
+			object.decode(t, &c)
 			if strings.HasSuffix(c.Name, "-dashboard") {
-				m.dashboard = &c
+				rendered.dashboard = &c
 			} else {
-				m.configMaps[c.Name] = c.Data
+				rendered.configMaps[c.Name] = c.Data
 			}
 		default:
 			require.Contains(t, targets, kind, "unexpected or second object")
-			o.decode(t, targets[kind])
+			object.decode(t, targets[kind])
 			delete(targets, kind)
 		}
 	}
-	return m
+	return rendered
 }
 
 // limits returns the limits files of the deployment.
@@ -139,8 +139,8 @@ func (m manifests) checkReferences(t *testing.T) {
 	pod := m.deployment.Spec.Template
 	selector := m.deployment.Spec.Selector.MatchLabels
 	assert.Subset(t, pod.Labels, selector)
-	for _, other := range m.podSelectors() {
-		assert.Equal(t, selector, other)
+	for _, podSelector := range m.podSelectors() {
+		assert.Equal(t, selector, podSelector)
 	}
 	for _, c := range pod.Spec.TopologySpreadConstraints {
 		require.NotNil(t, c.LabelSelector)
@@ -149,20 +149,20 @@ func (m manifests) checkReferences(t *testing.T) {
 	if m.serviceAccount != nil {
 		assert.Equal(t, m.serviceAccount.Name, pod.Spec.ServiceAccountName)
 	}
-	c := pod.Spec.Containers[0]
+	container := pod.Spec.Containers[0]
 	ports := map[string]int32{}
-	for _, p := range c.Ports {
+	for _, p := range container.Ports {
 		ports[p.Name] = p.ContainerPort
 	}
 	assert.Equal(t, map[string]int32{"grpc": 8081, "http": 8080, "debug": 6070, "metrics": 9090}, ports)
 	for _, p := range m.service.Spec.Ports {
 		assert.Contains(t, ports, p.TargetPort.StrVal)
 	}
-	require.NotNil(t, c.StartupProbe)
-	require.NotNil(t, c.LivenessProbe)
-	require.NotNil(t, c.ReadinessProbe)
-	assert.Equal(t, "/healthcheck", c.ReadinessProbe.HTTPGet.Path)
-	assert.Contains(t, ports, c.ReadinessProbe.HTTPGet.Port.StrVal)
+	require.NotNil(t, container.StartupProbe)
+	require.NotNil(t, container.LivenessProbe)
+	require.NotNil(t, container.ReadinessProbe)
+	assert.Equal(t, "/healthcheck", container.ReadinessProbe.HTTPGet.Path)
+	assert.Contains(t, ports, container.ReadinessProbe.HTTPGet.Port.StrVal)
 
 	checkContainers(t, pod.Spec)
 	if m.test != nil {
@@ -194,18 +194,18 @@ func checkContainers(t *testing.T, pod corev1.PodSpec) {
 		assert.False(t, volumes[v.Name], "two volumes have the name %s", v.Name)
 		volumes[v.Name] = true
 	}
-	for _, c := range pod.Containers {
-		if c.Name != "rls" && c.Name != "doctor" && c.Name != "call" {
+	for _, container := range pod.Containers {
+		if container.Name != "rls" && container.Name != "doctor" && container.Name != "call" {
 			continue
 		}
 		var mountPaths []string
-		for _, mount := range c.VolumeMounts {
+		for _, mount := range container.VolumeMounts {
 			assert.True(t, volumes[mount.Name], mount.Name)
 			mountPaths = append(mountPaths, mount.MountPath)
 		}
-		assert.GreaterOrEqual(t, len(c.VolumeMounts), len(volumes))
+		assert.GreaterOrEqual(t, len(container.VolumeMounts), len(volumes))
 		names := map[string]bool{}
-		for _, e := range c.Env {
+		for _, e := range container.Env {
 			assertSetting(t, e.Name)
 			assert.False(t, names[e.Name], "%s is set twice", e.Name)
 			names[e.Name] = true

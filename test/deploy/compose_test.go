@@ -17,7 +17,7 @@ import (
 	"github.com/seed-81f232ab/rls/test/envoyconf"
 )
 
-func compose(t *testing.T) *types.Project {
+func loadComposeProject(t *testing.T) *types.Project {
 	t.Helper()
 	options, err := cli.NewProjectOptions([]string{path("docker-compose.yml")}, cli.WithName("rls"))
 	require.NoError(t, err)
@@ -27,7 +27,7 @@ func compose(t *testing.T) *types.Project {
 }
 
 func TestComposeRunsTwoReplicasWithOneRedis(t *testing.T) {
-	project := compose(t)
+	project := loadComposeProject(t)
 	assert.Equal(t, []string{"echo", "envoy", "prometheus", "redis", "rls"}, project.ServiceNames())
 	rls := project.Services["rls"]
 	assert.Equal(t, 2, rls.GetScale())
@@ -47,7 +47,7 @@ func TestComposeRunsTwoReplicasWithOneRedis(t *testing.T) {
 func TestPrometheusScrapesEveryReplica(t *testing.T) {
 	text, err := os.ReadFile(path("examples/prometheus.yml"))
 	require.NoError(t, err)
-	var c struct {
+	var config struct {
 		ScrapeConfigs []struct {
 			DNS []struct {
 				Names []string `yaml:"names"`
@@ -55,10 +55,10 @@ func TestPrometheusScrapesEveryReplica(t *testing.T) {
 			} `yaml:"dns_sd_configs"`
 		} `yaml:"scrape_configs"`
 	}
-	require.NoError(t, yaml.Unmarshal(text, &c))
-	require.Len(t, c.ScrapeConfigs, 1)
-	dns := c.ScrapeConfigs[0].DNS[0]
-	project := compose(t)
+	require.NoError(t, yaml.Unmarshal(text, &config))
+	require.Len(t, config.ScrapeConfigs, 1)
+	dns := config.ScrapeConfigs[0].DNS[0]
+	project := loadComposeProject(t)
 	assert.Contains(t, project.Services, dns.Names[0])
 	assert.Equal(t, 9090, dns.Port, "the default of PROMETHEUS_ADDR")
 	env := project.Services["rls"].Environment
@@ -70,7 +70,7 @@ func TestPrometheusScrapesEveryReplica(t *testing.T) {
 // TestComposeEntrypointEditsExample runs the sed of the entrypoint and reads its result
 // as Envoy would.
 func TestComposeEntrypointEditsExample(t *testing.T) {
-	entrypoint := compose(t).Services["envoy"].Entrypoint
+	entrypoint := loadComposeProject(t).Services["envoy"].Entrypoint
 	require.Equal(t, []string{"/bin/sh", "-c"}, []string(entrypoint[:2]))
 	dir := t.TempDir()
 	file := filepath.Join(dir, "envoy.yaml")

@@ -11,7 +11,7 @@ import (
 
 func TestContourExamplesFitItsTypes(t *testing.T) {
 	crds := readResources(t, moduleFile(t, "github.com/projectcontour/contour", "examples/contour/01-crds.yaml"))
-	manifest := objects(t, read(t, "examples/contour/rls.yaml"))
+	manifest := objects(t, readFile(t, "examples/contour/rls.yaml"))
 	require.Len(t, manifest, 2)
 	crds.check(t, manifest[0])
 	crds.check(t, manifest[1])
@@ -25,7 +25,7 @@ func TestContourExamplesFitItsTypes(t *testing.T) {
 	assert.Equal(t, contourv1alpha1.NamespacedName{Name: service.Name, Namespace: service.Namespace}, rls.ExtensionService)
 	assert.Equal(t, "contour", rls.Domain)
 
-	manifest = objects(t, read(t, "examples/contour/httpproxy.yaml"))
+	manifest = objects(t, readFile(t, "examples/contour/httpproxy.yaml"))
 	require.Len(t, manifest, 1)
 	crds.check(t, manifest[0])
 	var proxy contourv1.HTTPProxy

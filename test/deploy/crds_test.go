@@ -46,7 +46,7 @@ func moduleFile(t *testing.T, module, file string) string {
 // readResources reads the CustomResourceDefinitions in files.
 func readResources(t *testing.T, files ...string) resources {
 	t.Helper()
-	all := resources{}
+	knownResources := resources{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
@@ -57,12 +57,12 @@ func readResources(t *testing.T, files ...string) resources {
 			var v1 apiextensionsv1.CustomResourceDefinition
 			require.NoError(t, k8syaml.Unmarshal([]byte(document), &v1), file)
 			for _, version := range v1.Spec.Versions {
-				all[v1.Spec.Group+"/"+version.Name+" "+v1.Spec.Names.Kind] = version
+				knownResources[v1.Spec.Group+"/"+version.Name+" "+v1.Spec.Names.Kind] = version
 			}
 		}
 	}
-	require.NotEmpty(t, all)
-	return all
+	require.NotEmpty(t, knownResources)
+	return knownResources
 }
 
 func newResource(t *testing.T, version apiextensionsv1.CustomResourceDefinitionVersion) resource {
@@ -77,25 +77,25 @@ func newResource(t *testing.T, version apiextensionsv1.CustomResourceDefinitionV
 }
 
 // check checks the object: unknown fields, types, patterns and the rules of the schema.
-func (all resources) check(t *testing.T, o object) {
+func (knownResources resources) check(t *testing.T, o object) {
 	t.Helper()
-	assert.Empty(t, all.problems(t, o), "%s %s", o.APIVersion, o.Kind)
+	assert.Empty(t, knownResources.problems(t, o), "%s %s", o.APIVersion, o.Kind)
 }
 
 // problems returns what the API server would say about the object.
-func (all resources) problems(t *testing.T, o object) (problems []string) {
+func (knownResources resources) problems(t *testing.T, o object) (problems []string) {
 	t.Helper()
-	version, found := all[o.APIVersion+" "+o.Kind]
+	version, found := knownResources[o.APIVersion+" "+o.Kind]
 	require.True(t, found, "no schema of %s %s", o.APIVersion, o.Kind)
-	r := newResource(t, version)
+	resource := newResource(t, version)
 	fields := jsonFields(t, o)
-	unknown := pruning.PruneWithOptions(fields, r.schema, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
-	for _, place := range unknown {
+	unknownFields := pruning.PruneWithOptions(fields, resource.schema, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
+	for _, place := range unknownFields {
 		problems = append(problems, place+": unknown field")
 	}
-	defaulting.Default(fields, r.schema)
-	errs := validation.ValidateCustomResource(nil, fields, r.properties)
-	ruleErrs, _ := r.rules.Validate(context.Background(), field.NewPath(""), r.schema, fields, nil, celconfig.RuntimeCELCostBudget)
+	defaulting.Default(fields, resource.schema)
+	errs := validation.ValidateCustomResource(nil, fields, resource.properties)
+	ruleErrs, _ := resource.rules.Validate(context.Background(), field.NewPath(""), resource.schema, fields, nil, celconfig.RuntimeCELCostBudget)
 	for _, err := range append(errs, ruleErrs...) {
 		problems = append(problems, err.Error())
 	}
@@ -124,7 +124,7 @@ func gatewayResources(t *testing.T) resources {
 
 // TestSchemasFindMistakes gives the schemas objects with mistakes, which the schemas must find.
 func TestSchemasFindMistakes(t *testing.T) {
-	all := gatewayResources(t)
+	knownResources := gatewayResources(t)
 	policy := func(rule string) object {
 		return objects(t, `
 apiVersion: gateway.envoyproxy.io/v1alpha1
@@ -134,13 +134,13 @@ spec:
   targetRefs: [{group: gateway.networking.k8s.io, kind: HTTPRoute, name: shop}]
   rateLimit: {type: Global, global: {rules: [`+rule+`]}}`)[0]
 	}
-	assert.Empty(t, all.problems(t, policy("{limit: {requests: 10, unit: Second}}")))
+	assert.Empty(t, knownResources.problems(t, policy("{limit: {requests: 10, unit: Second}}")))
 	for rule, want := range map[string]string{
 		"{limit: {requests: 10, unit: Seconds}}": `Unsupported value: "Seconds"`,
 		"{limits: {requests: 10, unit: Second}}": "limits: unknown field",
 		"{clientSelectors: []}":                  "limit: Required value",
 		"{limit: {requests: ten, unit: Second}}": "must be of type integer",
 	} {
-		assert.Contains(t, strings.Join(all.problems(t, policy(rule)), "\n"), want)
+		assert.Contains(t, strings.Join(knownResources.problems(t, policy(rule)), "\n"), want)
 	}
 }

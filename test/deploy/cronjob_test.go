@@ -12,7 +12,7 @@ import (
 // TestCronJobReachesDebugListenerOfChart compares the example with the pods of a release with the name rls.
 func TestCronJobReachesDebugListenerOfChart(t *testing.T) {
 	t.Parallel()
-	manifest := objects(t, read(t, "examples/cronjob.yaml"))
+	manifest := objects(t, readFile(t, "examples/cronjob.yaml"))
 	require.Len(t, manifest, 2)
 	var service corev1.Service
 	manifest[0].decode(t, &service)

@@ -33,31 +33,31 @@ type panel struct {
 func readDashboard(t *testing.T) dashboard {
 	t.Helper()
 	var d dashboard
-	require.NoError(t, json.Unmarshal([]byte(read(t, "deploy/grafana/rls.json")), &d))
+	require.NoError(t, json.Unmarshal([]byte(readFile(t, "deploy/grafana/rls.json")), &d))
 	require.NotEmpty(t, d.Panels)
 	return d
 }
 
-// withoutVariables replaces the variables of Grafana in a query by values.
-var withoutVariables = strings.NewReplacer(
+// variableValues replaces the variables of Grafana in a query by values.
+var variableValues = strings.NewReplacer(
 	"$__rate_interval", "1m", "$__range", "1h", "$job", "rls", "$instance", ".*", "$domain", "shop", "$rule", "shop > tenant",
 )
 
 func TestDashboardQueriesUseExportedMetrics(t *testing.T) {
-	d, exported := readDashboard(t), exportedMetrics(t)
-	for _, p := range d.Panels {
-		for _, target := range p.Targets {
-			assertExported(t, exported, withoutVariables.Replace(target.Expr))
+	dashboard, exportedLabels := readDashboard(t), exportedMetrics(t)
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			assertExported(t, exportedLabels, variableValues.Replace(target.Expr))
 		}
 	}
-	for _, a := range d.Annotations.List {
-		assertExported(t, exported, withoutVariables.Replace(a.Expr))
+	for _, a := range dashboard.Annotations.List {
+		assertExported(t, exportedLabels, variableValues.Replace(a.Expr))
 	}
-	for _, v := range d.Templating.List {
+	for _, v := range dashboard.Templating.List {
 		if v.Type == "query" {
 			call := labelValues.FindStringSubmatch(v.Definition)
 			require.NotNil(t, call, v.Definition)
-			assertExported(t, exported, "count by ("+call[2]+") ("+withoutVariables.Replace(call[1])+")")
+			assertExported(t, exportedLabels, "count by ("+call[2]+") ("+variableValues.Replace(call[1])+")")
 		}
 	}
 }
@@ -66,27 +66,27 @@ func TestDashboardQueriesUseExportedMetrics(t *testing.T) {
 var labelValues = regexp.MustCompile(`^label_values\((.+), (\w+)\)$`)
 
 func TestDashboardPanelsAreComplete(t *testing.T) {
-	d := readDashboard(t)
+	dashboard := readDashboard(t)
 	ids, titles, cells, rows := map[int]bool{}, map[string]bool{}, map[[2]int]string{}, 0
-	for _, p := range d.Panels {
-		assert.False(t, ids[p.ID], "id %d is used twice", p.ID)
-		ids[p.ID] = true
-		assert.NotEmpty(t, p.Title)
-		assert.False(t, titles[p.Title], "title %s is used twice", p.Title)
-		titles[p.Title] = true
-		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
-			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
-				assert.Empty(t, cells[[2]int{x, y}], "%s lies on another panel", p.Title)
-				cells[[2]int{x, y}] = p.Title
+	for _, panel := range dashboard.Panels {
+		assert.False(t, ids[panel.ID], "id %d is used twice", panel.ID)
+		ids[panel.ID] = true
+		assert.NotEmpty(t, panel.Title)
+		assert.False(t, titles[panel.Title], "title %s is used twice", panel.Title)
+		titles[panel.Title] = true
+		for x := panel.GridPos.X; x < panel.GridPos.X+panel.GridPos.W; x++ {
+			for y := panel.GridPos.Y; y < panel.GridPos.Y+panel.GridPos.H; y++ {
+				assert.Empty(t, cells[[2]int{x, y}], "%s lies on another panel", panel.Title)
+				cells[[2]int{x, y}] = panel.Title
 			}
 		}
-		assert.LessOrEqual(t, p.GridPos.X+p.GridPos.W, 24, p.Title)
-		if p.Type == "row" {
+		assert.LessOrEqual(t, panel.GridPos.X+panel.GridPos.W, 24, panel.Title)
+		if panel.Type == "row" {
 			rows++
 			continue
 		}
-		assert.Equal(t, "${datasource}", p.Datasource.UID, p.Title)
-		assert.NotEmpty(t, p.Targets, p.Title)
+		assert.Equal(t, "${datasource}", panel.Datasource.UID, panel.Title)
+		assert.NotEmpty(t, panel.Targets, panel.Title)
 	}
 	assert.GreaterOrEqual(t, rows, 6)
 }

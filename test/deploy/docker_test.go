@@ -23,7 +23,7 @@ func TestImageHasStaticBinary(t *testing.T) {
 }
 
 func TestImageHasPathsUserAndPortsOfIncumbent(t *testing.T) {
-	_, image, ok := strings.Cut(read(t, "Dockerfile"), "\nFROM gcr.io/distroless/static-debian12:nonroot\n")
+	_, image, ok := strings.Cut(readFile(t, "Dockerfile"), "\nFROM gcr.io/distroless/static-debian12:nonroot\n")
 	require.True(t, ok)
 	for _, line := range []string{
 		"COPY --from=build /rls /bin/rls", "COPY --from=build /rls /bin/ratelimit",
@@ -35,7 +35,7 @@ func TestImageHasPathsUserAndPortsOfIncumbent(t *testing.T) {
 
 // TestImageHasGoVersionOfModule compares the base image with go.mod.
 func TestImageHasGoVersionOfModule(t *testing.T) {
-	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(t, "go.mod"))
+	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(readFile(t, "go.mod"))
 	require.NotNil(t, version)
-	assert.Contains(t, read(t, "Dockerfile"), "golang:"+version[1]+" AS build\n")
+	assert.Contains(t, readFile(t, "Dockerfile"), "golang:"+version[1]+" AS build\n")
 }

@@ -26,7 +26,7 @@ import (
 // path returns the path of a file of the repository.
 func path(name string) string { return filepath.Join("../..", name) }
 
-func read(t *testing.T, name string) string {
+func readFile(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(path(name))
 	require.NoError(t, err)
@@ -90,9 +90,9 @@ var settingName = regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\|")
 // settingNames returns the settings of rls, in the order of docs/settings.md.
 func settingNames(t *testing.T) (names []string) {
 	t.Helper()
-	own, _, found := strings.Cut(read(t, "docs/settings.md"), "\n## ") // settings of the incumbent follow
+	ownSettings, _, found := strings.Cut(readFile(t, "docs/settings.md"), "\n## ") // settings of the incumbent follow
 	require.True(t, found)
-	for _, m := range settingName.FindAllStringSubmatch(own, -1) {
+	for _, m := range settingName.FindAllStringSubmatch(ownSettings, -1) {
 		names = append(names, m[1])
 	}
 	require.Greater(t, len(names), 100, "docs/settings.md has another form")

@@ -16,7 +16,7 @@ import (
 )
 
 func TestEnvoyGatewayConfigStartsRLS(t *testing.T) {
-	manifest := objects(t, read(t, "examples/envoy-gateway/config.yaml"))
+	manifest := objects(t, readFile(t, "examples/envoy-gateway/config.yaml"))
 	require.Len(t, manifest, 1)
 	var config egv1alpha1.EnvoyGateway
 	manifest[0].decode(t, &config)
@@ -28,7 +28,7 @@ func TestEnvoyGatewayConfigStartsRLS(t *testing.T) {
 }
 
 func TestEnvoyGatewayPolicyHasTwoGlobalRules(t *testing.T) {
-	manifest := objects(t, read(t, "examples/envoy-gateway/policy.yaml"))
+	manifest := objects(t, readFile(t, "examples/envoy-gateway/policy.yaml"))
 	require.Len(t, manifest, 1)
 	gatewayResources(t).check(t, manifest[0])
 	var policy egv1alpha1.BackendTrafficPolicy
@@ -49,12 +49,12 @@ func TestPodOfEnvoyGatewayRuns(t *testing.T) {
 	assert.Equal(t, []string{"/bin/ratelimit"}, spec.Containers[0].Command, "the image has this path")
 
 	e := startGateway(t)
-	p := newPod(t, spec, nil, e.secrets)
-	out, code := p.run("doctor", "--settings")
+	pod := newPod(t, spec, nil, e.secrets)
+	out, code := pod.run("doctor", "--settings")
 	require.Zero(t, code, out)
-	addr := p.on(e.here).serve()
+	addr := pod.withSettings(e.localSettings).serve()
 	polltest.Until(t, 30*time.Second, func() bool { // until the limits of xDS are in force
-		out, code = p.run(append([]string{"hit", "-a", addr, "--timeout", "10s", "-d", "shop", "tenant=acme"}, e.flags...)...)
+		out, code = pod.run(append([]string{"hit", "-a", addr, "--timeout", "10s", "-d", "shop", "tenant=acme"}, e.flags...)...)
 		return code == 0 && strings.Contains(out, "remaining")
 	}, "the call is not counted")
 }

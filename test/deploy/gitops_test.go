@@ -13,7 +13,7 @@ import (
 )
 
 func TestFluxExampleFitsItsTypes(t *testing.T) {
-	manifest := objects(t, read(t, "examples/flux/release.yaml"))
+	manifest := objects(t, readFile(t, "examples/flux/release.yaml"))
 	require.Len(t, manifest, 2)
 	var repository sourcev1.GitRepository
 	manifest[0].decode(t, &repository)
@@ -29,7 +29,7 @@ func TestFluxExampleFitsItsTypes(t *testing.T) {
 // TestArgoCDExampleNamesItsSources checks the parts of the example that name each other. The test
 // reads no schema, because the module of Argo CD is too large to download in each run.
 func TestArgoCDExampleNamesItsSources(t *testing.T) {
-	manifest := objects(t, read(t, "examples/argocd/application.yaml"))
+	manifest := objects(t, readFile(t, "examples/argocd/application.yaml"))
 	require.Len(t, manifest, 1)
 	var application struct {
 		Spec struct {

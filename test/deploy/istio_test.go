@@ -24,12 +24,12 @@ func istioResources(t *testing.T) resources {
 func TestIstioPatchesFitEnvoy(t *testing.T) {
 	crds := istioResources(t)
 	for _, file := range []string{"examples/istio/gateway.yaml", "examples/istio/sidecar.yaml", "examples/quota/istio.yaml"} {
-		for _, o := range objects(t, read(t, file)) {
+		for _, o := range objects(t, readFile(t, file)) {
 			crds.check(t, o)
 			require.Equal(t, "networking.istio.io/v1alpha3 EnvoyFilter", o.APIVersion+" "+o.Kind)
 			filter := new(networking.EnvoyFilter)
 			o.decodeSpec(t, filter)
-			require.Len(t, filter.ConfigPatches, strings.Count(read(t, file), "applyTo:"))
+			require.Len(t, filter.ConfigPatches, strings.Count(readFile(t, file), "applyTo:"))
 			for _, patch := range filter.ConfigPatches {
 				text, err := protojson.Marshal(patch.Patch.Value)
 				require.NoError(t, err)
@@ -54,7 +54,7 @@ func TestIstioPatchesFitEnvoy(t *testing.T) {
 }
 
 func TestIstioDestinationRuleNamesTheService(t *testing.T) {
-	manifest := objects(t, read(t, "examples/istio/rls.yaml"))
+	manifest := objects(t, readFile(t, "examples/istio/rls.yaml"))
 	require.Len(t, manifest, 1)
 	istioResources(t).check(t, manifest[0])
 	rule := new(networking.DestinationRule)

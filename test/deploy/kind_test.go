@@ -22,22 +22,22 @@ func TestWalkThroughObjectsFitTogether(t *testing.T) {
 	configMaps := map[string]corev1.ConfigMap{}
 	for _, file := range []string{"examples/kind/redis.yaml", "examples/kind/envoy.yaml"} {
 		var pod corev1.PodTemplateSpec
-		for _, o := range objects(t, read(t, file)) {
-			switch o.Kind {
+		for _, object := range objects(t, readFile(t, file)) {
+			switch object.Kind {
 			case "Deployment":
 				var d appsv1.Deployment
-				o.decode(t, &d)
+				object.decode(t, &d)
 				assert.Equal(t, d.Spec.Selector.MatchLabels, d.Spec.Template.Labels)
 				pod = d.Spec.Template
 			case "Service":
 				var s corev1.Service
-				o.decode(t, &s)
+				object.decode(t, &s)
 				services[s.Name] = s
 				assert.Equal(t, s.Spec.Selector, pod.Labels)
 				assert.Equal(t, s.Spec.Ports[0].TargetPort.StrVal, pod.Spec.Containers[0].Ports[0].Name)
 			case "ConfigMap":
 				var c corev1.ConfigMap
-				o.decode(t, &c)
+				object.decode(t, &c)
 				configMaps[c.Name] = c
 			}
 		}
@@ -45,10 +45,10 @@ func TestWalkThroughObjectsFitTogether(t *testing.T) {
 			assert.Contains(t, configMaps, v.ConfigMap.Name)
 		}
 	}
-	r, err := render(t, "rls", read(t, "examples/kind/values.yaml"))
+	r, err := render(t, "rls", readFile(t, "examples/kind/values.yaml"))
 	require.NoError(t, err)
-	m := readManifests(t, r.Manifest)
-	host, _, _ := strings.Cut(m.env()["REDIS_URL"], ":")
+	manifests := readManifests(t, r.Manifest)
+	host, _, _ := strings.Cut(manifests.env()["REDIS_URL"], ":")
 	assert.Contains(t, services, host)
 
 	file := filepath.Join(t.TempDir(), "envoy.yaml")
@@ -56,14 +56,14 @@ func TestWalkThroughObjectsFitTogether(t *testing.T) {
 	bootstrap, err := envoyconf.Bootstrap(file)
 	require.NoError(t, err)
 	address := bootstrap.StaticResources.Clusters[0].LoadAssignment.Endpoints[0].LbEndpoints[0].GetEndpoint().Address.GetSocketAddress()
-	assert.Equal(t, m.service.Name, address.Address)
-	assert.EqualValues(t, m.service.Spec.Ports[0].Port, address.GetPortValue())
+	assert.Equal(t, manifests.service.Name, address.Address)
+	assert.EqualValues(t, manifests.service.Spec.Ports[0].Port, address.GetPortValue())
 	assert.EqualValues(t, services["envoy"].Spec.Ports[0].Port, bootstrap.StaticResources.Listeners[0].Address.GetSocketAddress().GetPortValue())
 }
 
 // TestKubernetesPageNamesExistingFiles checks the paths in the commands of docs/kubernetes.md.
 func TestKubernetesPageNamesExistingFiles(t *testing.T) {
-	paths := regexp.MustCompile(`\b(?:deploy|examples)/[\w./-]*\w`).FindAllString(read(t, "docs/kubernetes.md"), -1)
+	paths := regexp.MustCompile(`\b(?:deploy|examples)/[\w./-]*\w`).FindAllString(readFile(t, "docs/kubernetes.md"), -1)
 	require.NotEmpty(t, paths)
 	for _, p := range paths {
 		_, err := os.Stat(path(p))

@@ -13,13 +13,13 @@ import (
 // kustomize builds a folder of the repository, as kubectl kustomize does.
 func kustomize(t *testing.T, folder string) manifests {
 	t.Helper()
-	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), path(folder))
+	builtManifests, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), path(folder))
 	require.NoError(t, err)
-	text, err := built.AsYaml()
+	text, err := builtManifests.AsYaml()
 	require.NoError(t, err)
-	m := readManifests(t, string(text))
-	m.checkReferences(t)
-	return m
+	rendered := readManifests(t, string(text))
+	rendered.checkReferences(t)
+	return rendered
 }
 
 // TestKustomizeBaseEqualsChart compares the base with the default values of the chart.
@@ -39,15 +39,15 @@ func TestKustomizeBaseEqualsChart(t *testing.T) {
 }
 
 func TestKustomizeExampleAddsLimitsImageAndRedis(t *testing.T) {
-	m := kustomize(t, "examples/kustomize")
-	assert.Equal(t, "rls", m.deployment.Namespace)
-	assert.EqualValues(t, 3, *m.deployment.Spec.Replicas)
-	assert.Equal(t, "registry.example/rls:0.1.0", m.deployment.Spec.Template.Spec.Containers[0].Image)
-	assert.Equal(t, withOwnEnv(map[string]string{"LIMITS_PATH": "/limits", "REDIS_URL": "redis.redis.svc:6379"}), m.env())
-	require.Len(t, m.limits(), 1)
-	assert.Equal(t, "shop", compile(t, m.limits()["limits.yaml"]).Domains()[0].Name)
+	manifests := kustomize(t, "examples/kustomize")
+	assert.Equal(t, "rls", manifests.deployment.Namespace)
+	assert.EqualValues(t, 3, *manifests.deployment.Spec.Replicas)
+	assert.Equal(t, "registry.example/rls:0.1.0", manifests.deployment.Spec.Template.Spec.Containers[0].Image)
+	assert.Equal(t, addPodEnv(map[string]string{"LIMITS_PATH": "/limits", "REDIS_URL": "redis.redis.svc:6379"}), manifests.env())
+	require.Len(t, manifests.limits(), 1)
+	assert.Equal(t, "shop", compile(t, manifests.limits()["limits.yaml"]).Domains()[0].Name)
 
-	p := newPod(t, m.deployment.Spec.Template.Spec, m.configMaps, nil)
-	out, code := p.run("doctor", "--settings")
+	pod := newPod(t, manifests.deployment.Spec.Template.Spec, manifests.configMaps, nil)
+	out, code := pod.run("doctor", "--settings")
 	assert.Zero(t, code, out)
 }

@@ -14,28 +14,28 @@ import (
 )
 
 func TestServiceMonitorFindsMetricsOfAllPods(t *testing.T) {
-	m := template(t, shopFile+"\nserviceMonitor: {enabled: true, interval: 30s, labels: {release: prometheus}}")
-	require.NotNil(t, m.metrics)
-	require.NotNil(t, m.serviceMonitor)
-	assert.Equal(t, "metrics", m.metrics.Spec.Ports[0].TargetPort.StrVal)
-	assert.Equal(t, "prometheus", m.serviceMonitor.Labels["release"])
-	assert.Subset(t, m.metrics.Labels, m.serviceMonitor.Spec.Selector.MatchLabels)
-	assert.NotSubset(t, m.service.Labels, m.serviceMonitor.Spec.Selector.MatchLabels, "the main service must not be scraped too")
-	require.Len(t, m.serviceMonitor.Spec.Endpoints, 1)
-	endpoint := m.serviceMonitor.Spec.Endpoints[0]
-	assert.Equal(t, m.metrics.Spec.Ports[0].Name, endpoint.Port)
+	manifests := renderManifests(t, shopFile+"\nserviceMonitor: {enabled: true, interval: 30s, labels: {release: prometheus}}")
+	require.NotNil(t, manifests.metrics)
+	require.NotNil(t, manifests.serviceMonitor)
+	assert.Equal(t, "metrics", manifests.metrics.Spec.Ports[0].TargetPort.StrVal)
+	assert.Equal(t, "prometheus", manifests.serviceMonitor.Labels["release"])
+	assert.Subset(t, manifests.metrics.Labels, manifests.serviceMonitor.Spec.Selector.MatchLabels)
+	assert.NotSubset(t, manifests.service.Labels, manifests.serviceMonitor.Spec.Selector.MatchLabels, "the main service must not be scraped too")
+	require.Len(t, manifests.serviceMonitor.Spec.Endpoints, 1)
+	endpoint := manifests.serviceMonitor.Spec.Endpoints[0]
+	assert.Equal(t, manifests.metrics.Spec.Ports[0].Name, endpoint.Port)
 	assert.Equal(t, "/metrics", endpoint.Path)
 	assert.EqualValues(t, "30s", endpoint.Interval)
 	assertJob(t, endpoint.RelabelConfigs)
 }
 
 func TestPodMonitorFindsAllPods(t *testing.T) {
-	m := template(t, shopFile+"\npodMonitor: {enabled: true, metricRelabelings: [{action: labeldrop, regex: key1}]}")
-	assert.Nil(t, m.metrics)
-	require.NotNil(t, m.podMonitor)
-	assert.Equal(t, m.deployment.Spec.Selector.MatchLabels, m.podMonitor.Spec.Selector.MatchLabels)
-	require.Len(t, m.podMonitor.Spec.PodMetricsEndpoints, 1)
-	endpoint := m.podMonitor.Spec.PodMetricsEndpoints[0]
+	manifests := renderManifests(t, shopFile+"\npodMonitor: {enabled: true, metricRelabelings: [{action: labeldrop, regex: key1}]}")
+	assert.Nil(t, manifests.metrics)
+	require.NotNil(t, manifests.podMonitor)
+	assert.Equal(t, manifests.deployment.Spec.Selector.MatchLabels, manifests.podMonitor.Spec.Selector.MatchLabels)
+	require.Len(t, manifests.podMonitor.Spec.PodMetricsEndpoints, 1)
+	endpoint := manifests.podMonitor.Spec.PodMetricsEndpoints[0]
 	assert.Equal(t, "metrics", *endpoint.Port)
 	assert.EqualValues(t, "15s", endpoint.Interval)
 	assert.Equal(t, "key1", endpoint.MetricRelabelConfigs[0].Regex)
@@ -51,13 +51,13 @@ func assertJob(t *testing.T, relabelings []monitoringv1.RelabelConfig) {
 }
 
 func TestPrometheusRuleHasAlertsOfDeployFolder(t *testing.T) {
-	m := template(t, shopFile+"\nprometheusRule: {enabled: true, labels: {release: prometheus}}")
-	require.NotNil(t, m.alerts)
-	assert.Equal(t, "prometheus", m.alerts.Labels["release"])
-	assert.Equal(t, readAlerts(t), alertsOf(t, m.alerts))
+	manifests := renderManifests(t, shopFile+"\nprometheusRule: {enabled: true, labels: {release: prometheus}}")
+	require.NotNil(t, manifests.alerts)
+	assert.Equal(t, "prometheus", manifests.alerts.Labels["release"])
+	assert.Equal(t, readAlerts(t), alertsOf(t, manifests.alerts))
 
-	m = template(t, shopFile+"\nprometheusRule: {enabled: true, without: [RlsRedisDown, RlsRedisSlow]}")
-	alerts := alertsOf(t, m.alerts)
+	manifests = renderManifests(t, shopFile+"\nprometheusRule: {enabled: true, without: [RlsRedisDown, RlsRedisSlow]}")
+	alerts := alertsOf(t, manifests.alerts)
 	assert.Len(t, alerts, len(readAlerts(t))-2)
 	assert.NotContains(t, alerts, "RlsRedisDown")
 }
@@ -68,14 +68,14 @@ func alertsOf(t *testing.T, rule *monitoringv1.PrometheusRule) map[string]rulefm
 	var groups rulefmt.RuleGroups
 	for _, g := range rule.Spec.Groups {
 		group := rulefmt.RuleGroup{Name: g.Name}
-		for _, r := range g.Rules {
-			parsed := rulefmt.Rule{Alert: r.Alert, Expr: r.Expr.StrVal, Labels: r.Labels, Annotations: r.Annotations}
-			if r.For != nil {
-				wait, err := model.ParseDuration(string(*r.For))
+		for _, rule := range g.Rules {
+			parsedRule := rulefmt.Rule{Alert: rule.Alert, Expr: rule.Expr.StrVal, Labels: rule.Labels, Annotations: rule.Annotations}
+			if rule.For != nil {
+				wait, err := model.ParseDuration(string(*rule.For))
 				require.NoError(t, err)
-				parsed.For = wait
+				parsedRule.For = wait
 			}
-			group.Rules = append(group.Rules, parsed)
+			group.Rules = append(group.Rules, parsedRule)
 		}
 		groups.Groups = append(groups.Groups, group)
 	}
@@ -85,26 +85,26 @@ func alertsOf(t *testing.T, rule *monitoringv1.PrometheusRule) map[string]rulefm
 	require.Empty(t, errs)
 	alerts := map[string]rulefmt.Rule{}
 	for _, g := range groups.Groups {
-		for _, r := range g.Rules {
-			alerts[r.Alert] = r
+		for _, rule := range g.Rules {
+			alerts[rule.Alert] = rule
 		}
 	}
 	return alerts
 }
 
 func TestDashboardConfigMapHasDashboardOfDeployFolder(t *testing.T) {
-	m := template(t, shopFile+"\ngrafanaDashboard: {enabled: true, annotations: {grafana_folder: Envoy}}")
-	require.NotNil(t, m.dashboard)
-	assert.Equal(t, "1", m.dashboard.Labels["grafana_dashboard"])
-	assert.Equal(t, "Envoy", m.dashboard.Annotations["grafana_folder"])
-	assert.JSONEq(t, read(t, "deploy/grafana/rls.json"), m.dashboard.Data["rls.json"])
+	manifests := renderManifests(t, shopFile+"\ngrafanaDashboard: {enabled: true, annotations: {grafana_folder: Envoy}}")
+	require.NotNil(t, manifests.dashboard)
+	assert.Equal(t, "1", manifests.dashboard.Labels["grafana_dashboard"])
+	assert.Equal(t, "Envoy", manifests.dashboard.Annotations["grafana_folder"])
+	assert.JSONEq(t, readFile(t, "deploy/grafana/rls.json"), manifests.dashboard.Data["rls.json"])
 }
 
 // TestChartHasCopiesOfDeployFolder compares the files of the chart with their sources. `make docs`
 // copies them.
 func TestChartHasCopiesOfDeployFolder(t *testing.T) {
 	for file, source := range map[string]string{"alerts.yaml": "deploy/prometheus/alerts.yaml", "dashboard.json": "deploy/grafana/rls.json", "limits-schema.json": "docs/schema/limits.json"} {
-		assert.True(t, read(t, source) == read(t, chartFolder+"/files/"+file), "run make docs: %s of the chart is no copy of %s", file, source)
+		assert.True(t, readFile(t, source) == readFile(t, chartFolder+"/files/"+file), "run make docs: %s of the chart is no copy of %s", file, source)
 	}
-	assert.Equal(t, settingNames(t), strings.Fields(read(t, chartFolder+"/files/settings.txt")), "run make docs: settings.txt differs from docs/settings.md")
+	assert.Equal(t, settingNames(t), strings.Fields(readFile(t, chartFolder+"/files/settings.txt")), "run make docs: settings.txt differs from docs/settings.md")
 }

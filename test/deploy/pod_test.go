@@ -31,36 +31,36 @@ type pod struct {
 
 // newPod makes the volumes and the environment of a pod. A missing ConfigMap, secret or key fails
 // the test, unless it is optional.
-func newPod(t *testing.T, spec corev1.PodSpec, configMaps map[string]map[string]string, s secrets) pod {
+func newPod(t *testing.T, spec corev1.PodSpec, configMaps map[string]map[string]string, podSecrets secrets) pod {
 	t.Helper()
-	c := spec.Containers[0]
-	p := pod{t: t, env: map[string]string{}}
+	container := spec.Containers[0]
+	result := pod{t: t, env: map[string]string{}}
 	folders := map[string]string{} // by mount path
-	for _, v := range spec.Volumes {
+	for _, volume := range spec.Volumes {
 		folder := t.TempDir()
-		for _, mount := range c.VolumeMounts {
-			if mount.Name == v.Name {
+		for _, mount := range container.VolumeMounts {
+			if mount.Name == volume.Name {
 				folders[mount.MountPath] = folder
 			}
 		}
 		var data map[string]string
 		switch {
-		case v.ConfigMap != nil:
-			data = configMaps[v.ConfigMap.Name]
-			require.True(t, data != nil || isTrue(v.ConfigMap.Optional), "no ConfigMap %s", v.ConfigMap.Name)
-		case v.Secret != nil:
-			data = s[v.Secret.SecretName]
-			require.NotNil(t, data, "no secret %s", v.Secret.SecretName)
+		case volume.ConfigMap != nil:
+			data = configMaps[volume.ConfigMap.Name]
+			require.True(t, data != nil || isTrue(volume.ConfigMap.Optional), "no ConfigMap %s", volume.ConfigMap.Name)
+		case volume.Secret != nil:
+			data = podSecrets[volume.Secret.SecretName]
+			require.NotNil(t, data, "no secret %s", volume.Secret.SecretName)
 		}
 		for name, text := range data {
 			require.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 		}
 	}
-	for _, e := range c.Env {
-		value := e.Value
-		if from := e.ValueFrom; from != nil && from.SecretKeyRef != nil {
-			require.Contains(t, s[from.SecretKeyRef.Name], from.SecretKeyRef.Key, "secret %s", from.SecretKeyRef.Name)
-			value = s[from.SecretKeyRef.Name][from.SecretKeyRef.Key]
+	for _, variable := range container.Env {
+		value := variable.Value
+		if from := variable.ValueFrom; from != nil && from.SecretKeyRef != nil {
+			require.Contains(t, podSecrets[from.SecretKeyRef.Name], from.SecretKeyRef.Key, "secret %s", from.SecretKeyRef.Name)
+			value = podSecrets[from.SecretKeyRef.Name][from.SecretKeyRef.Key]
 		} else if from != nil {
 			value = "pod-0" // a field of the pod
 		}
@@ -69,22 +69,22 @@ func newPod(t *testing.T, spec corev1.PodSpec, configMaps map[string]map[string]
 				value = folder + rest
 			}
 		}
-		p.env[e.Name] = value
+		result.env[variable.Name] = value
 	}
-	return p
+	return result
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
-// on returns the pod with other values of settings: those that name servers of the cluster or
+// withSettings returns the pod with other values of settings: those that name servers of the cluster or
 // ports of the pod, which this machine has elsewhere.
-func (p pod) on(here map[string]string) pod {
+func (p pod) withSettings(localSettings map[string]string) pod {
 	p.t.Helper()
 	env := maps.Clone(p.env)
-	for name := range here {
+	for name := range localSettings {
 		require.Contains(p.t, env, name, "only settings that the pod has can be elsewhere")
 	}
-	maps.Copy(env, here)
+	maps.Copy(env, localSettings)
 	if _, servesMetrics := env["PROMETHEUS_ADDR"]; servesMetrics {
 		env["PROMETHEUS_ADDR"] = "127.0.0.1:0"
 	}
@@ -142,7 +142,7 @@ func (p pod) serve() (addr string) {
 	require.NoError(p.t, cmd.Start())
 	var log bytes.Buffer
 	var mu sync.Mutex
-	up, done := make(chan string, 1), make(chan struct{})
+	addresses, done := make(chan string, 1), make(chan struct{})
 	go func() {
 		defer close(done)
 		lines := bufio.NewScanner(stderr)
@@ -151,12 +151,12 @@ func (p pod) serve() (addr string) {
 			log.WriteString(lines.Text() + "\n")
 			mu.Unlock()
 			if m := listening.FindStringSubmatch(lines.Text()); m != nil {
-				up <- m[1]
+				addresses <- m[1]
 			}
 		}
 		_ = cmd.Wait()
 	}()
-	logged := func() string {
+	logText := func() string {
 		mu.Lock()
 		defer mu.Unlock()
 		return log.String()
@@ -165,15 +165,15 @@ func (p pod) serve() (addr string) {
 		_ = cmd.Process.Kill()
 		<-done
 		if p.t.Failed() {
-			p.t.Log(logged())
+			p.t.Log(logText())
 		}
 	})
 	select {
-	case addr = <-up:
+	case addr = <-addresses:
 	case <-done:
-		require.FailNow(p.t, "rls ended", logged())
+		require.FailNow(p.t, "rls ended", logText())
 	case <-time.After(30 * time.Second):
-		require.FailNow(p.t, "rls does not listen", logged())
+		require.FailNow(p.t, "rls does not listen", logText())
 	}
 	return addr
 }

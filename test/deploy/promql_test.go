@@ -18,28 +18,28 @@ import (
 // hold docs/metrics.md to the program.
 func exportedMetrics(t *testing.T) map[string][]string {
 	t.Helper()
-	exported := map[string][]string{
+	exportedLabels := map[string][]string{
 		"up":                            nil, // Prometheus makes it for each target
 		"envoy_cluster_ratelimit_error": nil, // of Envoy
 	}
 	row := regexp.MustCompile("(?m)^\\| `((?:rls|ratelimit)_\\w+)(?:\\{([\\w,]+)\\})?` \\| (counter|gauge|histogram) \\|")
-	for _, m := range row.FindAllStringSubmatch(read(t, "docs/metrics.md"), -1) {
+	for _, m := range row.FindAllStringSubmatch(readFile(t, "docs/metrics.md"), -1) {
 		names, metricLabels := []string{m[1]}, strings.Split(m[2], ",")
 		if m[3] == "histogram" {
 			names = []string{m[1] + "_bucket", m[1] + "_sum", m[1] + "_count"}
 			metricLabels = append(metricLabels, "le")
 		}
 		for _, name := range names {
-			exported[name] = metricLabels
+			exportedLabels[name] = metricLabels
 		}
 	}
-	require.Greater(t, len(exported), 40, "docs/metrics.md has another form")
+	require.Greater(t, len(exportedLabels), 40, "docs/metrics.md has another form")
 	families, err := metrics.New().Gather() // the Go runtime and the process
 	require.NoError(t, err)
-	for _, f := range families {
-		exported[f.GetName()] = nil
+	for _, family := range families {
+		exportedLabels[family.GetName()] = nil
 	}
-	return exported
+	return exportedLabels
 }
 
 // targetLabels are the labels that Prometheus adds to each metric.
@@ -55,35 +55,35 @@ func parseQuery(t *testing.T, query string) parser.Expr {
 
 // assertExported checks that rls exports the metrics of a query with the labels that the
 // query uses.
-func assertExported(t *testing.T, exported map[string][]string, query string) {
+func assertExported(t *testing.T, exportedLabels map[string][]string, query string) {
 	t.Helper()
 	expr := parseQuery(t, query)
 	selectors := 0
-	usable := slices.Clone(targetLabels) // of any metric in the query
-	var grouped []string
+	usableLabels := slices.Clone(targetLabels) // of any metric in the query
+	var groupedLabels []string
 	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
 		switch n := node.(type) {
 		case *parser.VectorSelector:
 			selectors++
-			metricLabels, found := exported[n.Name]
+			metricLabels, found := exportedLabels[n.Name]
 			assert.True(t, found, "rls does not export %s, which is in %s", n.Name, query)
-			usable = append(usable, metricLabels...)
+			usableLabels = append(usableLabels, metricLabels...)
 			for _, m := range n.LabelMatchers {
 				known := m.Name == model.MetricNameLabel || slices.Contains(targetLabels, m.Name) || slices.Contains(metricLabels, m.Name)
 				assert.True(t, known, "%s has no label %s, which is in %s", n.Name, m.Name, query)
 			}
 		case *parser.AggregateExpr:
-			grouped = append(grouped, n.Grouping...)
+			groupedLabels = append(groupedLabels, n.Grouping...)
 		case *parser.BinaryExpr:
 			if n.VectorMatching != nil {
-				grouped = append(grouped, n.VectorMatching.MatchingLabels...)
+				groupedLabels = append(groupedLabels, n.VectorMatching.MatchingLabels...)
 			}
 		}
 		return nil
 	})
 	assert.NotZero(t, selectors, query)
-	for _, label := range grouped {
-		assert.Contains(t, usable, label, "no metric of %s has the label %s", query, label)
+	for _, label := range groupedLabels {
+		assert.Contains(t, usableLabels, label, "no metric of %s has the label %s", query, label)
 	}
 }
 

@@ -16,7 +16,7 @@ func TestChartReadmeDescribesValues(t *testing.T) {
 	helmDocs.Dir = path(".")
 	out, err := helmDocs.Output()
 	require.NoError(t, err)
-	assert.Equal(t, trim(out), trim([]byte(read(t, chartFolder+"/README.md"))), "run make docs")
+	assert.Equal(t, trim(out), trim([]byte(readFile(t, chartFolder+"/README.md"))), "run make docs")
 }
 
 // TestValuesInDocsRender renders the chart with the values that a page marks as such.
@@ -26,11 +26,11 @@ func TestValuesInDocsRender(t *testing.T) {
 		"kubernetes.md": {"ADMIN_TOKENS_FILE"}, "operations.md": {"DEBUG_TLS_CERT"}, "planning-limits.md": {"LIMITS_CANDIDATE"},
 		"production.md": {"REDIS_AUTH_FILE", "REDIS_SENTINEL_AUTH"},
 	} {
-		blocks := strings.Split(read(t, "docs/"+page), "<!-- values -->\n```yaml\n")[1:]
+		blocks := strings.Split(readFile(t, "docs/"+page), "<!-- values -->\n```yaml\n")[1:]
 		require.Len(t, blocks, len(variables), page)
 		for i, block := range blocks {
 			values, _, _ := strings.Cut(block, "```")
-			assert.Contains(t, template(t, shopFile+"\n"+values).env(), variables[i], page)
+			assert.Contains(t, renderManifests(t, shopFile+"\n"+values).env(), variables[i], page)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 func TestScrapeConfigurationFindsThePodsOfTheChart(t *testing.T) {
-	var c struct {
+	var config struct {
 		RuleFiles     []string `yaml:"rule_files"`
 		ScrapeConfigs []struct {
 			JobName  string `yaml:"job_name"`
@@ -21,18 +21,18 @@ func TestScrapeConfigurationFindsThePodsOfTheChart(t *testing.T) {
 			} `yaml:"relabel_configs"`
 		} `yaml:"scrape_configs"`
 	}
-	require.NoError(t, yaml.Unmarshal([]byte(read(t, "deploy/prometheus/scrape.yaml")), &c))
-	assert.Equal(t, []string{"alerts.yaml"}, c.RuleFiles)
-	require.NotEmpty(t, c.ScrapeConfigs)
-	for _, job := range c.ScrapeConfigs {
+	require.NoError(t, yaml.Unmarshal([]byte(readFile(t, "deploy/prometheus/scrape.yaml")), &config))
+	assert.Equal(t, []string{"alerts.yaml"}, config.RuleFiles)
+	require.NotEmpty(t, config.ScrapeConfigs)
+	for _, job := range config.ScrapeConfigs {
 		assert.Contains(t, job.JobName, "rls", "RlsNotScraped finds jobs by this name")
 	}
 
-	keep := c.ScrapeConfigs[0].Relabels[0]
-	assert.Equal(t, "keep", keep.Action)
-	assert.Equal(t, []string{"__meta_kubernetes_pod_label_app_kubernetes_io_name", "__meta_kubernetes_pod_container_port_name"}, keep.Labels)
-	name, port, _ := strings.Cut(keep.Regex, ";")
-	pod := template(t, shopFile).deployment.Spec.Template
+	keepRule := config.ScrapeConfigs[0].Relabels[0]
+	assert.Equal(t, "keep", keepRule.Action)
+	assert.Equal(t, []string{"__meta_kubernetes_pod_label_app_kubernetes_io_name", "__meta_kubernetes_pod_container_port_name"}, keepRule.Labels)
+	name, port, _ := strings.Cut(keepRule.Regex, ";")
+	pod := renderManifests(t, shopFile).deployment.Spec.Template
 	assert.Equal(t, pod.Labels["app.kubernetes.io/name"], name)
 	var ports []string
 	for _, p := range pod.Spec.Containers[0].Ports {

@@ -18,10 +18,10 @@ import (
 
 // environment is what a set-up needs around its pods.
 type environment struct {
-	secrets secrets
-	here    map[string]string   // settings that name servers of this machine
-	redis   []*redistest.Server // which must have a key after the calls
-	flags   []string            // of rls hit
+	secrets       secrets
+	localSettings map[string]string   // settings that name servers of this machine
+	redis         []*redistest.Server // which must have a key after the calls
+	flags         []string            // of rls hit
 }
 
 // setUps are the set-ups of the chart in its folder ci.
@@ -33,25 +33,25 @@ var setUps = []struct {
 	{"redis", func(t *testing.T) environment {
 		server := redistest.Start(t, "--user", "rls", "on", ">password", "~*", "&*", "+@all")
 		return environment{
-			secrets: secrets{"rls-redis": {"auth": "rls:password"}, "rls-admin": {"token": "alice:token"}},
-			here:    map[string]string{"REDIS_URL": server.Addr},
-			redis:   []*redistest.Server{server},
+			secrets:       secrets{"rls-redis": {"auth": "rls:password"}, "rls-admin": {"token": "alice:token"}},
+			localSettings: map[string]string{"REDIS_URL": server.Addr},
+			redis:         []*redistest.Server{server},
 		}
 	}},
 	{"sentinel", func(t *testing.T) environment {
 		sentinels := redistest.StartSentinels(t)
 		return environment{
-			here:  map[string]string{"REDIS_URL": sentinels.URL()},
-			redis: []*redistest.Server{sentinels.Master},
+			localSettings: map[string]string{"REDIS_URL": sentinels.URL()},
+			redis:         []*redistest.Server{sentinels.Master},
 		}
 	}},
 	{"cluster-tls", func(t *testing.T) environment {
 		certs := redistest.NewCerts(t, "localhost")
 		cluster := redistest.StartClusterTLS(t, 3, certs)
 		return environment{
-			secrets: secrets{"rls-redis-tls": pemFiles(t, certs.CA, certs.ClientCert, certs.ClientKey)},
-			here:    map[string]string{"REDIS_URL": strings.ReplaceAll(cluster.URL(), "127.0.0.1", "localhost")},
-			redis:   cluster.Masters,
+			secrets:       secrets{"rls-redis-tls": pemFiles(t, certs.CA, certs.ClientCert, certs.ClientKey)},
+			localSettings: map[string]string{"REDIS_URL": strings.ReplaceAll(cluster.URL(), "127.0.0.1", "localhost")},
+			redis:         cluster.Masters,
 		}
 	}},
 	{"xds-envoy-gateway", startGateway},
@@ -68,7 +68,7 @@ func startGateway(t *testing.T) environment {
 	pair := ca.Issue("envoy-ratelimit")
 	return environment{
 		secrets: secrets{"envoy-rate-limit": pemFiles(t, ca.File, pair.CertFile, pair.KeyFile)},
-		here: map[string]string{
+		localSettings: map[string]string{
 			"REDIS_URL":                  server.Addr,
 			"CONFIG_GRPC_XDS_SERVER_URL": strings.Replace(gateway.Addr, "127.0.0.1", "localhost", 1),
 		},
@@ -108,34 +108,34 @@ func pemFiles(t *testing.T, ca, cert, key string) map[string]string {
 // setUpValues returns the values of a set-up.
 func setUpValues(t *testing.T, name string) string {
 	t.Helper()
-	return read(t, chartFolder+"/ci/"+name+"-values.yaml")
+	return readFile(t, chartFolder+"/ci/"+name+"-values.yaml")
 }
 
 func TestEachSetUpOfChartIsTested(t *testing.T) {
 	files, err := filepath.Glob(path(chartFolder + "/ci/*-values.yaml"))
 	require.NoError(t, err)
 	var names []string
-	for _, s := range setUps {
-		names = append(names, path(chartFolder+"/ci/"+s.name+"-values.yaml"))
+	for _, setUp := range setUps {
+		names = append(names, path(chartFolder+"/ci/"+setUp.name+"-values.yaml"))
 	}
 	assert.ElementsMatch(t, names, files)
 }
 
-// TestSetUpsRenderAsBefore compares the manifests of the set-ups with golden files. The alerts are
+// TestManifestsOfSetUpsEqualGoldenFiles compares the manifests of the set-ups with golden files. The alerts are
 // left out, because another test compares them with their source.
-func TestSetUpsRenderAsBefore(t *testing.T) {
-	for _, s := range setUps {
-		t.Run(s.name, func(t *testing.T) {
-			template(t, setUpValues(t, s.name))
-			r, err := render(t, "shop", setUpValues(t, s.name))
+func TestManifestsOfSetUpsEqualGoldenFiles(t *testing.T) {
+	for _, setUp := range setUps {
+		t.Run(setUp.name, func(t *testing.T) {
+			renderManifests(t, setUpValues(t, setUp.name))
+			r, err := render(t, "shop", setUpValues(t, setUp.name))
 			require.NoError(t, err)
-			var kept []string
+			var documents []string
 			for _, document := range strings.Split(fullManifest(r), "---\n") {
 				if strings.TrimSpace(document) != "" && !strings.Contains(document, "kind: PrometheusRule") {
-					kept = append(kept, strings.TrimSpace(document)+"\n")
+					documents = append(documents, strings.TrimSpace(document)+"\n")
 				}
 			}
-			assertGolden(t, "setups/"+s.name+".yaml", strings.Join(kept, "---\n"))
+			assertGolden(t, "setups/"+setUp.name+".yaml", strings.Join(documents, "---\n"))
 		})
 	}
 }
@@ -143,27 +143,27 @@ func TestSetUpsRenderAsBefore(t *testing.T) {
 // TestSetUpsRun starts rls with the environment and the files of the rendered pods, beside real
 // servers, and calls it.
 func TestSetUpsRun(t *testing.T) {
-	for _, s := range setUps {
-		t.Run(s.name, func(t *testing.T) {
+	for _, setUp := range setUps {
+		t.Run(setUp.name, func(t *testing.T) {
 			t.Parallel()
-			e := s.start(t)
-			m := template(t, setUpValues(t, s.name))
-			rendered := newPod(t, m.deployment.Spec.Template.Spec, m.configMaps, e.secrets)
+			environment := setUp.start(t)
+			manifests := renderManifests(t, setUpValues(t, setUp.name))
+			rendered := newPod(t, manifests.deployment.Spec.Template.Spec, manifests.configMaps, environment.secrets)
 			out, code := rendered.run("doctor", "--settings")
 			require.Zero(t, code, "rls rejects the settings as they are rendered:\n%s", out)
 
-			p := rendered.on(e.here)
-			p.assertHealthy()
-			addr := p.serve()
-			hit := append([]string{"hit", "-a", addr, "--timeout", "10s", "-d", "shop"}, e.flags...)
-			if s.name == "embedded" {
+			pod := rendered.withSettings(environment.localSettings)
+			pod.assertHealthy()
+			addr := pod.serve()
+			hit := append([]string{"hit", "-a", addr, "--timeout", "10s", "-d", "shop"}, environment.flags...)
+			if setUp.name == "embedded" {
 				hit = append(hit, "remote_address=10.0.0.1")
 			} else {
 				hit = append(hit, "tenant=acme")
 			}
 			polltest.Until(t, 30*time.Second, func() bool { // until the limits of xDS are in force, and Redis has the key
-				out, code = p.run(hit...)
-				return code == 0 && (len(e.redis) == 0 || hasKey(t, e.redis))
+				out, code = pod.run(hit...)
+				return code == 0 && (len(environment.redis) == 0 || hasKey(t, environment.redis))
 			}, "the call is not counted")
 			assert.Contains(t, out, "remaining", "a limit counts the call")
 		})
@@ -183,9 +183,9 @@ func hasKey(t *testing.T, servers []*redistest.Server) bool {
 // TestCallersOfMTLSAskOnlyTheirDomains calls the set-up mtls for the domain of another caller.
 func TestCallersOfMTLSAskOnlyTheirDomains(t *testing.T) {
 	e := startMTLS(t)
-	m := template(t, setUpValues(t, "mtls"))
-	p := newPod(t, m.deployment.Spec.Template.Spec, m.configMaps, e.secrets).on(e.here)
-	out, code := p.run(append([]string{"hit", "-a", p.serve(), "-d", "partner", "partner=p1"}, e.flags...)...)
+	manifests := renderManifests(t, setUpValues(t, "mtls"))
+	pod := newPod(t, manifests.deployment.Spec.Template.Spec, manifests.configMaps, e.secrets).withSettings(e.localSettings)
+	out, code := pod.run(append([]string{"hit", "-a", pod.serve(), "-d", "partner", "partner=p1"}, e.flags...)...)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, out, "PermissionDenied")
 }

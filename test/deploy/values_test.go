@@ -90,7 +90,7 @@ func TestChartAcceptsUnusualValues(t *testing.T) {
 		"image: {repository: registry.example/rls}\nlimitsConfigMap: shop-limits",
 		shopFile + "\nredis: {url: \"rediss://rls@redis.example:6379\"}",
 	} {
-		template(t, values)
+		renderManifests(t, values)
 	}
 }
 
@@ -98,7 +98,7 @@ func TestChartAcceptsUnusualValues(t *testing.T) {
 // each schema a default.
 func TestSchemaKnowsEachValue(t *testing.T) {
 	var schema schemaNode
-	require.NoError(t, json.Unmarshal([]byte(read(t, chartFolder+"/values.schema.json")), &schema))
+	require.NoError(t, json.Unmarshal([]byte(readFile(t, chartFolder+"/values.schema.json")), &schema))
 	// A parent chart sets global and enabled.
 	delete(schema.Properties, "global")
 	delete(schema.Properties, "enabled")

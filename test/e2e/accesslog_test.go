@@ -37,7 +37,7 @@ descriptors:
   - key: api_key
     rate_limit: {unit: year, requests_per_unit: 2, algorithm: sliding_log}
 `
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		env          []string
 		rule, domain string
 	}{
@@ -46,7 +46,7 @@ descriptors:
 		"off":                          {nil, "-", "-"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			config := example(t, "envoy.yaml", startRLS(t, limitsFile(t, limits), c.env...))
+			config := exampleConfig(t, "envoy.yaml", startRLS(t, limitsFile(t, limits), test.env...))
 			path := filepath.Join(t.TempDir(), "access.log")
 			config.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
 				file, err := anypb.New(&filelogv3.FileAccessLog{Path: path, AccessLogFormat: &filelogv3.FileAccessLog_LogFormat{
@@ -57,9 +57,9 @@ descriptors:
 				require.NoError(t, err)
 				hcm.AccessLog = append(hcm.AccessLog, &accesslogv3.AccessLog{Name: "file", ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: file}})
 			})
-			e := config.start()
+			envoy := config.start()
 			for _, status := range []int{http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
-				assert.Equal(t, status, e.send(t, call{"/search?key=k1"}).status)
+				assert.Equal(t, status, envoy.send(t, call{"/search?key=k1"}).status)
 			}
 			var lines []string
 			polltest.Until(t, maxWait, func() bool {
@@ -68,14 +68,14 @@ descriptors:
 				return len(lines) == 3
 			})
 			t.Log(strings.Join(lines, "\n"))
-			if c.rule == "-" {
+			if test.rule == "-" {
 				assert.Equal(t, "429 rule=- limit=- code=- remaining=- source=- domain=-", lines[2])
 				return
 			}
 			assert.Equal(t, []string{
-				"200 rule=shop > api_key limit=2 per year, sliding_log code=OK remaining=1 source=local domain=" + c.domain,
-				"200 rule=shop > api_key limit=2 per year, sliding_log code=OK remaining=0 source=local domain=" + c.domain,
-				"429 rule=shop > api_key limit=2 per year, sliding_log code=OVER_LIMIT remaining=0 source=local domain=" + c.domain,
+				"200 rule=shop > api_key limit=2 per year, sliding_log code=OK remaining=1 source=local domain=" + test.domain,
+				"200 rule=shop > api_key limit=2 per year, sliding_log code=OK remaining=0 source=local domain=" + test.domain,
+				"429 rule=shop > api_key limit=2 per year, sliding_log code=OVER_LIMIT remaining=0 source=local domain=" + test.domain,
 			}, lines)
 		})
 	}

@@ -28,8 +28,8 @@ var client = &http.Client{
 	Transport: &http.Transport{MaxIdleConnsPerHost: 32},
 }
 
-// do sends a request and returns the answer.
-func (e *envoy) do(c call) (answer, error) {
+// trySend sends a request and returns the answer.
+func (e *envoy) trySend(c call) (answer, error) {
 	method, path, ok := strings.Cut(c[0], " ")
 	if !ok {
 		method, path = http.MethodGet, c[0]
@@ -54,7 +54,7 @@ func (e *envoy) do(c call) (answer, error) {
 // send sends a request and fails the test if no answer arrives.
 func (e *envoy) send(t *testing.T, c call) answer {
 	t.Helper()
-	a, err := e.do(c)
+	a, err := e.trySend(c)
 	require.NoError(t, err)
 	return a
 }

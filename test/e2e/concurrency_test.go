@@ -31,16 +31,16 @@ type slowUpstream struct {
 
 func startSlowUpstream(t *testing.T) *slowUpstream {
 	u := &slowUpstream{answer: make(chan struct{})}
-	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		n := u.waiting.Add(1)
 		defer u.waiting.Add(-1)
 		for maxWaiting := u.maxWaiting.Load(); n > maxWaiting && !u.maxWaiting.CompareAndSwap(maxWaiting, n); maxWaiting = u.maxWaiting.Load() {
 		}
 		<-u.answer
 	}))
-	t.Cleanup(s.Close)
+	t.Cleanup(server.Close)
 	t.Cleanup(func() { close(u.answer) }) // before Close, which waits for the requests
-	u.addr = s.Listener.Addr().String()
+	u.addr = server.Listener.Addr().String()
 	return u
 }
 
@@ -55,10 +55,10 @@ descriptors:
     rate_limit: {algorithm: concurrency, requests_per_unit: 4, hold: 60s}
     metadata: {slot: reports}
 `)
-	u := startSlowUpstream(t)
-	c := example(t, "envoy.yaml", startRLS(t, limits, "RESPONSE_DYNAMIC_METADATA=true"))
-	c.setEndpoints("echo", u.addr)
-	c.editImportRoute(func(r *ratelimitv3.RateLimitPerRoute) {
+	upstream := startSlowUpstream(t)
+	config := exampleConfig(t, "envoy.yaml", startRLS(t, limits, "RESPONSE_DYNAMIC_METADATA=true"))
+	config.setEndpoints("echo", upstream.addr)
+	config.editImportRoute(func(route *ratelimitv3.RateLimitPerRoute) {
 		page, err := os.ReadFile(filepath.Join(root, "docs/envoy.md"))
 		require.NoError(t, err)
 		_, text, _ := strings.Cut(string(page), "<!-- slots -->\n```yaml\n")
@@ -68,15 +68,15 @@ descriptors:
 		require.NoError(t, envoyconf.Unmarshal([]byte("name: shop\ndomains: ['*']\nroutes:\n"+text), host))
 		perRoute := new(ratelimitv3.RateLimitPerRoute)
 		require.NoError(t, host.Routes[0].TypedPerFilterConfig["envoy.filters.http.ratelimit"].UnmarshalTo(perRoute))
-		r.RateLimits = perRoute.RateLimits
+		route.RateLimits = perRoute.RateLimits
 	})
-	e := c.start()
+	envoy := config.start()
 	var ok, denied atomic.Int64
-	var running sync.WaitGroup
+	var goroutines sync.WaitGroup
 	send := func(n int) {
 		for range n {
-			running.Go(func() {
-				switch a, err := e.do(call{"/import"}); {
+			goroutines.Go(func() {
+				switch a, err := envoy.trySend(call{"/import"}); {
 				case !assert.NoError(t, err):
 				case a.status == http.StatusOK:
 					ok.Add(1)
@@ -87,25 +87,25 @@ descriptors:
 		}
 	}
 	send(10)
-	polltest.Until(t, maxWait, func() bool { return u.waiting.Load() == 4 && denied.Load() == 6 })
+	polltest.Until(t, maxWait, func() bool { return upstream.waiting.Load() == 4 && denied.Load() == 6 })
 	for range 5 {
-		assert.Equal(t, http.StatusTooManyRequests, e.send(t, call{"/import"}).status, "a denied request releases no slot")
+		assert.Equal(t, http.StatusTooManyRequests, envoy.send(t, call{"/import"}).status, "a denied request releases no slot")
 	}
 	for round := range 2 { // the slots come back
 		for range 4 {
-			u.answer <- struct{}{}
+			upstream.answer <- struct{}{}
 		}
-		running.Wait()
+		goroutines.Wait()
 		assert.EqualValues(t, 4*(round+1), ok.Load())
 		if round == 0 {
 			polltest.Until(t, maxWait, func() bool {
-				if u.waiting.Load() < 4 {
+				if upstream.waiting.Load() < 4 {
 					send(1)
 				}
 				time.Sleep(10 * time.Millisecond)
-				return u.waiting.Load() == 4
+				return upstream.waiting.Load() == 4
 			})
 		}
 	}
-	assert.EqualValues(t, 4, u.maxWaiting.Load())
+	assert.EqualValues(t, 4, upstream.maxWaiting.Load())
 }

@@ -28,35 +28,35 @@ descriptors:
 `
 
 func TestDenialAndPolicyHeadersReachTheClient(t *testing.T) {
-	e := example(t, "envoy.yaml", startRLS(t, limitsFile(t, denialLimits), "LIMIT_POLICY_HEADERS_ENABLED=true")).start()
+	envoy := exampleConfig(t, "envoy.yaml", startRLS(t, limitsFile(t, denialLimits), "LIMIT_POLICY_HEADERS_ENABLED=true")).start()
 	office, outside, home := call{"/", "x-forwarded-for: 10.0.0.1"}, call{"/", "x-forwarded-for: 203.0.113.1"}, call{"/", "x-forwarded-for: 192.168.0.1"}
 
 	const policy = `"office";q=2;w=3600, "day";q=100;w=86400`
 	for i := range 2 {
-		a := e.send(t, office)
-		require.Equal(t, http.StatusOK, a.status)
-		assert.Equal(t, policy, a.Get("ratelimit-policy"))
-		assert.Regexp(t, `^"office";r=`+strconv.Itoa(1-i)+`;t=\d+, "day";r=`+strconv.Itoa(99-i)+`;t=\d+$`, a.Get("ratelimit"))
-		assert.Empty(t, a.Get("retry-after"))
-		assert.Empty(t, a.Get("x-reason"))
+		answer := envoy.send(t, office)
+		require.Equal(t, http.StatusOK, answer.status)
+		assert.Equal(t, policy, answer.Get("ratelimit-policy"))
+		assert.Regexp(t, `^"office";r=`+strconv.Itoa(1-i)+`;t=\d+, "day";r=`+strconv.Itoa(99-i)+`;t=\d+$`, answer.Get("ratelimit"))
+		assert.Empty(t, answer.Get("retry-after"))
+		assert.Empty(t, answer.Get("x-reason"))
 	}
-	a := e.send(t, office)
-	assert.Equal(t, http.StatusTooManyRequests, a.status)
-	assert.Equal(t, `{"error":"slow down"}`, a.body)
-	assert.Equal(t, []string{"application/json"}, a.Values("content-type"))
-	assert.Equal(t, "office", a.Get("x-reason"))
-	assert.Equal(t, policy, a.Get("ratelimit-policy"))
-	assert.Regexp(t, `^"office";r=0;t=\d+, "day";r=97;t=\d+$`, a.Get("ratelimit"))
-	require.Len(t, a.Values("retry-after"), 1)
-	wait, err := strconv.Atoi(a.Get("retry-after"))
+	answer := envoy.send(t, office)
+	assert.Equal(t, http.StatusTooManyRequests, answer.status)
+	assert.Equal(t, `{"error":"slow down"}`, answer.body)
+	assert.Equal(t, []string{"application/json"}, answer.Values("content-type"))
+	assert.Equal(t, "office", answer.Get("x-reason"))
+	assert.Equal(t, policy, answer.Get("ratelimit-policy"))
+	assert.Regexp(t, `^"office";r=0;t=\d+, "day";r=97;t=\d+$`, answer.Get("ratelimit"))
+	require.Len(t, answer.Values("retry-after"), 1)
+	wait, err := strconv.Atoi(answer.Get("retry-after"))
 	require.NoError(t, err)
 	assert.Positive(t, wait)
 	assert.LessOrEqual(t, wait, 3600)
 
-	a = e.send(t, outside)
-	assert.Equal(t, http.StatusTooManyRequests, a.status)
-	assert.Equal(t, "please wait", a.body)
-	assert.Equal(t, []string{"text/plain; charset=utf-8"}, a.Values("content-type"))
+	answer = envoy.send(t, outside)
+	assert.Equal(t, http.StatusTooManyRequests, answer.status)
+	assert.Equal(t, "please wait", answer.body)
+	assert.Equal(t, []string{"text/plain; charset=utf-8"}, answer.Values("content-type"))
 
-	assert.Equal(t, http.StatusOK, e.send(t, home).status, "no rule matches")
+	assert.Equal(t, http.StatusOK, envoy.send(t, home).status, "no rule matches")
 }

@@ -36,17 +36,17 @@ type config struct {
 	*bootstrapv3.Bootstrap
 }
 
-// example returns a bootstrap from examples/ that sends calls to the given replicas.
+// exampleConfig returns a bootstrap from examples/ that sends calls to the given replicas.
 // Its filter waits longer than the 20 ms of the example, because most tests must pass
 // on a busy machine.
-func example(t *testing.T, name string, replicas ...*rls) config {
+func exampleConfig(t *testing.T, name string, replicas ...*rls) config {
 	t.Helper()
-	c := bootstrap(t, name, replicas...)
-	c.editFilter(func(f *ratelimitv3.RateLimit) { f.Timeout = durationpb.New(5 * time.Second) })
-	return c
+	envoyConfig := bootstrap(t, name, replicas...)
+	envoyConfig.editFilter(func(f *ratelimitv3.RateLimit) { f.Timeout = durationpb.New(5 * time.Second) })
+	return envoyConfig
 }
 
-// bootstrap is example without an edit of the filter.
+// bootstrap does the same as exampleConfig, but leaves the filter as it is.
 func bootstrap(t *testing.T, name string, replicas ...*rls) config {
 	t.Helper()
 	b, err := envoyconf.Bootstrap(filepath.Join(root, "examples", name))
@@ -58,8 +58,8 @@ func bootstrap(t *testing.T, name string, replicas ...*rls) config {
 	c.Admin = &bootstrapv3.Admin{Address: socketAddress("127.0.0.1:0")}
 	c.setEndpoints("echo", startUpstream(t))
 	var addrs []string
-	for _, r := range replicas {
-		addrs = append(addrs, r.grpc)
+	for _, replica := range replicas {
+		addrs = append(addrs, replica.grpc)
 	}
 	c.setEndpoints("rls", addrs...)
 	return c
@@ -128,11 +128,11 @@ func socketAddress(addr string) *corev3.Address {
 
 // startUpstream answers every request with 200 and repeats the request's x-items header.
 func startUpstream(t *testing.T) string {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("x-items", r.Header.Get("x-items"))
 	}))
-	t.Cleanup(s.Close)
-	return s.Listener.Addr().String()
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
 }
 
 // envoy is a running Envoy.
@@ -151,14 +151,14 @@ func (c config) start() *envoy {
 	dir := c.t.TempDir()
 	file, adminFile := filepath.Join(dir, "envoy.json"), filepath.Join(dir, "admin")
 	require.NoError(c.t, os.WriteFile(file, text, 0o600))
-	e := &envoy{process: start(c.t, nil, envoyBin, "-c", file, "--admin-address-path", adminFile,
+	testEnvoy := &envoy{process: start(c.t, nil, envoyBin, "-c", file, "--admin-address-path", adminFile,
 		"--concurrency", "1", "--disable-hot-restart", "--log-level", "warning", "--file-flush-interval-msec", "100")}
-	e.await("admin's address", func() bool {
+	testEnvoy.await("admin's address", func() bool {
 		addr, _ := os.ReadFile(adminFile)
-		e.admin = "http://" + string(addr)
+		testEnvoy.admin = "http://" + string(addr)
 		return len(addr) > 0
 	})
-	e.await("listener", func() bool {
+	testEnvoy.await("listener", func() bool {
 		var reply struct {
 			ListenerStatuses []struct {
 				LocalAddress struct {
@@ -169,14 +169,14 @@ func (c config) start() *envoy {
 				} `json:"local_address"`
 			} `json:"listener_statuses"`
 		}
-		if json.Unmarshal([]byte(e.adminPage("/listeners?format=json")), &reply) != nil || len(reply.ListenerStatuses) == 0 {
+		if json.Unmarshal([]byte(testEnvoy.adminPage("/listeners?format=json")), &reply) != nil || len(reply.ListenerStatuses) == 0 {
 			return false
 		}
 		address := reply.ListenerStatuses[0].LocalAddress.SocketAddress
-		e.url = "http://" + net.JoinHostPort(address.Address, strconv.Itoa(address.PortValue))
-		return address.PortValue > 0 && e.adminPage("/ready") == "LIVE\n"
+		testEnvoy.url = "http://" + net.JoinHostPort(address.Address, strconv.Itoa(address.PortValue))
+		return address.PortValue > 0 && testEnvoy.adminPage("/ready") == "LIVE\n"
 	})
-	return e
+	return testEnvoy
 }
 
 // adminPage returns a page of Envoy's admin interface, "" if the request fails.

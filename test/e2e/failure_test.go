@@ -26,19 +26,19 @@ func TestEnvoyFollowsFailureModeWithoutRLS(t *testing.T) {
 	} {
 		for deny, want := range map[bool]int{false: http.StatusOK, true: http.StatusInternalServerError} {
 			t.Run(fmt.Sprintf("%s, failure_mode_deny %v", name, deny), func(t *testing.T) {
-				r := startRLS(t, exampleLimits(t))
-				c := example(t, "envoy.yaml", r)
-				c.editFilter(func(f *ratelimitv3.RateLimit) {
+				service := startRLS(t, exampleLimits(t))
+				config := exampleConfig(t, "envoy.yaml", service)
+				config.editFilter(func(f *ratelimitv3.RateLimit) {
 					f.FailureModeDeny, f.Timeout = deny, durationpb.New(100*time.Millisecond)
 				})
-				e := c.start()
+				envoy := config.start()
 				polltest.Until(t, maxWait, func() bool {
-					return e.send(t, call{"/plan"}).status == http.StatusTooManyRequests
+					return envoy.send(t, call{"/plan"}).status == http.StatusTooManyRequests
 				})
-				breakReplica(r)
+				breakReplica(service)
 				for range 5 {
 					start := time.Now()
-					assert.Equal(t, want, e.send(t, call{"/plan"}).status)
+					assert.Equal(t, want, envoy.send(t, call{"/plan"}).status)
 					assert.Less(t, time.Since(start), 5*time.Second)
 				}
 			})
@@ -49,14 +49,14 @@ func TestEnvoyFollowsFailureModeWithoutRLS(t *testing.T) {
 // TestFallbackRatioAppliesWithoutRedis kills Redis and restarts it.
 func TestFallbackRatioAppliesWithoutRedis(t *testing.T) {
 	redis := redistest.Start(t)
-	r := startRLS(t, exampleLimits(t), "REDIS_URL="+redis.Addr, "REDIS_FALLBACK_RATIO=0.4", "REDIS_TIMEOUT=1s")
-	e := example(t, "envoy.yaml", r).start()
+	service := startRLS(t, exampleLimits(t), "REDIS_URL="+redis.Addr, "REDIS_FALLBACK_RATIO=0.4", "REDIS_TIMEOUT=1s")
+	envoy := exampleConfig(t, "envoy.yaml", service).start()
 	countPassed := func(key string) (n int) {
 		awaitTimeLeft(time.Minute, 10*time.Second)
 		for range 60 {
-			a := e.send(t, call{"/search?key=" + key})
-			require.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, a.status)
-			if a.status == http.StatusOK {
+			answer := envoy.send(t, call{"/search?key=" + key})
+			require.Contains(t, []int{http.StatusOK, http.StatusTooManyRequests}, answer.status)
+			if answer.status == http.StatusOK {
 				n++
 			}
 		}
@@ -67,7 +67,7 @@ func TestFallbackRatioAppliesWithoutRedis(t *testing.T) {
 	assert.Equal(t, 12, countPassed("without-redis"))
 	redis.Restart(t)
 	polltest.Until(t, maxWait, func() bool {
-		e.send(t, call{"/search?key=first"})
+		envoy.send(t, call{"/search?key=first"})
 		return len(redis.Client(t).Keys(t.Context(), "*first*").Val()) > 0
 	})
 	assert.Equal(t, 30, countPassed("restarted"))
@@ -77,15 +77,15 @@ func TestFallbackRatioAppliesWithoutRedis(t *testing.T) {
 // timeout. rls must answer within the deadline that Envoy sends.
 func TestRLSAnswersWithinEnvoyTimeoutWhenRedisHangs(t *testing.T) {
 	redis := redistest.Start(t)
-	r := startRLS(t, exampleLimits(t), "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=20s")
-	c := example(t, "envoy.yaml", r)
-	c.editFilter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny, f.Timeout = true, durationpb.New(2*time.Second) })
-	e := c.start()
+	service := startRLS(t, exampleLimits(t), "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=20s")
+	config := exampleConfig(t, "envoy.yaml", service)
+	config.editFilter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny, f.Timeout = true, durationpb.New(2*time.Second) })
+	envoy := config.start()
 	awaitTimeLeft(time.Minute, 20*time.Second)
-	require.Equal(t, http.StatusOK, e.send(t, call{"/search?key=before"}).status)
+	require.Equal(t, http.StatusOK, envoy.send(t, call{"/search?key=before"}).status)
 	redis.Pause()
 	for i := range 15 {
-		assert.Equal(t, http.StatusOK, e.send(t, call{"/search?key=k1"}).status, "call %d", i+1)
+		assert.Equal(t, http.StatusOK, envoy.send(t, call{"/search?key=k1"}).status, "call %d", i+1)
 	}
-	assert.Equal(t, http.StatusTooManyRequests, e.send(t, call{"/search?key=k1"}).status, "half of 30")
+	assert.Equal(t, http.StatusTooManyRequests, envoy.send(t, call{"/search?key=k1"}).status, "half of 30")
 }

@@ -34,21 +34,21 @@ const busyShare = 0.5
 
 // failureWatch logs the restarts, and the failed calls of each period with their cause.
 type failureWatch struct {
-	t       *testing.T
-	envoy   *envoy
-	start   time.Time
-	done    chan struct{}
-	running sync.WaitGroup
+	t          *testing.T
+	envoy      *envoy
+	start      time.Time
+	done       chan struct{}
+	goroutines sync.WaitGroup
 
-	failed int64 // calls
-	busy   int64 // those of failed on a busy machine
-	causes map[string]int64
+	failedCount         int64 // calls
+	failedOnBusyMachine int64 // the failed calls while the machine was busy
+	causes              map[string]int64
 }
 
 // watchFailures watches the calls of an Envoy until stop.
 func (e *envoy) watchFailures(t *testing.T) *failureWatch {
 	w := &failureWatch{t: t, envoy: e, start: time.Now(), done: make(chan struct{}), causes: map[string]int64{}}
-	w.running.Go(w.readCounters)
+	w.goroutines.Go(w.readCounters)
 	return w
 }
 
@@ -61,19 +61,19 @@ func (w *failureWatch) log(format string, args ...any) {
 func (w *failureWatch) readCounters() {
 	ticker := time.NewTicker(watchPeriod)
 	defer ticker.Stop()
-	before := w.readSample()
-	for running := true; running; {
+	lastSample := w.readSample()
+	for isRunning := true; isRunning; {
 		select {
 		case <-w.done:
-			running = false // the last period is shorter
+			isRunning = false // the last period is shorter
 		case <-ticker.C:
 		}
-		now := w.readSample()
-		if len(now.counters) == 0 {
+		thisSample := w.readSample()
+		if len(thisSample.counters) == 0 {
 			continue // Envoy did not answer; the next period has the calls of both
 		}
-		w.addFailures(before, now)
-		before = now
+		w.addFailures(lastSample, thisSample)
+		lastSample = thisSample
 	}
 }
 
@@ -82,54 +82,54 @@ func (w *failureWatch) readCounters() {
 type sample struct {
 	time     time.Time
 	counters map[string]int64
-	waited   time.Duration
+	waitTime time.Duration
 }
 
-var waitedTotal = regexp.MustCompile(`(?m)^some .* total=(\d+)$`)
+var waitTimeLine = regexp.MustCompile(`(?m)^some .* total=(\d+)$`)
 
 // readSample returns the values of now.
 func (w *failureWatch) readSample() sample {
 	s := sample{counters: w.envoy.counters(), time: time.Now()}
 	pressure, _ := os.ReadFile("/proc/pressure/cpu") // Linux only
-	if total := waitedTotal.FindSubmatch(pressure); total != nil {
+	if total := waitTimeLine.FindSubmatch(pressure); total != nil {
 		micros, _ := strconv.ParseInt(string(total[1]), 10, 64)
-		s.waited = time.Duration(micros) * time.Microsecond
+		s.waitTime = time.Duration(micros) * time.Microsecond
 	}
 	return s
 }
 
 // addFailures logs the failed calls between two samples.
-func (w *failureWatch) addFailures(before, now sample) {
-	grown := func(counter string) int64 { return now.counters[counter] - before.counters[counter] }
-	failed := grown(failedCalls)
-	if failed <= 0 {
+func (w *failureWatch) addFailures(lastSample, thisSample sample) {
+	growthOf := func(counter string) int64 { return thisSample.counters[counter] - lastSample.counters[counter] }
+	failedCount := growthOf(failedCalls)
+	if failedCount <= 0 {
 		return
 	}
 	var causes []string
 	for _, c := range failureCauses {
-		if calls := grown(c.counter); calls > 0 {
+		if calls := growthOf(c.counter); calls > 0 {
 			w.causes[c.cause] += calls
 			causes = append(causes, fmt.Sprintf("%d %s", calls, c.cause))
 		}
 	}
-	w.failed += failed
-	busy := min(1, float64(now.waited-before.waited)/float64(now.time.Sub(before.time)))
-	if busy >= busyShare {
-		w.busy += failed
+	w.failedCount += failedCount
+	busyShareOfTime := min(1, float64(thisSample.waitTime-lastSample.waitTime)/float64(thisSample.time.Sub(lastSample.time)))
+	if busyShareOfTime >= busyShare {
+		w.failedOnBusyMachine += failedCount
 	}
 	w.log("failed calls: %s; a process waited for a processor in %.0f%% of the time; new connections: %d",
-		strings.Join(causes, ", "), 100*busy, grown("cluster.rls.upstream_cx_total"))
+		strings.Join(causes, ", "), 100*busyShareOfTime, growthOf("cluster.rls.upstream_cx_total"))
 }
 
 // stop logs the sums and returns the number of failed calls.
 func (w *failureWatch) stop() int64 {
 	close(w.done)
-	w.running.Wait()
+	w.goroutines.Wait()
 	for cause, calls := range w.causes {
 		w.t.Logf("%d calls %s", calls, cause)
 	}
-	w.t.Logf("%d failed calls, %d of them while processes waited for a processor at least half of the time", w.failed, w.busy)
-	return w.failed
+	w.t.Logf("%d failed calls, %d of them while processes waited for a processor at least half of the time", w.failedCount, w.failedOnBusyMachine)
+	return w.failedCount
 }
 
 var counterLine = regexp.MustCompile(`(?m)^(cluster\.\S+): (\d+)$`)

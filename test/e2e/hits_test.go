@@ -33,12 +33,12 @@ descriptors:
 `
 
 func TestHeaderSetsHitsOfDescriptor(t *testing.T) {
-	c := example(t, "envoy.yaml", startRLS(t, limitsFile(t, itemLimits)))
-	c.editImportRoute(func(r *ratelimitv3.RateLimitPerRoute) {
+	config := exampleConfig(t, "envoy.yaml", startRLS(t, limitsFile(t, itemLimits)))
+	config.editImportRoute(func(r *ratelimitv3.RateLimitPerRoute) {
 		r.RateLimits = r.RateLimits[:1]
 		r.RateLimits[0].HitsAddend = &routev3.RateLimit_HitsAddend{Format: "%REQ(x-items)%"}
 	})
-	e := c.start()
+	envoy := config.start()
 	for _, step := range []struct {
 		items     string
 		status    int
@@ -50,36 +50,36 @@ func TestHeaderSetsHitsOfDescriptor(t *testing.T) {
 		{"1", http.StatusTooManyRequests, 0},
 		{"1000", http.StatusTooManyRequests, 0}, // above the limit
 	} {
-		a := e.send(t, call{"/import", "x-items: " + step.items})
-		assert.Equal(t, step.status, a.status, step.items)
-		a.assertHeaders(t, `100, 100;w=3600`, step.remaining)
+		answer := envoy.send(t, call{"/import", "x-items: " + step.items})
+		assert.Equal(t, step.status, answer.status, step.items)
+		answer.assertHeaders(t, `100, 100;w=3600`, step.remaining)
 	}
 }
 
 // TestDynamicMetadataSetsHitsOfDescriptor tests a filter that sets the hits of a descriptor, as dynamic metadata.
 func TestDynamicMetadataSetsHitsOfDescriptor(t *testing.T) {
-	c := example(t, "envoy.yaml", startRLS(t, limitsFile(t, itemLimits)))
+	config := exampleConfig(t, "envoy.yaml", startRLS(t, limitsFile(t, itemLimits)))
 	items, err := structpb.NewStruct(map[string]any{"items": 30})
 	require.NoError(t, err)
-	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
+	config.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
 		prependFilter(t, hcm, &setmetadatav3.Config{Metadata: []*setmetadatav3.Metadata{{MetadataNamespace: "shop", Value: items}}})
 	})
-	c.editImportRoute(func(r *ratelimitv3.RateLimitPerRoute) {
+	config.editImportRoute(func(r *ratelimitv3.RateLimitPerRoute) {
 		r.RateLimits = r.RateLimits[:1]
 		r.RateLimits[0].HitsAddend = &routev3.RateLimit_HitsAddend{Format: "%DYNAMIC_METADATA(shop:items)%"}
 	})
-	e := c.start()
+	envoy := config.start()
 	for i, status := range []int{http.StatusOK, http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
-		a := e.send(t, call{"/import"})
-		assert.Equal(t, status, a.status)
-		a.assertHeaders(t, `100, 100;w=3600`, max(70-30*i, 10))
+		answer := envoy.send(t, call{"/import"})
+		assert.Equal(t, status, answer.status)
+		answer.assertHeaders(t, `100, 100;w=3600`, max(70-30*i, 10))
 	}
 }
 
 // TestFilterStateSetsHitsOfAllDescriptors tests a filter that sets the hits of all descriptors, as filter state.
 func TestFilterStateSetsHitsOfAllDescriptors(t *testing.T) {
-	c := example(t, "envoy.yaml", startRLS(t, exampleLimits(t)))
-	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
+	config := exampleConfig(t, "envoy.yaml", startRLS(t, exampleLimits(t)))
+	config.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
 		prependFilter(t, hcm, &setfilterstatev3.Config{OnRequestHeaders: []*filterstatev3.FilterStateValue{{
 			Key: &filterstatev3.FilterStateValue_ObjectKey{ObjectKey: "envoy.ratelimit.hits_addend"},
 			Value: &filterstatev3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
@@ -89,13 +89,13 @@ func TestFilterStateSetsHitsOfAllDescriptors(t *testing.T) {
 			}},
 		}}})
 	})
-	e := c.start()
+	envoy := config.start()
 	for i := range 3 {
-		a := e.send(t, call{"/search?key=k1"})
-		assert.Equal(t, http.StatusOK, a.status)
-		a.assertHeaders(t, `30, 30;w=60`, 20-10*i)
+		answer := envoy.send(t, call{"/search?key=k1"})
+		assert.Equal(t, http.StatusOK, answer.status)
+		answer.assertHeaders(t, `30, 30;w=60`, 20-10*i)
 	}
-	assert.Equal(t, http.StatusTooManyRequests, e.send(t, call{"/search?key=k1"}).status)
+	assert.Equal(t, http.StatusTooManyRequests, envoy.send(t, call{"/search?key=k1"}).status)
 }
 
 // TestCostFromResponseIsChargedAtStreamEnd tests the route /import of the example: the
@@ -112,18 +112,18 @@ descriptors:
   - key: items
     rate_limit: {unit: year, requests_per_unit: 100, algorithm: %s, charge_denied: true}
 `, algorithm))
-			e := example(t, "envoy.yaml", startRLS(t, limits)).start()
+			envoy := exampleConfig(t, "envoy.yaml", startRLS(t, limits)).start()
 			awaitRemaining := func(want string) {
 				t.Helper()
 				polltest.Until(t, maxWait, func() bool {
-					return e.send(t, call{"/import", "x-items: 0"}).Get("x-ratelimit-remaining") == want
+					return envoy.send(t, call{"/import", "x-items: 0"}).Get("x-ratelimit-remaining") == want
 				})
 			}
-			assert.Equal(t, http.StatusOK, e.send(t, call{"/import", "x-items: 60"}).status)
+			assert.Equal(t, http.StatusOK, envoy.send(t, call{"/import", "x-items: 60"}).status)
 			awaitRemaining("40")
-			assert.Equal(t, http.StatusOK, e.send(t, call{"/import", "x-items: 70"}).status, "a peek, as the cost is not known yet")
+			assert.Equal(t, http.StatusOK, envoy.send(t, call{"/import", "x-items: 70"}).status, "a peek, as the cost is not known yet")
 			awaitRemaining("0")
-			assert.Equal(t, http.StatusTooManyRequests, e.send(t, call{"/import", "x-items: 1"}).status)
+			assert.Equal(t, http.StatusTooManyRequests, envoy.send(t, call{"/import", "x-items: 1"}).status)
 		})
 	}
 }

@@ -46,8 +46,8 @@ func istioPatches(t *testing.T, text string) (patches []istioPatch) {
 	}
 }
 
-// into reads the value of p into m.
-func (p istioPatch) into(t *testing.T, m proto.Message) {
+// readInto reads the value of p into m.
+func (p istioPatch) readInto(t *testing.T, m proto.Message) {
 	text, err := json.Marshal(p.Patch.Value)
 	require.NoError(t, err)
 	require.NoError(t, protojson.Unmarshal(text, m))
@@ -55,25 +55,25 @@ func (p istioPatch) into(t *testing.T, m proto.Message) {
 
 // validateIstio puts the patches into a bootstrap as Istio does, and lets Envoy load it. It returns the output of Envoy.
 func validateIstio(t *testing.T, patches []istioPatch) (output string, err error) {
-	c := bootstrap(t, "quota/envoy.yaml")
-	rls := c.cluster("rls")
+	config := bootstrap(t, "quota/envoy.yaml")
+	rls := config.cluster("rls")
 	rls.Name, rls.LoadAssignment.ClusterName = istioCluster, istioCluster
-	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
+	config.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
 		hcm.HttpFilters = hcm.HttpFilters[len(hcm.HttpFilters)-1:]
-		for _, p := range patches {
-			if p.ApplyTo == "VIRTUAL_HOST" {
+		for _, patch := range patches {
+			if patch.ApplyTo == "VIRTUAL_HOST" {
 				host := new(routev3.VirtualHost)
-				p.into(t, host)
+				patch.readInto(t, host)
 				proto.Merge(hcm.GetRouteConfig().VirtualHosts[0], host)
 				continue
 			}
-			require.Equal(t, "HTTP_FILTER", p.ApplyTo)
+			require.Equal(t, "HTTP_FILTER", patch.ApplyTo)
 			filter := new(hcmv3.HttpFilter)
-			p.into(t, filter)
+			patch.readInto(t, filter)
 			hcm.HttpFilters = append([]*hcmv3.HttpFilter{filter}, hcm.HttpFilters...)
 		}
 	})
-	text, err := protojson.Marshal(c.Bootstrap)
+	text, err := protojson.Marshal(config.Bootstrap)
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "envoy.json")
 	require.NoError(t, os.WriteFile(file, text, 0o600))

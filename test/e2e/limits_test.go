@@ -20,8 +20,8 @@ import (
 // its action in examples/envoy.yaml.
 func TestEveryExampleActionReachesItsLimit(t *testing.T) {
 	const second, minute, hour, day = time.Second, time.Minute, time.Hour, 24 * time.Hour
-	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
-	for _, c := range []struct {
+	envoy := exampleConfig(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	for _, test := range []struct {
 		name      string
 		call      call
 		limit     int
@@ -40,28 +40,28 @@ func TestEveryExampleActionReachesItsLimit(t *testing.T) {
 		{"override", call{"/plan"}, 2, hour, limit.FixedWindow, `2, 2;w=3600`},
 		{"domain override", call{"/partner", "x-partner: p1"}, 5, day, limit.SlidingWindow, `5, 5;w=86400`},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			awaitTimeLeft(c.window, min(c.window/2, 5*time.Second))
-			for i := range c.limit {
-				a := e.send(t, c.call)
-				require.Equal(t, http.StatusOK, a.status, "call %d", i+1)
-				a.assertHeaders(t, c.policy, c.limit-1-i)
+		t.Run(test.name, func(t *testing.T) {
+			awaitTimeLeft(test.window, min(test.window/2, 5*time.Second))
+			for i := range test.limit {
+				answer := envoy.send(t, test.call)
+				require.Equal(t, http.StatusOK, answer.status, "call %d", i+1)
+				answer.assertHeaders(t, test.policy, test.limit-1-i)
 				if i == 0 {
-					a.assertReset(t, c.algorithm, c.window)
+					answer.assertReset(t, test.algorithm, test.window)
 				}
-				assert.Empty(t, a.Get("retry-after"))
+				assert.Empty(t, answer.Get("retry-after"))
 			}
-			a := e.send(t, c.call)
-			require.Equal(t, http.StatusTooManyRequests, a.status)
-			a.assertHeaders(t, c.policy, 0)
-			assert.Equal(t, "true", a.Get("x-envoy-ratelimited"))
-			wait, err := strconv.Atoi(a.Get("retry-after"))
+			answer := envoy.send(t, test.call)
+			require.Equal(t, http.StatusTooManyRequests, answer.status)
+			answer.assertHeaders(t, test.policy, 0)
+			assert.Equal(t, "true", answer.Get("x-envoy-ratelimited"))
+			wait, err := strconv.Atoi(answer.Get("retry-after"))
 			require.NoError(t, err)
 			assert.Positive(t, wait)
-			assert.LessOrEqual(t, wait, int(2*c.window.Seconds()))
+			assert.LessOrEqual(t, wait, int(2*test.window.Seconds()))
 		})
 	}
-	for name, c := range map[string]call{
+	for name, test := range map[string]call{
 		"another address":           {"/", "x-forwarded-for: 10.0.0.2"},
 		"another address's login":   {"/login", "x-forwarded-for: 10.0.0.2"},
 		"another network":           {"/net", "x-forwarded-for: 10.0.1.1"},
@@ -73,15 +73,15 @@ func TestEveryExampleActionReachesItsLimit(t *testing.T) {
 		"no key at all":             {"/search"},
 	} {
 		t.Run(name+" passes", func(t *testing.T) {
-			assert.Equal(t, http.StatusOK, e.send(t, c).status)
+			assert.Equal(t, http.StatusOK, envoy.send(t, test).status)
 		})
 	}
-	for name, c := range map[string]call{
+	for name, test := range map[string]call{
 		"an address of the same network":      {"/net", "x-forwarded-for: 10.0.0.99"},
 		"the same address after a forged one": {"/login", "x-forwarded-for: 10.8.8.8, 10.0.0.1"},
 	} {
 		t.Run(name+" is denied", func(t *testing.T) {
-			assert.Equal(t, http.StatusTooManyRequests, e.send(t, c).status)
+			assert.Equal(t, http.StatusTooManyRequests, envoy.send(t, test).status)
 		})
 	}
 }
@@ -118,17 +118,17 @@ func (a answer) assertReset(t *testing.T, algorithm limit.Algorithm, window time
 }
 
 func TestHeadersShowLargeLimits(t *testing.T) {
-	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	envoy := exampleConfig(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
 	awaitTimeLeft(time.Minute, 5*time.Second)
 	for i := range 5 {
-		e.send(t, call{"/tenant", "x-tenant: acme"}).assertHeaders(t, `6000, 6000;w=60`, 5999-i)
+		envoy.send(t, call{"/tenant", "x-tenant: acme"}).assertHeaders(t, `6000, 6000;w=60`, 5999-i)
 	}
 }
 
 func TestServiceLimitCoversAllPaths(t *testing.T) {
-	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	envoy := exampleConfig(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
 	awaitTimeLeft(time.Minute, 20*time.Second)
-	send := func(i int) answer { return e.send(t, call{fmt.Sprintf("/checkout/%d", i%10)}) }
+	send := func(i int) answer { return envoy.send(t, call{fmt.Sprintf("/checkout/%d", i%10)}) }
 	for i := range 600 {
 		require.Equal(t, http.StatusOK, send(i).status, "call %d", i+1)
 	}
@@ -138,34 +138,34 @@ func TestServiceLimitCoversAllPaths(t *testing.T) {
 // TestLimitPerHourCountsHitsDeniedByLimitPerSecond sends calls far above the limit per second.
 // The limit per hour counts them all.
 func TestLimitPerHourCountsHitsDeniedByLimitPerSecond(t *testing.T) {
-	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
-	c := call{"/", "x-forwarded-for: 10.0.0.3"}
+	envoy := exampleConfig(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	request := call{"/", "x-forwarded-for: 10.0.0.3"}
 	awaitTimeLeft(time.Hour, 30*time.Second)
 	for range 999 {
-		e.send(t, c)
+		envoy.send(t, request)
 	}
 	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
-	a := e.send(t, c)
-	assert.Equal(t, http.StatusOK, a.status, "call 1000")
-	a.assertReset(t, limit.SlidingWindow, time.Hour)
-	a = e.send(t, c)
-	assert.Equal(t, http.StatusTooManyRequests, a.status, "call 1001")
-	a.assertHeaders(t, `1000, 1000;w=3600;name="ip-hour"`, 0)
+	answer := envoy.send(t, request)
+	assert.Equal(t, http.StatusOK, answer.status, "call 1000")
+	answer.assertReset(t, limit.SlidingWindow, time.Hour)
+	answer = envoy.send(t, request)
+	assert.Equal(t, http.StatusTooManyRequests, answer.status, "call 1001")
+	answer.assertHeaders(t, `1000, 1000;w=3600;name="ip-hour"`, 0)
 }
 
 func TestShadowModeNeverDenies(t *testing.T) {
-	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	envoy := exampleConfig(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
 	awaitTimeLeft(time.Minute, 5*time.Second)
 	for i := range 15 {
-		a := e.send(t, call{"/tenant", "x-tenant: trial"})
-		assert.Equal(t, http.StatusOK, a.status)
-		a.assertHeaders(t, `10, 10;w=60`, max(9-i, 0))
+		answer := envoy.send(t, call{"/tenant", "x-tenant: trial"})
+		assert.Equal(t, http.StatusOK, answer.status)
+		answer.assertHeaders(t, `10, 10;w=60`, max(9-i, 0))
 	}
 }
 
 func TestTokenBucketAdmitsBurstThenRate(t *testing.T) {
-	e := example(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
-	for _, c := range []struct {
+	envoy := exampleConfig(t, "envoy.yaml", startRLS(t, exampleLimits(t))).start()
+	for _, test := range []struct {
 		path        string
 		rate, burst int
 		policy      string
@@ -173,23 +173,23 @@ func TestTokenBucketAdmitsBurstThenRate(t *testing.T) {
 		{"/api/%d?page=2", 50, 100, `50, 50;w=1;name="api"`},
 		{"/upstream/%d", 200, 200, `200, 200;w=1`},
 	} {
-		t.Run(c.path, func(t *testing.T) {
-			start, passed := time.Now(), 0
+		t.Run(test.path, func(t *testing.T) {
+			start, passedCount := time.Now(), 0
 			for i := range 5000 {
-				a := e.send(t, call{fmt.Sprintf(c.path, i)})
+				answer := envoy.send(t, call{fmt.Sprintf(test.path, i)})
 				if i == 0 {
-					a.assertHeaders(t, c.policy, c.burst-1)
-					assert.Equal(t, "0", a.Get("x-ratelimit-reset"), "the bucket is full again within a second")
+					answer.assertHeaders(t, test.policy, test.burst-1)
+					assert.Equal(t, "0", answer.Get("x-ratelimit-reset"), "the bucket is full again within a second")
 				}
-				if a.status != http.StatusOK {
+				if answer.status != http.StatusOK {
 					break
 				}
-				passed++
+				passedCount++
 			}
 			seconds := time.Since(start).Seconds()
-			assert.GreaterOrEqual(t, passed, c.burst)
-			assert.LessOrEqual(t, passed, c.burst+int(seconds*float64(c.rate)))
-			assert.Less(t, passed, 5000)
+			assert.GreaterOrEqual(t, passedCount, test.burst)
+			assert.LessOrEqual(t, passedCount, test.burst+int(seconds*float64(test.rate)))
+			assert.Less(t, passedCount, 5000)
 		})
 	}
 }

@@ -12,13 +12,13 @@ import (
 
 // load is a group of callers that send calls until stop.
 type load struct {
-	running sync.WaitGroup
-	done    chan struct{}
-	start   time.Time
+	goroutines sync.WaitGroup
+	done       chan struct{}
+	start      time.Time
 
-	mu   sync.Mutex
-	seen map[int]int // answers by status
-	errs []error
+	mu              sync.Mutex
+	answersByStatus map[int]int
+	errs            []error
 }
 
 // startLoad lets callers send calls, each with a pause after its answer.
@@ -38,21 +38,21 @@ func (e *envoy) startLoadAtRate(t *testing.T, rate int, c call) *load {
 
 // startCallers lets callers send calls, each when its next channel has a value.
 func (e *envoy) startCallers(callers int, c call, next func() <-chan time.Time) *load {
-	l := &load{done: make(chan struct{}), seen: map[int]int{}, start: time.Now()}
+	l := &load{done: make(chan struct{}), answersByStatus: map[int]int{}, start: time.Now()}
 	for range callers {
-		l.running.Go(func() {
+		l.goroutines.Go(func() {
 			for {
 				select {
 				case <-l.done:
 					return
 				case <-next():
 				}
-				a, err := e.do(c)
+				a, err := e.trySend(c)
 				l.mu.Lock()
 				if err != nil {
 					l.errs = append(l.errs, err)
 				} else {
-					l.seen[a.status]++
+					l.answersByStatus[a.status]++
 				}
 				l.mu.Unlock()
 			}
@@ -65,8 +65,8 @@ func (e *envoy) startCallers(callers int, c call, next func() <-chan time.Time) 
 func (l *load) stop(t *testing.T) map[int]int {
 	t.Helper()
 	close(l.done)
-	l.running.Wait()
+	l.goroutines.Wait()
 	assert.Empty(t, l.errs)
-	t.Logf("answers in %v: %v", time.Since(l.start).Round(time.Second), l.seen)
-	return l.seen
+	t.Logf("answers in %v: %v", time.Since(l.start).Round(time.Second), l.answersByStatus)
+	return l.answersByStatus
 }

@@ -40,12 +40,12 @@ func TestLocalLimitKeepsAFloodFromRls(t *testing.T) {
 			f.Descriptors[0].TokenBucket.FillInterval = durationpb.New(1e12)
 		})
 	})
-	e := c.start()
+	envoy := c.start()
 	send := func(from string, n int) (admitted int) {
 		dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 		client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}}
 		for range n {
-			resp, err := client.Get(e.url)
+			resp, err := client.Get(envoy.url)
 			require.NoError(t, err)
 			require.NoError(t, resp.Body.Close())
 			if resp.StatusCode == http.StatusOK {
@@ -56,8 +56,8 @@ func TestLocalLimitKeepsAFloodFromRls(t *testing.T) {
 	}
 	assert.Equal(t, 40, send("127.0.0.1", 200), "the bucket of the address")
 	assert.Equal(t, 20, send("127.0.0.2", 30), "the bucket of all addresses lost no token to denied requests")
-	assert.Contains(t, e.adminPage("/stats"), "local.http_local_rate_limit.rate_limited: 170\n")
-	assert.Contains(t, e.adminPage("/stats"), "cluster.shop.ratelimit.ok: 60\n")
+	assert.Contains(t, envoy.adminPage("/stats"), "local.http_local_rate_limit.rate_limited: 170\n")
+	assert.Contains(t, envoy.adminPage("/stats"), "cluster.shop.ratelimit.ok: 60\n")
 	host, err := os.Hostname()
 	require.NoError(t, err)
 	log, err := os.ReadFile(decisions)

@@ -18,39 +18,39 @@ import (
 
 // TestMTLSAcceptsOnlyTheRightCertificates runs examples/envoy-mtls.yaml.
 func TestMTLSAcceptsOnlyTheRightCertificates(t *testing.T) {
-	ca, other := certtest.New(t), certtest.New(t)
+	ca, otherCA := certtest.New(t), certtest.New(t)
 	server, client := ca.Issue("rls.example"), ca.Issue("envoy.example")
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		server, client certtest.Pair
 		ok             bool
 	}{
 		"right certificates":                        {server, client, true},
 		"Envoy's certificate has no name":           {server, ca.Issue(), false},
-		"Envoy's certificate has another authority": {server, other.Issue("envoy.example"), false},
-		"rls's certificate has another authority":   {other.Issue("rls.example"), client, false},
+		"Envoy's certificate has another authority": {server, otherCA.Issue("envoy.example"), false},
+		"rls's certificate has another authority":   {otherCA.Issue("rls.example"), client, false},
 		"rls's certificate has another name":        {ca.Issue("other.example"), client, false},
 		"rls serves without TLS":                    {certtest.Pair{}, client, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var env []string
-			if c.server.CertFile != "" {
+			if test.server.CertFile != "" {
 				env = []string{
-					"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + c.server.CertFile, "GRPC_SERVER_TLS_KEY=" + c.server.KeyFile,
+					"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + test.server.CertFile, "GRPC_SERVER_TLS_KEY=" + test.server.KeyFile,
 					"GRPC_CLIENT_TLS_CACERT=" + ca.File, "GRPC_CLIENT_TLS_SAN=envoy.example",
 				}
 			}
 			limits := limitsFile(t, "domain: shop\ndescriptors:\n  - {key: tenant, rate_limit: {unit: hour, requests_per_unit: 2}}\n")
-			conf := example(t, "envoy-mtls.yaml", startRLS(t, limits, env...))
+			conf := exampleConfig(t, "envoy-mtls.yaml", startRLS(t, limits, env...))
 			conf.editFilter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny = true })
-			conf.setCertificates(ca.File, c.client)
-			e := conf.start()
+			conf.setCertificates(ca.File, test.client)
+			envoy := conf.start()
 			awaitTimeLeft(time.Hour, 10*time.Second)
-			if !c.ok {
-				assert.Equal(t, http.StatusInternalServerError, e.send(t, call{"/", "x-tenant: acme"}).status)
+			if !test.ok {
+				assert.Equal(t, http.StatusInternalServerError, envoy.send(t, call{"/", "x-tenant: acme"}).status)
 				return
 			}
 			for _, want := range []int{http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
-				assert.Equal(t, want, e.send(t, call{"/", "x-tenant: acme"}).status)
+				assert.Equal(t, want, envoy.send(t, call{"/", "x-tenant: acme"}).status)
 			}
 		})
 	}
@@ -62,12 +62,12 @@ func (c config) setCertificates(ca string, client certtest.Pair) {
 	require.Equal(c.t, "rls", c.StaticResources.Clusters[0].Name)
 	editAny(c.t, c.StaticResources.Clusters[0].TransportSocket.GetTypedConfig(), func(tls *tlsv3.UpstreamTlsContext) {
 		common := tls.CommonTlsContext
-		common.TlsCertificates[0].CertificateChain = file(client.CertFile)
-		common.TlsCertificates[0].PrivateKey = file(client.KeyFile)
-		common.GetValidationContext().TrustedCa = file(ca)
+		common.TlsCertificates[0].CertificateChain = dataSource(client.CertFile)
+		common.TlsCertificates[0].PrivateKey = dataSource(client.KeyFile)
+		common.GetValidationContext().TrustedCa = dataSource(ca)
 	})
 }
 
-func file(path string) *corev3.DataSource {
+func dataSource(path string) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
 }

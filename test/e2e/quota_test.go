@@ -49,30 +49,30 @@ func (m *quotaMeter) use() (use, excess float64) {
 	return use, max(-m.lowestLevel, 0)
 }
 
-// demandOf sends requests to an Envoy at a rate that can change.
-type demandOf struct {
+// demand sends requests to an Envoy at a rate that can change.
+type demand struct {
 	rate atomic.Int64 // requests a second
 }
 
-func (d *demandOf) run(t *testing.T, e *envoy, c call) {
+func (d *demand) run(t *testing.T, e *envoy, c call) {
 	done := make(chan struct{})
-	var running sync.WaitGroup
+	var goroutines sync.WaitGroup
 	slots := make(chan struct{}, 16)
-	running.Go(func() {
-		waiting, last := 0.0, time.Now()
+	goroutines.Go(func() {
+		waiting, lastTime := 0.0, time.Now()
 		for {
 			select {
 			case <-done:
 				return
 			case now := <-time.After(10 * time.Millisecond):
-				waiting = min(waiting+float64(d.rate.Load())*now.Sub(last).Seconds(), 100)
-				last = now
+				waiting = min(waiting+float64(d.rate.Load())*now.Sub(lastTime).Seconds(), 100)
+				lastTime = now
 			}
 			for ; waiting >= 1; waiting-- {
 				select {
 				case slots <- struct{}{}:
-					running.Go(func() {
-						_, _ = e.do(c) // a killed Envoy does not answer
+					goroutines.Go(func() {
+						_, _ = e.trySend(c) // a killed Envoy does not answer
 						<-slots
 					})
 				default: // the machine is too slow
@@ -82,7 +82,7 @@ func (d *demandOf) run(t *testing.T, e *envoy, c call) {
 	})
 	t.Cleanup(func() {
 		close(done)
-		running.Wait()
+		goroutines.Wait()
 	})
 }
 
@@ -97,16 +97,16 @@ func TestEnvoysShareOneLimitWithoutACallPerRequest(t *testing.T) {
 	upstream := httptest.NewServer(meter)
 	t.Cleanup(upstream.Close)
 	var envoys []*envoy
-	var demands [3]demandOf
+	var demands [3]demand
 	setDemands := func(rates ...int64) {
 		for i, rate := range rates {
 			demands[i].rate.Store(rate)
 		}
 	}
 	for i := range demands {
-		c := bootstrap(t, "quota/envoy.yaml", replicas...)
-		c.setEndpoints("echo", upstream.Listener.Addr().String())
-		envoys = append(envoys, c.start())
+		config := bootstrap(t, "quota/envoy.yaml", replicas...)
+		config.setEndpoints("echo", upstream.Listener.Addr().String())
+		envoys = append(envoys, config.start())
 		demands[i].run(t, envoys[i], call{"/", "x-tenant: acme"})
 	}
 	pause, isFull := 5*time.Second, os.Getenv("RLS_TEST_FULL") != ""
@@ -133,10 +133,10 @@ func TestEnvoysShareOneLimitWithoutACallPerRequest(t *testing.T) {
 		phase.act()
 		meter.use()
 		time.Sleep(2 * pause)
-		first, _ := meter.use()
+		earlyUse, _ := meter.use()
 		time.Sleep(pause)
 		use, excess := meter.use()
-		fmt.Printf("| %s | %d, %d, %d | %.1f %% | %.1f %% | %.0f |\n", phase.name, demands[0].rate.Load(), demands[1].rate.Load(), demands[2].rate.Load(), 100*first, 100*use, excess)
+		fmt.Printf("| %s | %d, %d, %d | %.1f %% | %.1f %% | %.0f |\n", phase.name, demands[0].rate.Load(), demands[1].rate.Load(), demands[2].rate.Load(), 100*earlyUse, 100*use, excess)
 		if isFull {
 			assert.GreaterOrEqual(t, use, phase.leastUse, phase.name)
 		}

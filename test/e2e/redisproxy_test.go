@@ -43,13 +43,13 @@ static_resources:
 `
 
 // The proxy's INFO is of a Cluster, and its TIME has all microseconds since 1970. Neither is true of Redis.
-func TestWindowsAreTrueBehindEnvoysRedisProxy(t *testing.T) {
+func TestWindowsAreRightBehindEnvoysRedisProxy(t *testing.T) {
 	b := new(bootstrapv3.Bootstrap)
 	require.NoError(t, envoyconf.Unmarshal([]byte(redisProxy), b))
 	c := config{t, b}
 	c.setEndpoints("redis", redistest.Start(t).Addr)
 	proxy := c.start()
-	r := startRLS(t, limitsFile(t, `
+	service := startRLS(t, limitsFile(t, `
 domain: shop
 descriptors:
 - key: fixed
@@ -57,7 +57,7 @@ descriptors:
 - key: bucket
   rate_limit: {unit: hour, requests_per_unit: 3, algorithm: token_bucket}
 `), "REDIS_URL="+proxy.url[len("http://"):])
-	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(service.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	for n := range 5 {
@@ -75,7 +75,7 @@ descriptors:
 			}
 		}
 	}
-	r.await("check of Redis", func() bool { return strings.Contains(r.text(), "redis_proxy is before Redis") })
-	assert.NotContains(t, r.text(), "node of a Cluster")
-	assert.NotContains(t, r.text(), "clock of Redis")
+	service.await("check of Redis", func() bool { return strings.Contains(service.text(), "redis_proxy is before Redis") })
+	assert.NotContains(t, service.text(), "node of a Cluster")
+	assert.NotContains(t, service.text(), "clock of Redis")
 }

@@ -21,9 +21,9 @@ import (
 // then breaks the file. failure_mode_deny turns each failed call to rls into a 500.
 func TestReloadUnderLoadKeepsCountersAndRejectsBadFile(t *testing.T) {
 	dir := exampleLimits(t)
-	c := example(t, "envoy.yaml", startRLS(t, dir))
-	c.editFilter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny = true })
-	e := c.start()
+	config := exampleConfig(t, "envoy.yaml", startRLS(t, dir))
+	config.editFilter(func(f *ratelimitv3.RateLimit) { f.FailureModeDeny = true })
+	envoy := config.start()
 
 	// The new file replaces the old file by a rename, as editors and deployments do.
 	file := filepath.Join(dir, "limits.yaml")
@@ -31,14 +31,14 @@ func TestReloadUnderLoadKeepsCountersAndRejectsBadFile(t *testing.T) {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		require.Contains(t, string(text), oldText)
-		next := filepath.Join(t.TempDir(), "next")
-		require.NoError(t, os.WriteFile(next, []byte(strings.Replace(string(text), oldText, newText, 1)), 0o600))
-		require.NoError(t, os.Rename(next, file))
+		nextFile := filepath.Join(t.TempDir(), "next")
+		require.NoError(t, os.WriteFile(nextFile, []byte(strings.Replace(string(text), oldText, newText, 1)), 0o600))
+		require.NoError(t, os.Rename(nextFile, file))
 	}
-	policy := func() string { return e.send(t, call{"/search?key=other"}).Get("x-ratelimit-limit") }
+	policy := func() string { return envoy.send(t, call{"/search?key=other"}).Get("x-ratelimit-limit") }
 
 	awaitTimeLeft(time.Minute, 20*time.Second)
-	load := e.startLoad(4, call{"/search?key=k1"})
+	load := envoy.startLoad(4, call{"/search?key=k1"})
 	require.Equal(t, `30, 30;w=60`, policy())
 	replace("requests_per_unit: 30", "requests_per_unit: 45")
 	polltest.Until(t, maxWait, func() bool { return policy() == `45, 45;w=60` })
@@ -46,8 +46,8 @@ func TestReloadUnderLoadKeepsCountersAndRejectsBadFile(t *testing.T) {
 	for start := time.Now(); time.Since(start) < time.Second; {
 		require.Equal(t, `45, 45;w=60`, policy(), "the old limits stay in force")
 	}
-	seen := load.stop(t)
-	assert.Equal(t, 45, seen[http.StatusOK])
-	assert.Positive(t, seen[http.StatusTooManyRequests])
-	assert.Len(t, seen, 2, "only 200 and 429")
+	answers := load.stop(t)
+	assert.Equal(t, 45, answers[http.StatusOK])
+	assert.Positive(t, answers[http.StatusTooManyRequests])
+	assert.Len(t, answers, 2, "only 200 and 429")
 }

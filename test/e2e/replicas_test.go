@@ -18,10 +18,10 @@ import (
 // which count in one Redis.
 func TestTwoEnvoysShareLimitsThroughRedis(t *testing.T) {
 	redis, limits := redistest.Start(t), exampleLimits(t)
-	first := startRLS(t, limits, "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=10s")
-	second := startRLS(t, limits, "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=10s")
-	envoys := []*envoy{example(t, "envoy.yaml", first, second).start(), example(t, "envoy.yaml", first, second).start()}
-	for name, c := range map[string]struct {
+	firstReplica := startRLS(t, limits, "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=10s")
+	secondReplica := startRLS(t, limits, "REDIS_URL="+redis.Addr, "REDIS_TIMEOUT=10s")
+	envoys := []*envoy{exampleConfig(t, "envoy.yaml", firstReplica, secondReplica).start(), exampleConfig(t, "envoy.yaml", firstReplica, secondReplica).start()}
+	for name, test := range map[string]struct {
 		call call
 		want int64
 	}{
@@ -31,23 +31,23 @@ func TestTwoEnvoysShareLimitsThroughRedis(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			awaitTimeLeft(time.Minute, 15*time.Second)
-			var passed atomic.Int64
+			var passedCount atomic.Int64
 			var callers sync.WaitGroup
 			for i := range 8 {
 				callers.Go(func() {
 					for range 20 {
-						a, err := envoys[i%2].do(c.call)
+						a, err := envoys[i%2].trySend(test.call)
 						if assert.NoError(t, err) && a.status == http.StatusOK {
-							passed.Add(1)
+							passedCount.Add(1)
 						}
 					}
 				})
 			}
 			callers.Wait()
-			assert.Equal(t, c.want, passed.Load())
+			assert.Equal(t, test.want, passedCount.Load())
 		})
 	}
-	for i, r := range []*rls{first, second} {
+	for i, r := range []*rls{firstReplica, secondReplica} {
 		assert.Regexp(t, `(?m)^rls::`+r.grpc+`::rq_success::[1-9]`, envoys[0].adminPage("/clusters"), "replica %d got calls", i)
 	}
 }

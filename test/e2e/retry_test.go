@@ -20,23 +20,23 @@ import (
 // waits up to whole seconds. Envoy rounds them down, but never to 0.
 func TestRetryAfterMatchesTheRealWait(t *testing.T) {
 	limits := "domain: shop\ndescriptors:\n"
-	for _, a := range limit.Algorithms() {
+	for _, algorithm := range limit.Algorithms() {
 		window := "unit: second, unit_multiplier: 4"
-		if a.HasHolds() {
+		if algorithm.HasHolds() {
 			window = "hold: 4s"
 		}
-		limits += fmt.Sprintf("  - {key: tenant, value: %s, rate_limit: {%s, requests_per_unit: 2, algorithm: %s}}\n", a, window, a)
+		limits += fmt.Sprintf("  - {key: tenant, value: %s, rate_limit: {%s, requests_per_unit: 2, algorithm: %s}}\n", algorithm, window, algorithm)
 	}
-	e := example(t, "envoy.yaml", startRLS(t, limitsFile(t, limits))).start()
-	for _, a := range limit.Algorithms() {
-		t.Run(a.String(), func(t *testing.T) {
+	envoy := exampleConfig(t, "envoy.yaml", startRLS(t, limitsFile(t, limits))).start()
+	for _, algorithm := range limit.Algorithms() {
+		t.Run(algorithm.String(), func(t *testing.T) {
 			t.Parallel()
-			c := call{"/tenant", "x-tenant: " + a.String()}
+			request := call{"/tenant", "x-tenant: " + algorithm.String()}
 			awaitTimeLeft(4*time.Second, 2*time.Second)
 			for range 2 {
-				require.Equal(t, http.StatusOK, e.send(t, c).status)
+				require.Equal(t, http.StatusOK, envoy.send(t, request).status)
 			}
-			denied := e.send(t, c)
+			denied := envoy.send(t, request)
 			start := time.Now()
 			require.Equal(t, http.StatusTooManyRequests, denied.status)
 			retryAfter, err := strconv.Atoi(denied.Get("retry-after"))
@@ -44,15 +44,15 @@ func TestRetryAfterMatchesTheRealWait(t *testing.T) {
 			var lastDenied float64 // start of the last denied call, in seconds; a slow machine only makes it earlier
 			polltest.Until(t, maxWait, func() bool {
 				callStart := time.Since(start).Seconds()
-				if e.send(t, c).status == http.StatusOK {
+				if envoy.send(t, request).status == http.StatusOK {
 					return true
 				}
 				lastDenied = callStart
 				return false
 			})
-			waited := time.Since(start).Seconds()
-			t.Logf("retry-after %d s, last denied at %.2f s, waited %.2f s", retryAfter, lastDenied, waited)
-			assert.GreaterOrEqual(t, waited, float64(retryAfter)-1.1, "retry-after is at most a second too long")
+			waitTime := time.Since(start).Seconds()
+			t.Logf("retry-after %d s, last denied at %.2f s, waited %.2f s", retryAfter, lastDenied, waitTime)
+			assert.GreaterOrEqual(t, waitTime, float64(retryAfter)-1.1, "retry-after is at most a second too long")
 			assert.LessOrEqual(t, lastDenied, float64(retryAfter)+0.3, "retry-after is never too short, beyond the time of a call")
 		})
 	}

@@ -44,45 +44,45 @@ const (
 // busy machine can stop all processes for 20 ms.
 func TestRollingRestartFailsNoCall(t *testing.T) {
 	for name, newDeployment := range map[string]func(*testing.T, *deployment){
-		"endpoints of a control plane": newEndpoints,
-		"health checks":                newHealthChecks,
+		"endpoints of a control plane": useEndpoints,
+		"health checks":                useHealthChecks,
 	} {
 		t.Run(name, func(t *testing.T) {
 			timeout := rollingTimeout(t)
 			if timeout == defaultRollingTimeout {
 				t.Parallel() // the replicas mostly wait
 			}
-			d := &deployment{t: t, redis: redistest.Start(t).Addr, limits: exampleLimits(t)}
+			rollout := &deployment{t: t, redis: redistest.Start(t).Addr, limits: exampleLimits(t)}
 			for range rollingReplicas {
-				d.replicas = append(d.replicas, d.startReplica())
+				rollout.replicas = append(rollout.replicas, rollout.startReplica())
 			}
-			c := example(t, "envoy.yaml", d.replicas...)
-			c.editFilter(func(f *ratelimitv3.RateLimit) {
+			config := exampleConfig(t, "envoy.yaml", rollout.replicas...)
+			config.editFilter(func(f *ratelimitv3.RateLimit) {
 				f.FailureModeDeny, f.Timeout = true, durationpb.New(timeout)
 			})
-			d.config = c
-			newDeployment(t, d)
-			e := c.start()
-			d.envoy = e
+			rollout.config = config
+			newDeployment(t, rollout)
+			envoy := config.start()
+			rollout.envoy = envoy
 			if timeout < defaultRollingTimeout {
-				e.checkCallsWithoutRestart(t)
+				envoy.checkCallsWithoutRestart(t)
 			}
 
-			d.failures = e.watchFailures(t)
-			load := e.startLoadAtRate(t, rollingRate, call{"/search?key=k1"})
+			rollout.failures = envoy.watchFailures(t)
+			load := envoy.startLoadAtRate(t, rollingRate, call{"/search?key=k1"})
 			time.Sleep(time.Second) // of load before the first restart
-			for i := range d.replicas {
-				d.replace(i)
+			for i := range rollout.replicas {
+				rollout.replace(i)
 			}
-			d.awaitStoppedReplicas()
+			rollout.awaitStoppedReplicas()
 			time.Sleep(time.Second)
-			seen := load.stop(t)
-			failed := d.failures.stop()
-			t.Log("stats of Envoy:\n" + strings.Join(callStats.FindAllString(e.adminPage("/stats?usedonly"), -1), "\n"))
-			assert.Positive(t, seen[http.StatusOK])
-			assert.Positive(t, seen[http.StatusTooManyRequests])
-			assert.Len(t, seen, 2, "only 200 and 429")
-			assert.Zero(t, failed, "calls to rls that failed, by Envoy")
+			answers := load.stop(t)
+			failedCount := rollout.failures.stop()
+			t.Log("stats of Envoy:\n" + strings.Join(callStats.FindAllString(envoy.adminPage("/stats?usedonly"), -1), "\n"))
+			assert.Positive(t, answers[http.StatusOK])
+			assert.Positive(t, answers[http.StatusTooManyRequests])
+			assert.Len(t, answers, 2, "only 200 and 429")
+			assert.Zero(t, failedCount, "calls to rls that failed, by Envoy")
 		})
 	}
 }
@@ -122,14 +122,14 @@ func rollingTimeout(t *testing.T) time.Duration {
 
 // deployment is a set of replicas behind an Envoy.
 type deployment struct {
-	t             *testing.T
-	redis, limits string
-	config        config
-	envoy         *envoy
-	failures      *failureWatch
-	replicas      []*rls
-	stopping      []*rls
-	replace       func(i int) // replaces a replica as the deployment does
+	t                *testing.T
+	redis, limits    string
+	config           config
+	envoy            *envoy
+	failures         *failureWatch
+	replicas         []*rls
+	stoppingReplicas []*rls
+	replace          func(i int) // replaces a replica as the deployment does
 }
 
 // terminate stops a replica as a deployment does. It does not wait for the end.
@@ -137,27 +137,27 @@ func (d *deployment) terminate(r *rls) {
 	d.t.Helper()
 	d.failures.log("replica %s stops", r.grpc)
 	require.NoError(d.t, r.terminate())
-	d.stopping = append(d.stopping, r)
+	d.stoppingReplicas = append(d.stoppingReplicas, r)
 }
 
 // startReplica starts a replica with default settings, and returns once it is ready.
 func (d *deployment) startReplica(env ...string) *rls {
 	d.t.Helper()
-	r := startRLS(d.t, d.limits, append([]string{"REDIS_URL=" + d.redis, "DRAIN_DELAY="}, env...)...)
-	r.await("readiness", func() bool {
-		resp, err := http.Get("http://" + r.http + "/healthcheck")
+	service := startRLS(d.t, d.limits, append([]string{"REDIS_URL=" + d.redis, "DRAIN_DELAY="}, env...)...)
+	service.await("readiness", func() bool {
+		resp, err := http.Get("http://" + service.http + "/healthcheck")
 		if err == nil {
 			resp.Body.Close()
 		}
 		return err == nil && resp.StatusCode == http.StatusOK
 	})
-	return r
+	return service
 }
 
 // awaitStoppedReplicas waits until all stopped replicas have ended without cut calls.
 func (d *deployment) awaitStoppedReplicas() {
 	d.t.Helper()
-	for _, r := range d.stopping {
+	for _, r := range d.stoppingReplicas {
 		select {
 		case <-r.done:
 		case <-time.After(maxWait):
@@ -168,16 +168,16 @@ func (d *deployment) awaitStoppedReplicas() {
 	}
 }
 
-// newEndpoints gives Envoy the endpoints of ready replicas, as a control plane does. A replica is
+// useEndpoints gives Envoy the endpoints of ready replicas, as a control plane does. A replica is
 // replaced by a new one as in a Deployment: the new one becomes ready, then the old one stops, and
 // Envoy learns of it after propagation. The next replica does not wait for the end of this one.
-func newEndpoints(t *testing.T, d *deployment) {
+func useEndpoints(t *testing.T, rollout *deployment) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "endpoints.json")
 	version := 0
 	publish := func() {
 		var addrs []string
-		for _, r := range d.replicas {
+		for _, r := range rollout.replicas {
 			addrs = append(addrs, r.grpc)
 		}
 		resource, err := anypb.New(loadAssignment("rls", addrs))
@@ -189,38 +189,38 @@ func newEndpoints(t *testing.T, d *deployment) {
 		require.NoError(t, os.Rename(file+".new", file)) // Envoy notices files that are moved
 	}
 	publish()
-	d.config.Node = &corev3.Node{Id: "envoy", Cluster: "shop"}
-	cluster := d.config.cluster("rls")
+	rollout.config.Node = &corev3.Node{Id: "envoy", Cluster: "shop"}
+	cluster := rollout.config.cluster("rls")
 	cluster.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}
 	cluster.LoadAssignment, cluster.HealthChecks, cluster.OutlierDetection = nil, nil, nil
 	cluster.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: &corev3.ConfigSource{
 		ResourceApiVersion:    corev3.ApiVersion_V3,
 		ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{PathConfigSource: &corev3.PathConfigSource{Path: file}},
 	}}
-	d.replace = func(int) {
-		added := d.startReplica()
-		d.replicas = append(d.replicas, added)
+	rollout.replace = func(int) {
+		newReplica := rollout.startReplica()
+		rollout.replicas = append(rollout.replicas, newReplica)
 		publish()
-		d.failures.log("replica %s added", added.grpc)
-		d.terminate(d.replicas[0])
-		d.replicas = slices.Delete(d.replicas, 0, 1)
+		rollout.failures.log("replica %s added", newReplica.grpc)
+		rollout.terminate(rollout.replicas[0])
+		rollout.replicas = slices.Delete(rollout.replicas, 0, 1)
 		time.Sleep(propagation)
 		publish()
-		d.failures.log("endpoint removed")
+		rollout.failures.log("endpoint removed")
 	}
 }
 
-// newHealthChecks lets Envoy check the health of the replicas, as the example does. A replica is
+// useHealthChecks lets Envoy check the health of the replicas, as the example does. A replica is
 // replaced by one with the same address after its end, as in a StatefulSet.
-func newHealthChecks(t *testing.T, d *deployment) {
-	d.replace = func(i int) {
-		old := d.replicas[i]
-		d.terminate(old)
-		d.awaitStoppedReplicas()
-		d.replicas[i] = d.startReplica("GRPC_PORT=" + portOf(old.grpc))
+func useHealthChecks(t *testing.T, rollout *deployment) {
+	rollout.replace = func(i int) {
+		oldReplica := rollout.replicas[i]
+		rollout.terminate(oldReplica)
+		rollout.awaitStoppedReplicas()
+		rollout.replicas[i] = rollout.startReplica("GRPC_PORT=" + portOf(oldReplica.grpc))
 		polltest.Until(t, maxWait, func() bool {
-			return strings.Contains(d.envoy.adminPage("/clusters"), "rls::"+old.grpc+"::health_flags::healthy\n")
+			return strings.Contains(rollout.envoy.adminPage("/clusters"), "rls::"+oldReplica.grpc+"::health_flags::healthy\n")
 		}, "healthy in Envoy")
-		d.failures.log("replica %s is back", old.grpc)
+		rollout.failures.log("replica %s is back", oldReplica.grpc)
 	}
 }

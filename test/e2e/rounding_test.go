@@ -20,16 +20,16 @@ import (
 // calls a service that always denies with a given wait.
 func TestEnvoyRoundsWaitsDown(t *testing.T) {
 	denier := &denier{}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := grpc.NewServer()
-	rlsv3.RegisterRateLimitServiceServer(s, denier)
-	go func() { _ = s.Serve(l) }()
-	t.Cleanup(s.Stop)
+	server := grpc.NewServer()
+	rlsv3.RegisterRateLimitServiceServer(server, denier)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
 
-	c := example(t, "envoy.yaml", &rls{grpc: l.Addr().String()})
-	c.StaticResources.Clusters[0].HealthChecks = nil // the denier serves no health checks
-	e := c.start()
+	config := exampleConfig(t, "envoy.yaml", &rls{grpc: listener.Addr().String()})
+	config.StaticResources.Clusters[0].HealthChecks = nil // the denier serves no health checks
+	envoy := config.start()
 	for _, step := range []struct {
 		wait              time.Duration
 		retryAfter, reset string
@@ -42,9 +42,9 @@ func TestEnvoyRoundsWaitsDown(t *testing.T) {
 		{899999999 * time.Microsecond, "899", "899"},
 	} {
 		denier.wait.Store(int64(step.wait))
-		a := e.send(t, call{"/"})
-		assert.Equal(t, step.retryAfter, a.Get("retry-after"), step.wait)
-		assert.Equal(t, step.reset, a.Get("x-ratelimit-reset"), step.wait)
+		answer := envoy.send(t, call{"/"})
+		assert.Equal(t, step.retryAfter, answer.Get("retry-after"), step.wait)
+		assert.Equal(t, step.reset, answer.Get("x-ratelimit-reset"), step.wait)
 	}
 }
 

@@ -23,26 +23,26 @@ descriptors:
   - {key: stage, value: first, rate_limit: {unit: year, requests_per_unit: 3}}
   - {key: stage, value: second, rate_limit: {unit: year, requests_per_unit: 100}}
 `)
-	c := example(t, "envoy.yaml", startRLS(t, limits))
-	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
-		second := proto.CloneOf(hcm.HttpFilters[0])
-		second.Name = "second"
-		editAny(t, second.GetTypedConfig(), func(f *ratelimitv3.RateLimit) { f.Stage = 1 })
-		hcm.HttpFilters = append([]*hcmv3.HttpFilter{hcm.HttpFilters[0], second}, hcm.HttpFilters[1:]...)
+	config := exampleConfig(t, "envoy.yaml", startRLS(t, limits))
+	config.editHTTP(func(hcm *hcmv3.HttpConnectionManager) {
+		secondFilter := proto.CloneOf(hcm.HttpFilters[0])
+		secondFilter.Name = "second"
+		editAny(t, secondFilter.GetTypedConfig(), func(f *ratelimitv3.RateLimit) { f.Stage = 1 })
+		hcm.HttpFilters = append([]*hcmv3.HttpFilter{hcm.HttpFilters[0], secondFilter}, hcm.HttpFilters[1:]...)
 		host := hcm.GetRouteConfig().VirtualHosts[0]
-		host.RateLimits = []*routev3.RateLimit{stage(0, "first"), stage(1, "second")}
+		host.RateLimits = []*routev3.RateLimit{stageAction(0, "first"), stageAction(1, "second")}
 	})
-	e := c.start()
+	envoy := config.start()
 	for i, want := range []int{http.StatusOK, http.StatusOK, http.StatusOK, http.StatusTooManyRequests, http.StatusTooManyRequests} {
-		a := e.send(t, call{"/"})
-		assert.Equal(t, want, a.status, "call %d", i+1)
+		answer := envoy.send(t, call{"/"})
+		assert.Equal(t, want, answer.status, "call %d", i+1)
 	}
 	// Without the first filter a call shows the count of the second stage.
-	c.editHTTP(func(hcm *hcmv3.HttpConnectionManager) { hcm.HttpFilters = hcm.HttpFilters[1:] })
-	assert.Equal(t, "96", c.start().send(t, call{"/"}).Get("x-ratelimit-remaining"))
+	config.editHTTP(func(hcm *hcmv3.HttpConnectionManager) { hcm.HttpFilters = hcm.HttpFilters[1:] })
+	assert.Equal(t, "96", config.start().send(t, call{"/"}).Get("x-ratelimit-remaining"))
 }
 
-func stage(n uint32, value string) *routev3.RateLimit {
+func stageAction(n uint32, value string) *routev3.RateLimit {
 	return &routev3.RateLimit{
 		Stage: wrapperspb.UInt32(n),
 		Actions: []*routev3.RateLimit_Action{{ActionSpecifier: &routev3.RateLimit_Action_GenericKey_{

@@ -29,7 +29,7 @@ func TestExamplesAreValid(t *testing.T) {
 func TestCheckFindsMistakes(t *testing.T) {
 	example, err := os.ReadFile(examples + "/envoy.yaml")
 	require.NoError(t, err)
-	for name, c := range map[string]struct{ old, replacement, want string }{
+	for name, test := range map[string]struct{ old, replacement, want string }{
 		"an unknown field":            {"static_resources:", "static_resource:", "static_resource"},
 		"an unknown field in an Any":  {"failure_mode_deny:", "failure_mode_denied:", "failure_mode_denied"},
 		"an unknown type":             {"filters.http.router.v3.Router", "filters.http.router.v3.Ruter", "Ruter"},
@@ -43,9 +43,9 @@ func TestCheckFindsMistakes(t *testing.T) {
 		"a duplicate key":             {"              domain: shop ", "              timeout: 1s\n              domain: shop ", "already defined"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Contains(t, string(example), c.old)
-			mistaken := strings.Replace(string(example), c.old, c.replacement, 1)
-			assert.ErrorContains(t, envoyconf.Unmarshal([]byte(mistaken), new(bootstrapv3.Bootstrap)), c.want)
+			require.Contains(t, string(example), test.old)
+			changedExample := strings.Replace(string(example), test.old, test.replacement, 1)
+			assert.ErrorContains(t, envoyconf.Unmarshal([]byte(changedExample), new(bootstrapv3.Bootstrap)), test.want)
 		})
 	}
 }

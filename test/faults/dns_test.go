@@ -59,18 +59,18 @@ func (s *dnsServer) serve(conn net.PacketConn) {
 		if err != nil {
 			return
 		}
-		var m dnsmessage.Message
-		if m.Unpack(buf[:size]) != nil || len(m.Questions) != 1 {
+		var message dnsmessage.Message
+		if message.Unpack(buf[:size]) != nil || len(message.Questions) != 1 {
 			continue
 		}
-		m.Response, m.Authoritative, m.Additionals = true, true, nil
-		if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
-			m.Answers = []dnsmessage.Resource{{
+		message.Response, message.Authoritative, message.Additionals = true, true, nil
+		if q := message.Questions[0]; q.Type == dnsmessage.TypeA {
+			message.Answers = []dnsmessage.Resource{{
 				Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 1},
 				Body:   &dnsmessage.AResource{A: s.address.Load().As4()},
 			}}
 		}
-		if answer, err := m.Pack(); err == nil {
+		if answer, err := message.Pack(); err == nil {
 			_, _ = conn.WriteTo(answer, client)
 		}
 	}

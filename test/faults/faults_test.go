@@ -24,95 +24,95 @@ var faults = []struct {
 	fullOnly bool
 	start    func(t *testing.T) scenario
 }{
-	{"killed, restarted empty", false, func(t *testing.T) scenario { return killed(t, true) }},
+	{"killed, restarted empty", false, func(t *testing.T) scenario { return killScenario(t, true) }},
 	{"killed, restarted with its data", false, func(t *testing.T) scenario {
-		return killed(t, false, "--appendonly", "yes", "--appendfsync", "always", "--dir", t.TempDir())
+		return killScenario(t, false, "--appendonly", "yes", "--appendfsync", "always", "--dir", t.TempDir())
 	}},
-	{"frozen (SIGSTOP, SIGCONT)", false, frozen},
-	{"refused from the start", false, refusedFromStart},
-	{"answers come 500 ms late", false, toxic("latency", `"latency": 250`)},
-	{"30% of connections reset, every 100 ms", false, connectionsReset},
-	{"1 KB/s", false, toxic("bandwidth", `"rate": 1`)},
-	{"half-open: packets vanish", false, toxic("timeout", `"timeout": 0`)},
-	{"SCRIPT FLUSH, every 5 ms", false, scriptsFlushed},
-	{"out of memory (maxmemory)", false, outOfMemory},
-	{"password changed, and restored", false, passwordChanged},
-	{"name moves to another server", false, nameMoved},
-	{"Sentinel promotes the replica", false, replicaPromoted},
-	{"cluster: a master dies, its replica takes over", false, masterReplaced},
-	{"cluster: a shard is lost for good", false, shardLost},
-	{"cluster: slots move to another master", false, slotsMigrated},
-	{"frozen, with 10,000 clients (5,000 calls a second)", true, frozenWithManyClients},
+	{"frozen (SIGSTOP, SIGCONT)", false, freezeScenario},
+	{"refused from the start", false, refuseFromStartScenario},
+	{"answers come 500 ms late", false, toxicScenario("latency", `"latency": 250`)},
+	{"30% of connections reset, every 100 ms", false, resetConnectionsScenario},
+	{"1 KB/s", false, toxicScenario("bandwidth", `"rate": 1`)},
+	{"half-open: packets vanish", false, toxicScenario("timeout", `"timeout": 0`)},
+	{"SCRIPT FLUSH, every 5 ms", false, flushScriptsScenario},
+	{"out of memory (maxmemory)", false, outOfMemoryScenario},
+	{"password changed, and restored", false, changePasswordScenario},
+	{"name moves to another server", false, moveNameScenario},
+	{"Sentinel promotes the replica", false, promoteReplicaScenario},
+	{"cluster: a master dies, its replica takes over", false, replaceMasterScenario},
+	{"cluster: a shard is lost for good", false, loseShardScenario},
+	{"cluster: slots move to another master", false, migrateSlotsScenario},
+	{"frozen, with 10,000 clients (5,000 calls a second)", true, freezeWithManyClientsScenario},
 }
 
-// durationOf returns d with -full, else a second.
-func durationOf(d time.Duration) time.Duration {
-	if !*full {
+// shortUnlessFull returns d with -full, else a second.
+func shortUnlessFull(d time.Duration) time.Duration {
+	if !*isFullRun {
 		return time.Second
 	}
 	return d
 }
 
-func single(addr string) redis.Server { return redis.Server{URL: addr} }
+func singleRedis(addr string) redis.Server { return redis.Server{URL: addr} }
 
-func killed(t *testing.T, losesCounts bool, settings ...string) scenario {
-	s := redistest.Start(t, settings...)
-	return scenario{redis: single(s.Addr), fault: s.Kill, duration: durationOf(3 * time.Second), heal: func() { s.Restart(t) }, losesCounts: losesCounts}
+func killScenario(t *testing.T, losesCounts bool, settings ...string) scenario {
+	server := redistest.Start(t, settings...)
+	return scenario{redis: singleRedis(server.Addr), fault: server.Kill, duration: shortUnlessFull(3 * time.Second), heal: func() { server.Restart(t) }, losesCounts: losesCounts}
 }
 
-func frozen(t *testing.T) scenario {
-	s := redistest.Start(t)
-	return scenario{redis: single(s.Addr), fault: s.Pause, duration: durationOf(5 * time.Second), heal: s.Resume}
+func freezeScenario(t *testing.T) scenario {
+	server := redistest.Start(t)
+	return scenario{redis: singleRedis(server.Addr), fault: server.Pause, duration: shortUnlessFull(5 * time.Second), heal: server.Resume}
 }
 
-func frozenWithManyClients(t *testing.T) scenario {
-	s := frozen(t)
-	s.duration, s.callers, s.pause = durationOf(3*time.Second), 10_000, 2*time.Second
+func freezeWithManyClientsScenario(t *testing.T) scenario {
+	s := freezeScenario(t)
+	s.duration, s.callers, s.pause = shortUnlessFull(3*time.Second), 10_000, 2*time.Second
 	return s
 }
 
-func refusedFromStart(t *testing.T) scenario {
-	s := killed(t, false)
+func refuseFromStartScenario(t *testing.T) scenario {
+	s := killScenario(t, false)
 	s.fromStart = true
 	return s
 }
 
-// toxic disturbs all connections through a proxy.
-func toxic(kind, attributes string) func(*testing.T) scenario {
+// toxicScenario disturbs all connections through a proxy.
+func toxicScenario(kind, attributes string) func(*testing.T) scenario {
 	return func(t *testing.T) scenario {
-		s := redistest.Start(t)
-		p := startProxy(t, "127.0.0.1:0", s.Addr)
+		server := redistest.Start(t)
+		proxy := startProxy(t, "127.0.0.1:0", server.Addr)
 		return scenario{
-			redis: single(p.Listen), duration: durationOf(3 * time.Second), heal: p.removeToxics,
-			fault: func() { p.addToxic(kind, 1, attributes) },
+			redis: singleRedis(proxy.Listen), duration: shortUnlessFull(3 * time.Second), heal: proxy.removeToxics,
+			fault: func() { proxy.addToxic(kind, 1, attributes) },
 		}
 	}
 }
 
-// connectionsReset draws the connections anew every 100 ms, because the others live on.
-func connectionsReset(t *testing.T) scenario {
-	s := redistest.Start(t)
-	p := startProxy(t, "127.0.0.1:0", s.Addr)
+// resetConnectionsScenario draws the connections anew every 100 ms, because the others live on.
+func resetConnectionsScenario(t *testing.T) scenario {
+	server := redistest.Start(t)
+	proxy := startProxy(t, "127.0.0.1:0", server.Addr)
 	begin, end := repeat(100*time.Millisecond, func() {
-		p.removeToxics()
-		p.addToxic("reset_peer", 0.3, `"timeout": 0`)
+		proxy.removeToxics()
+		proxy.addToxic("reset_peer", 0.3, `"timeout": 0`)
 	})
-	return scenario{redis: single(p.Listen), fault: begin, duration: durationOf(3 * time.Second), heal: func() { end(); p.removeToxics() }}
+	return scenario{redis: singleRedis(proxy.Listen), fault: begin, duration: shortUnlessFull(3 * time.Second), heal: func() { end(); proxy.removeToxics() }}
 }
 
-func scriptsFlushed(t *testing.T) scenario {
-	s := redistest.Start(t)
-	c := s.Client(t)
-	begin, end := repeat(5*time.Millisecond, func() { c.ScriptFlush(context.Background()) })
-	return scenario{redis: single(s.Addr), fault: begin, duration: durationOf(3 * time.Second), heal: end}
+func flushScriptsScenario(t *testing.T) scenario {
+	server := redistest.Start(t)
+	client := server.Client(t)
+	begin, end := repeat(5*time.Millisecond, func() { client.ScriptFlush(context.Background()) })
+	return scenario{redis: singleRedis(server.Addr), fault: begin, duration: shortUnlessFull(3 * time.Second), heal: end}
 }
 
 // repeat returns a function that starts calling f in a loop, and one that ends the loop.
 func repeat(pause time.Duration, f func()) (begin, end func()) {
 	stop := make(chan struct{})
-	var running sync.WaitGroup
+	var goroutines sync.WaitGroup
 	begin = func() {
-		running.Go(func() {
+		goroutines.Go(func() {
 			for {
 				f()
 				select {
@@ -123,36 +123,36 @@ func repeat(pause time.Duration, f func()) (begin, end func()) {
 			}
 		})
 	}
-	return begin, func() { close(stop); running.Wait() }
+	return begin, func() { close(stop); goroutines.Wait() }
 }
 
-func outOfMemory(t *testing.T) scenario {
-	s := redistest.Start(t)
-	c := s.Client(t)
+func outOfMemoryScenario(t *testing.T) scenario {
+	server := redistest.Start(t)
+	client := server.Client(t)
 	return scenario{
-		redis: single(s.Addr), duration: durationOf(3 * time.Second),
-		fault: func() { command(t, c, "CONFIG", "SET", "maxmemory", "1") },
-		heal:  func() { command(t, c, "CONFIG", "SET", "maxmemory", "0") },
+		redis: singleRedis(server.Addr), duration: shortUnlessFull(3 * time.Second),
+		fault: func() { command(t, client, "CONFIG", "SET", "maxmemory", "1") },
+		heal:  func() { command(t, client, "CONFIG", "SET", "maxmemory", "0") },
 	}
 }
 
-func passwordChanged(t *testing.T) scenario {
-	s := redistest.Start(t)
-	c := goredis.NewClient(&goredis.Options{Addr: s.Addr, PoolSize: 1, Protocol: 2})
-	t.Cleanup(func() { c.Close() })
+func changePasswordScenario(t *testing.T) scenario {
+	server := redistest.Start(t)
+	client := goredis.NewClient(&goredis.Options{Addr: server.Addr, PoolSize: 1, Protocol: 2})
+	t.Cleanup(func() { client.Close() })
 	return scenario{
-		redis: single(s.Addr), duration: durationOf(3 * time.Second),
+		redis: singleRedis(server.Addr), duration: shortUnlessFull(3 * time.Second),
 		fault: func() {
-			command(t, c, "CONFIG", "SET", "requirepass", "other")
-			command(t, c, "AUTH", "other")
-			command(t, c, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+			command(t, client, "CONFIG", "SET", "requirepass", "other")
+			command(t, client, "AUTH", "other")
+			command(t, client, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 		},
-		heal: func() { command(t, c, "CONFIG", "SET", "requirepass", "") },
+		heal: func() { command(t, client, "CONFIG", "SET", "requirepass", "") },
 	}
 }
 
-// nameMoved has two servers behind one name, at two loopback addresses.
-func nameMoved(t *testing.T) scenario {
+// moveNameScenario has two servers behind one name, at two loopback addresses.
+func moveNameScenario(t *testing.T) scenario {
 	oldServer, newServer := redistest.Start(t), redistest.Start(t)
 	oldAddress := startProxy(t, "127.0.0.1:0", oldServer.Addr)
 	_, port, err := net.SplitHostPort(oldAddress.Listen)
@@ -160,25 +160,25 @@ func nameMoved(t *testing.T) scenario {
 	startProxy(t, "127.0.0.2:"+port, newServer.Addr)
 	dns := startDNS(t, "127.0.0.1")
 	return scenario{
-		redis: single("redis.faults.test:" + port), fault: oldAddress.Stop, duration: time.Second,
+		redis: singleRedis("redis.faults.test:" + port), fault: oldAddress.Stop, duration: time.Second,
 		heal: func() { dns.setAddress("127.0.0.2") }, losesCounts: true,
 	}
 }
 
-func replicaPromoted(t *testing.T) scenario {
-	s := redistest.StartSentinels(t)
-	replica := s.Replica.Client(t)
+func promoteReplicaScenario(t *testing.T) scenario {
+	sentinels := redistest.StartSentinels(t)
+	replica := sentinels.Replica.Client(t)
 	return scenario{
-		redis: redis.Server{Kind: redis.Sentinel, URL: s.URL()}, fault: s.Master.Kill, losesCounts: true,
+		redis: redis.Server{Kind: redis.Sentinel, URL: sentinels.URL()}, fault: sentinels.Master.Kill, losesCounts: true,
 		heal: func() { await(t, "a new master", func() bool { return isMaster(replica) }) },
 	}
 }
 
-func masterReplaced(t *testing.T) scenario {
-	c := redistest.StartCluster(t, 3, true)
-	replica, otherMaster := c.Replicas[0].Client(t), c.Masters[1].Client(t)
+func replaceMasterScenario(t *testing.T) scenario {
+	cluster := redistest.StartCluster(t, 3, true)
+	replica, otherMaster := cluster.Replicas[0].Client(t), cluster.Masters[1].Client(t)
 	return scenario{
-		redis: redis.Server{Kind: redis.Cluster, URL: c.URL()}, fault: c.Masters[0].Kill, losesCounts: true,
+		redis: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, fault: cluster.Masters[0].Kill, losesCounts: true,
 		heal: func() {
 			await(t, "a new master", func() bool {
 				return isMaster(replica) && strings.Contains(otherMaster.ClusterInfo(context.Background()).Val(), "cluster_state:ok")
@@ -187,31 +187,31 @@ func masterReplaced(t *testing.T) scenario {
 	}
 }
 
-func shardLost(t *testing.T) scenario {
-	c := redistest.StartCluster(t, 3, false)
-	for _, m := range c.Masters {
+func loseShardScenario(t *testing.T) scenario {
+	cluster := redistest.StartCluster(t, 3, false)
+	for _, m := range cluster.Masters {
 		command(t, m.Client(t), "CONFIG", "SET", "cluster-require-full-coverage", "no")
 	}
-	return scenario{redis: redis.Server{Kind: redis.Cluster, URL: c.URL()}, fault: c.Masters[0].Kill, duration: 6 * time.Second}
+	return scenario{redis: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, fault: cluster.Masters[0].Kill, duration: 6 * time.Second}
 }
 
-// slotsMigrated moves each slot of the first master that has keys to the second master
+// migrateSlotsScenario moves each slot of the first master that has keys to the second master
 // and back.
-func slotsMigrated(t *testing.T) scenario {
-	c := redistest.StartCluster(t, 3, false)
-	first := c.Masters[0].Client(t)
+func migrateSlotsScenario(t *testing.T) scenario {
+	cluster := redistest.StartCluster(t, 3, false)
+	firstMaster := cluster.Masters[0].Client(t)
 	pause := func() { time.Sleep(20 * time.Millisecond) }
 	return scenario{
-		redis: redis.Server{Kind: redis.Cluster, URL: c.URL()}, heal: func() {},
+		redis: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, heal: func() {},
 		fault: func() {
 			ctx, slots := context.Background(), map[int]bool{}
-			for _, key := range first.Keys(ctx, "*").Val() {
-				slots[int(first.ClusterKeySlot(ctx, key).Val())] = true
+			for _, key := range firstMaster.Keys(ctx, "*").Val() {
+				slots[int(firstMaster.ClusterKeySlot(ctx, key).Val())] = true
 			}
 			require.NotEmpty(t, slots)
 			for slot := range slots {
-				c.Migrate(t, slot, c.Masters[0], c.Masters[1], pause)
-				c.Migrate(t, slot, c.Masters[1], c.Masters[0], pause)
+				cluster.Migrate(t, slot, cluster.Masters[0], cluster.Masters[1], pause)
+				cluster.Migrate(t, slot, cluster.Masters[1], cluster.Masters[0], pause)
 			}
 		},
 	}
@@ -230,8 +230,8 @@ func isMaster(c *goredis.Client) bool {
 // to live again for keys that Redis has lost, and for hits without an answer.
 func awaitAllExpire(t *testing.T, servers ...*redistest.Server) {
 	await(t, "a time to live for each key", func() bool {
-		expiring, lasting := redistest.Keys(t, servers...)
-		return len(expiring) > 0 && len(lasting) == 0
+		expiringKeys, lastingKeys := redistest.Keys(t, servers...)
+		return len(expiringKeys) > 0 && len(lastingKeys) == 0
 	})
 }
 

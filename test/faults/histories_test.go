@@ -46,12 +46,12 @@ type nemesisStep struct {
 
 // historyRun is a run of replicas whose calls are recorded.
 type historyRun struct {
-	t        *testing.T
-	settings []string
-	proxy    string
-	start    time.Time
-	replicas [historyReplicas]atomic.Pointer[process]
-	started  int // replicas that ever ran
+	t               *testing.T
+	settings        []string
+	proxy           string
+	start           time.Time
+	replicas        [historyReplicas]atomic.Pointer[process]
+	startedReplicas int // replicas that ever ran
 
 	mu      sync.Mutex // guards the field below
 	history []porcupine.Operation
@@ -88,7 +88,7 @@ func (h *historyRun) startReplica(i int) {
 		settings = append(slices.Clone(settings), "REDIS_URL="+h.proxy)
 	}
 	h.replicas[i].Store(startProcess(h.t, settings...))
-	h.started++
+	h.startedReplicas++
 }
 
 // replaceReplica kills a replica and starts another one in its place.
@@ -100,9 +100,9 @@ func (h *historyRun) replaceReplica(i int) {
 // run sends calls while the steps take place, one after the other.
 func (h *historyRun) run(steps []nemesisStep) {
 	stop := make(chan struct{})
-	var running sync.WaitGroup
+	var goroutines sync.WaitGroup
 	for i := range historyReplicas * historyCallers {
-		running.Go(func() {
+		goroutines.Go(func() {
 			for {
 				select {
 				case <-stop:
@@ -113,7 +113,7 @@ func (h *historyRun) run(steps []nemesisStep) {
 			}
 		})
 	}
-	pause := func() { time.Sleep(durationOf(3*time.Second) / 2) }
+	pause := func() { time.Sleep(shortUnlessFull(3*time.Second) / 2) }
 	for _, step := range steps {
 		pause()
 		begin := h.now()
@@ -126,7 +126,7 @@ func (h *historyRun) run(steps []nemesisStep) {
 	}
 	pause()
 	close(stop)
-	running.Wait()
+	goroutines.Wait()
 }
 
 func (h *historyRun) now() int64 { return int64(time.Since(h.start)) }
@@ -164,7 +164,7 @@ const checkTime = time.Minute
 
 // check finds an order of the calls that the model allows.
 func (h *historyRun) check() {
-	share := int64(h.started) * int64(historyMax*ratio)
+	share := int64(h.startedReplicas) * int64(historyMax*ratio)
 	result, info := porcupine.CheckOperationsVerbose(historyModel(historyMax, share), h.history, checkTime)
 	counts := map[string]int{}
 	for _, op := range h.history {
@@ -186,29 +186,37 @@ func (h *historyRun) check() {
 // killReplica is a step of every nemesis.
 var killReplica = nemesisStep{"replica killed", noLoss, func(h *historyRun) { h.replaceReplica(1) }}
 
-// frozenFor is the length of a pause of Redis, or of the network.
-const frozenFor = 400 * time.Millisecond
+// freezeTime is the length of a pause of Redis, or of the network.
+const freezeTime = 400 * time.Millisecond
 
 func singleNemesis(t *testing.T) nemesis {
-	s := redistest.Start(t)
-	return nemesis{settings: []string{"REDIS_URL=" + s.Addr}, masters: []*redistest.Server{s}, steps: []nemesisStep{
-		{"Redis frozen", noLoss, func(*historyRun) { s.Pause(); time.Sleep(frozenFor); s.Resume() }},
+	server := redistest.Start(t)
+	return nemesis{settings: []string{"REDIS_URL=" + server.Addr}, masters: []*redistest.Server{server}, steps: []nemesisStep{
+		{"Redis frozen", noLoss, func(*historyRun) { server.Pause(); time.Sleep(freezeTime); server.Resume() }},
 		killReplica,
-		{"Redis killed, started empty", allLost, func(h *historyRun) { s.Kill(); time.Sleep(frozenFor); s.Restart(h.t) }},
+		{"Redis killed, started empty", allLost, func(h *historyRun) { server.Kill(); time.Sleep(freezeTime); server.Restart(h.t) }},
 	}}
 }
 
 // partitionNemesis breaks the network of the first replica in several ways.
 func partitionNemesis(t *testing.T) nemesis {
-	s := redistest.Start(t)
-	p := startProxy(t, "127.0.0.1:0", s.Addr)
-	return nemesis{settings: []string{"REDIS_URL=" + s.Addr}, proxy: p.Listen, masters: []*redistest.Server{s}, steps: []nemesisStep{
-		{"packets vanish", noLoss, func(*historyRun) { p.addToxic("timeout", 1, `"timeout": 0`); time.Sleep(frozenFor); p.removeToxics() }},
-		{"late answers", noLoss, func(*historyRun) { p.addToxic("latency", 1, `"latency": 40`); time.Sleep(frozenFor); p.removeToxics() }},
+	server := redistest.Start(t)
+	proxy := startProxy(t, "127.0.0.1:0", server.Addr)
+	return nemesis{settings: []string{"REDIS_URL=" + server.Addr}, proxy: proxy.Listen, masters: []*redistest.Server{server}, steps: []nemesisStep{
+		{"packets vanish", noLoss, func(*historyRun) {
+			proxy.addToxic("timeout", 1, `"timeout": 0`)
+			time.Sleep(freezeTime)
+			proxy.removeToxics()
+		}},
+		{"late answers", noLoss, func(*historyRun) {
+			proxy.addToxic("latency", 1, `"latency": 40`)
+			time.Sleep(freezeTime)
+			proxy.removeToxics()
+		}},
 		{"connections reset", noLoss, func(*historyRun) {
-			p.addToxic("reset_peer", 1, `"timeout": 0`)
-			time.Sleep(frozenFor)
-			p.removeToxics()
+			proxy.addToxic("reset_peer", 1, `"timeout": 0`)
+			time.Sleep(freezeTime)
+			proxy.removeToxics()
 		}},
 		killReplica,
 	}}
@@ -218,27 +226,27 @@ func partitionNemesis(t *testing.T) nemesis {
 // without rights on the machine, so DEBUG SLEEP takes the place of a slow fsync after each
 // write. The server is killed and reads its data again.
 func slowDiskNemesis(t *testing.T) nemesis {
-	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always", "--dir", t.TempDir())
-	c := s.Client(t)
-	return nemesis{settings: []string{"REDIS_URL=" + s.Addr}, masters: []*redistest.Server{s}, steps: []nemesisStep{
+	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always", "--dir", t.TempDir())
+	client := server.Client(t)
+	return nemesis{settings: []string{"REDIS_URL=" + server.Addr}, masters: []*redistest.Server{server}, steps: []nemesisStep{
 		{"slow disk", noLoss, func(*historyRun) {
 			for range 8 {
-				_ = c.Do(context.Background(), "DEBUG", "SLEEP", "0.06").Err()
+				_ = client.Do(context.Background(), "DEBUG", "SLEEP", "0.06").Err()
 				time.Sleep(30 * time.Millisecond)
 			}
 		}},
-		{"Redis killed, started with its data", noLoss, func(h *historyRun) { s.Kill(); time.Sleep(frozenFor); s.Restart(h.t) }},
+		{"Redis killed, started with its data", noLoss, func(h *historyRun) { server.Kill(); time.Sleep(freezeTime); server.Restart(h.t) }},
 		killReplica,
 	}}
 }
 
 func sentinelNemesis(t *testing.T) nemesis {
-	s := redistest.StartSentinels(t)
-	replica := s.Replica.Client(t)
-	return nemesis{settings: []string{"REDIS_TYPE=sentinel", "REDIS_URL=" + s.URL()}, masters: []*redistest.Server{s.Replica}, steps: []nemesisStep{
-		{"master frozen", noLoss, func(*historyRun) { s.Master.Pause(); time.Sleep(frozenFor / 2); s.Master.Resume() }},
+	sentinels := redistest.StartSentinels(t)
+	replica := sentinels.Replica.Client(t)
+	return nemesis{settings: []string{"REDIS_TYPE=sentinel", "REDIS_URL=" + sentinels.URL()}, masters: []*redistest.Server{sentinels.Replica}, steps: []nemesisStep{
+		{"master frozen", noLoss, func(*historyRun) { sentinels.Master.Pause(); time.Sleep(freezeTime / 2); sentinels.Master.Resume() }},
 		{"master killed", someLost, func(h *historyRun) {
-			s.Master.Kill()
+			sentinels.Master.Kill()
 			await(h.t, "a new master", func() bool { return isMaster(replica) })
 		}},
 		killReplica,
@@ -246,13 +254,13 @@ func sentinelNemesis(t *testing.T) nemesis {
 }
 
 func clusterNemesis(t *testing.T) nemesis {
-	c := redistest.StartCluster(t, 3, true)
-	replica := c.Replicas[0].Client(t)
-	return nemesis{settings: []string{"REDIS_TYPE=cluster", "REDIS_URL=" + c.URL()}, masters: []*redistest.Server{c.Replicas[0], c.Masters[1], c.Masters[2]}, steps: []nemesisStep{
-		{"a master frozen", noLoss, func(*historyRun) { c.Masters[1].Pause(); time.Sleep(frozenFor / 2); c.Masters[1].Resume() }},
+	cluster := redistest.StartCluster(t, 3, true)
+	replica := cluster.Replicas[0].Client(t)
+	return nemesis{settings: []string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL()}, masters: []*redistest.Server{cluster.Replicas[0], cluster.Masters[1], cluster.Masters[2]}, steps: []nemesisStep{
+		{"a master frozen", noLoss, func(*historyRun) { cluster.Masters[1].Pause(); time.Sleep(freezeTime / 2); cluster.Masters[1].Resume() }},
 		killReplica,
 		{"a master killed", someLost, func(h *historyRun) {
-			c.Masters[0].Kill()
+			cluster.Masters[0].Kill()
 			await(h.t, "a new master", func() bool { return isMaster(replica) })
 		}},
 	}}

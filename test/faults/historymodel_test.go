@@ -45,8 +45,9 @@ type historyState struct {
 // historyModel is a fixed window that charges denied hits and does not end in the test. maxHits
 // is the limit, and share the hits of all fallbacks together.
 //
-// Redis counts each hit once and in some order: its answers show the count after each hit. Only
-// hits of which that is uncertain may come between. All admitted hits are within the bound of docs/failure.md.
+// Redis counts each hit once and in some order: its answers show the count after each hit. Between
+// two answers, Redis may count only hits whose count no answer has shown. All admitted hits are
+// within the bound of docs/failure.md.
 func historyModel(maxHits, share int64) porcupine.Model {
 	return porcupine.Model{
 		Partition: partitionByKey,
@@ -94,13 +95,13 @@ func (s *historyState) answer(o historyOutput, maxHits int64) bool {
 
 // countHit sets the count after a hit. It reports whether this count is possible.
 func (s *historyState) countHit(count int64) bool {
-	between := count - s.count - 1 // hits since the last answer
+	hitsBetween := count - s.count - 1 // hits since the last answer
 	if s.lagging {
-		between = max(between, 0)
+		hitsBetween = max(hitsBetween, 0)
 	}
 	s.count, s.lagging = count, false
-	s.uncertain -= max(between, 0)
-	s.givenBack -= max(-between, 0)
+	s.uncertain -= max(hitsBetween, 0)
+	s.givenBack -= max(-hitsBetween, 0)
 	return s.uncertain >= 0 && s.givenBack >= 0
 }
 
@@ -112,16 +113,16 @@ func partitionByKey(history []porcupine.Operation) [][]porcupine.Operation {
 			parts[input.key] = append(parts[input.key], op)
 		}
 	}
-	var all [][]porcupine.Operation
+	var partitions [][]porcupine.Operation
 	for _, part := range parts {
 		for _, op := range history {
 			if op.Input.(historyInput).loss != noLoss {
 				part = append(part, op)
 			}
 		}
-		all = append(all, part)
+		partitions = append(partitions, part)
 	}
-	return all
+	return partitions
 }
 
 // The histories have a limit of 2 and one hit of the fallback. The calls follow each other.
@@ -136,19 +137,19 @@ func TestHistoryModelRejectsWrongAnswers(t *testing.T) {
 		answers []historyOutput
 		isLegal bool
 	}{
-		"all hits in order":                  {[]historyOutput{redisAllows(1), redisAllows(0), redisDenies}, true},
-		"a hit charged twice":                {[]historyOutput{redisAllows(0)}, false},
-		"a hit forgotten":                    {[]historyOutput{redisAllows(1), redisAllows(1)}, false},
-		"denied too early":                   {[]historyOutput{redisAllows(1), redisDenies}, false},
-		"an unanswered hit is charged":       {[]historyOutput{{failed: true}, redisAllows(0)}, true},
-		"an unanswered hit is not charged":   {[]historyOutput{{failed: true}, redisAllows(1)}, true},
-		"an unanswered hit is charged twice": {[]historyOutput{redisAllows(1), {failed: true}, redisAllows(0), redisDenies, redisAllows(0)}, false},
-		"the fallback within its share":      {[]historyOutput{redisAllows(1), redisAllows(0), fallbackAllows}, true},
-		"the fallback beyond its share":      {[]historyOutput{redisAllows(1), redisAllows(0), fallbackAllows, fallbackAllows}, false},
-		"a denial remembered too early":      {[]historyOutput{redisAllows(1), {source: "deny_cache"}}, false},
-		"a denial remembered":                {[]historyOutput{redisAllows(1), redisAllows(0), redisDenies, {source: "deny_cache"}}, true},
-		"counters lost":                      {[]historyOutput{redisAllows(1), redisAllows(0), loss, redisAllows(1), redisAllows(0)}, true},
-		"admitted after a loss beyond it":    {[]historyOutput{redisAllows(1), loss, redisAllows(1), redisAllows(0), redisAllows(0)}, false},
+		"all hits in order":                              {[]historyOutput{redisAllows(1), redisAllows(0), redisDenies}, true},
+		"a hit charged twice":                            {[]historyOutput{redisAllows(0)}, false},
+		"a hit forgotten":                                {[]historyOutput{redisAllows(1), redisAllows(1)}, false},
+		"denied too early":                               {[]historyOutput{redisAllows(1), redisDenies}, false},
+		"an unanswered hit is charged":                   {[]historyOutput{{failed: true}, redisAllows(0)}, true},
+		"an unanswered hit is not charged":               {[]historyOutput{{failed: true}, redisAllows(1)}, true},
+		"an unanswered hit is charged twice":             {[]historyOutput{redisAllows(1), {failed: true}, redisAllows(0), redisDenies, redisAllows(0)}, false},
+		"the fallback within its share":                  {[]historyOutput{redisAllows(1), redisAllows(0), fallbackAllows}, true},
+		"the fallback beyond its share":                  {[]historyOutput{redisAllows(1), redisAllows(0), fallbackAllows, fallbackAllows}, false},
+		"a denial remembered too early":                  {[]historyOutput{redisAllows(1), {source: "deny_cache"}}, false},
+		"a denial remembered":                            {[]historyOutput{redisAllows(1), redisAllows(0), redisDenies, {source: "deny_cache"}}, true},
+		"counters lost":                                  {[]historyOutput{redisAllows(1), redisAllows(0), loss, redisAllows(1), redisAllows(0)}, true},
+		"more hits admitted after a loss than the limit": {[]historyOutput{redisAllows(1), loss, redisAllows(1), redisAllows(0), redisAllows(0)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var history []porcupine.Operation

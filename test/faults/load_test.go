@@ -21,8 +21,8 @@ const (
 
 // The window is a year, so no window ends during a test.
 var (
-	tight = must(limit.New(limit.Spec{Requests: tightMax, Unit: limit.Year}))
-	roomy = must(limit.New(limit.Spec{Requests: 1 << 31, Unit: limit.Year}))
+	tightLimit = must(limit.New(limit.Spec{Requests: tightMax, Unit: limit.Year}))
+	roomyLimit = must(limit.New(limit.Spec{Requests: 1 << 31, Unit: limit.Year}))
 )
 
 func must[T any](v T, err error) T {
@@ -38,7 +38,7 @@ func roomyKey(i int) []byte { return fmt.Appendf(nil, "roomy=%d", i) }
 // sample is one call.
 type sample struct {
 	start    time.Duration // since the load started
-	took     time.Duration
+	latency  time.Duration
 	key      uint8
 	degraded [2]bool // of the tight hit and the roomy hit
 }
@@ -46,14 +46,14 @@ type sample struct {
 // load is a group of callers. Each call has one hit on a tight key and one hit on a
 // roomy key.
 type load struct {
-	limiter   backend.Limiter
-	startTime time.Time
-	stopped   chan struct{}
-	running   sync.WaitGroup
+	limiter    backend.Limiter
+	startTime  time.Time
+	stopped    chan struct{}
+	goroutines sync.WaitGroup
 
 	// Both may be read after stop.
 	samples     [][]sample // by caller
-	timerDelays []sample   // took is how late a timer fired, whatever Redis does
+	timerDelays []sample   // latency is how late a timer fired, whatever Redis does
 
 	lastDegraded  atomic.Int64 // nanoseconds since the load started
 	failure       atomic.Pointer[error]
@@ -66,7 +66,7 @@ type load struct {
 func startLoad(l backend.Limiter, callers int, pause time.Duration) *load {
 	load := &load{limiter: l, startTime: time.Now(), stopped: make(chan struct{}), samples: make([][]sample, callers)}
 	for i := range callers {
-		load.running.Go(func() {
+		load.goroutines.Go(func() {
 			wait := pause * time.Duration(i) / time.Duration(callers)
 			for n := i; ; n++ {
 				select {
@@ -79,7 +79,7 @@ func startLoad(l backend.Limiter, callers int, pause time.Duration) *load {
 			}
 		})
 	}
-	load.running.Go(load.measureTimers)
+	load.goroutines.Go(load.measureTimers)
 	return load
 }
 
@@ -87,22 +87,22 @@ func startLoad(l backend.Limiter, callers int, pause time.Duration) *load {
 func (l *load) measureTimers() {
 	const pause = 2 * time.Millisecond
 	for {
-		due := l.elapsed() + pause
+		fireTime := l.elapsed() + pause
 		select {
 		case <-l.stopped:
 			return
 		case <-time.After(pause):
 		}
-		l.timerDelays = append(l.timerDelays, sample{start: due, took: l.elapsed() - due})
+		l.timerDelays = append(l.timerDelays, sample{start: fireTime, latency: l.elapsed() - fireTime})
 	}
 }
 
 func (l *load) call(key int) sample {
 	now := time.Now()
-	hits := [2]backend.Hit{{Key: tightKey(key), Limit: tight, N: 1}, {Key: roomyKey(key), Limit: roomy, N: 1}}
+	hits := [2]backend.Hit{{Key: tightKey(key), Limit: tightLimit, N: 1}, {Key: roomyKey(key), Limit: roomyLimit, N: 1}}
 	var results [2]backend.Result
 	l.limiter.Take(context.Background(), now, hits[:], results[:])
-	s := sample{start: now.Sub(l.startTime), took: time.Since(now), key: uint8(key)}
+	s := sample{start: now.Sub(l.startTime), latency: time.Since(now), key: uint8(key)}
 	for i, r := range results {
 		s.degraded[i] = r.IsDegraded()
 		if r.Err != nil {
@@ -127,7 +127,7 @@ func (l *load) call(key int) sample {
 
 func (l *load) stop() {
 	close(l.stopped)
-	l.running.Wait()
+	l.goroutines.Wait()
 }
 
 func (l *load) elapsed() time.Duration { return time.Since(l.startTime) }
@@ -135,12 +135,12 @@ func (l *load) elapsed() time.Duration { return time.Since(l.startTime) }
 // samplesBetween returns the calls that started at or after from and before to.
 func (l *load) samplesBetween(from, to time.Duration) (selected []sample) {
 	for _, caller := range l.samples {
-		selected = append(selected, between(caller, from, to)...)
+		selected = append(selected, selectBetween(caller, from, to)...)
 	}
 	return selected
 }
 
-func between(samples []sample, from, to time.Duration) (selected []sample) {
+func selectBetween(samples []sample, from, to time.Duration) (selected []sample) {
 	for _, s := range samples {
 		if s.start >= from && s.start < to {
 			selected = append(selected, s)
@@ -149,33 +149,33 @@ func between(samples []sample, from, to time.Duration) (selected []sample) {
 	return selected
 }
 
-// latencies returns the 99th percentile and the maximum of took.
+// latencies returns the 99th percentile and the maximum of the latencies.
 func latencies(samples []sample) (p99, slowest time.Duration) {
 	if len(samples) == 0 {
 		return 0, 0
 	}
-	took := make([]time.Duration, len(samples))
+	durations := make([]time.Duration, len(samples))
 	for i, s := range samples {
-		took[i] = s.took
+		durations[i] = s.latency
 	}
-	slices.Sort(took)
-	return took[(len(took)*99+99)/100-1], took[len(took)-1]
+	slices.Sort(durations)
+	return durations[(len(durations)*99+99)/100-1], durations[len(durations)-1]
 }
 
 // degradedShare returns the share of hits that the process decided without Redis.
 func (l *load) degradedShare() float64 {
-	hits, degraded := 0, 0
+	hits, degradedHits := 0, 0
 	for _, caller := range l.samples {
 		for _, s := range caller {
 			for _, d := range s.degraded {
 				hits++
 				if d {
-					degraded++
+					degradedHits++
 				}
 			}
 		}
 	}
-	return float64(degraded) / float64(max(hits, 1))
+	return float64(degradedHits) / float64(max(hits, 1))
 }
 
 // recoveryTime returns the first time at or after from, in steps of a tenth of a
@@ -184,16 +184,16 @@ func (l *load) degradedShare() float64 {
 // machine a call exceeds the budget now and then.
 func (l *load) recoveryTime(from time.Duration, include func(key int, isTight bool) bool) time.Duration {
 	const step, window = 100 * time.Millisecond, 5
-	var included [keys][2]bool
+	var hasSample [keys][2]bool
 	for key := range keys {
-		included[key] = [2]bool{include(key, true), include(key, false)}
+		hasSample[key] = [2]bool{include(key, true), include(key, false)}
 	}
 	steps := l.elapsed()/step + 1
 	hitsByStep, degradedByStep := make([]int, steps), make([]int, steps)
 	for _, caller := range l.samples {
 		for _, s := range caller {
 			for i := range 2 {
-				if s.start < from || !included[s.key][i] {
+				if s.start < from || !hasSample[s.key][i] {
 					continue
 				}
 				hitsByStep[s.start/step]++
@@ -204,11 +204,11 @@ func (l *load) recoveryTime(from time.Duration, include func(key int, isTight bo
 		}
 	}
 	for i := int(from / step); i+window <= len(hitsByStep); i++ {
-		hits, degraded := 0, 0
+		hits, degradedHits := 0, 0
 		for j := i; j < i+window; j++ {
-			hits, degraded = hits+hitsByStep[j], degraded+degradedByStep[j]
+			hits, degradedHits = hits+hitsByStep[j], degradedHits+degradedByStep[j]
 		}
-		if degraded*100 < hits*2 {
+		if degradedHits*100 < hits*2 {
 			return max(time.Duration(i)*step, from)
 		}
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-var full = flag.Bool("full", false, "run all faults at full length and check the promised times")
+var isFullRun = flag.Bool("full", false, "run all faults at full length and check the promised times")
 
 func TestMain(m *testing.M) {
 	useDNSAddress()
@@ -67,11 +67,11 @@ type scenario struct {
 }
 
 func TestFaultsKeepPromises(t *testing.T) {
-	if *full {
+	if *isFullRun {
 		fmt.Println(header)
 	}
 	for _, f := range faults {
-		if *full || !f.fullOnly {
+		if *isFullRun || !f.fullOnly {
 			t.Run(f.name, func(t *testing.T) { run(t, f.name, f.start(t)) })
 		}
 	}
@@ -95,14 +95,14 @@ func (*outageCounter) BlipEnded(fallback.Outage)             {}
 func (*outageCounter) Served(int)                            {}
 func (*outageCounter) Replayed(int64)                        {}
 
-func run(t *testing.T, name string, s scenario) {
-	if s.fromStart {
-		s.fault()
+func run(t *testing.T, name string, scenario scenario) {
+	if scenario.fromStart {
+		scenario.fault()
 	}
-	if s.callers == 0 {
-		s.callers, s.pause = 32, 4*time.Millisecond
+	if scenario.callers == 0 {
+		scenario.callers, scenario.pause = 32, 4*time.Millisecond
 	}
-	redisLimiter, err := redis.New(redis.Options{Main: s.redis, Timeout: budget})
+	redisLimiter, err := redis.New(redis.Options{Main: scenario.redis, Timeout: budget})
 	require.NoError(t, err)
 	defer redisLimiter.Close()
 	var outages outageCounter
@@ -114,20 +114,20 @@ func run(t *testing.T, name string, s scenario) {
 	})
 	defer limiter.Close()
 
-	load := startLoad(backend.Scopes{Global: limiter, Instance: backend.Counters{Limiter: localLimiter}}, s.callers, s.pause)
+	load := startLoad(backend.Scopes{Global: limiter, Instance: backend.Counters{Limiter: localLimiter}}, scenario.callers, scenario.pause)
 	time.Sleep(time.Second)
 	usageBefore := measureUsage()
 	var faultStart time.Duration
-	if !s.fromStart {
+	if !scenario.fromStart {
 		faultStart = load.elapsed()
-		s.fault()
+		scenario.fault()
 	}
-	time.Sleep(s.duration)
-	if s.heal != nil {
-		s.heal()
+	time.Sleep(scenario.duration)
+	if scenario.heal != nil {
+		scenario.heal()
 	}
-	healed := load.elapsed()
-	waitForRecovery(load, healed)
+	healTime := load.elapsed()
+	waitForRecovery(load, healTime)
 	usageAfter := measureUsage()
 	load.stop()
 
@@ -136,64 +136,64 @@ func run(t *testing.T, name string, s scenario) {
 	end := load.elapsed()
 	firstSecondP99, _ := latencies(load.samplesBetween(faultStart, faultStart+time.Second))
 	p99, slowest := latencies(load.samplesBetween(faultStart, end))
-	firstSecondDelay, _ := latencies(between(load.timerDelays, faultStart, faultStart+time.Second))
-	timerDelay, _ := latencies(between(load.timerDelays, faultStart, end))
+	firstSecondDelay, _ := latencies(selectBetween(load.timerDelays, faultStart, faultStart+time.Second))
+	timerDelay, _ := latencies(selectBetween(load.timerDelays, faultStart, end))
 	factor := time.Duration(1)
-	if !*full {
+	if !*isFullRun {
 		factor = leniency
 	}
 	assert.LessOrEqual(t, firstSecondP99, factor*(budget+overhead)+firstSecondDelay, "p99 of the first second")
 	assert.LessOrEqual(t, p99, factor*(budget+overhead)+timerDelay, "p99")
 
 	// Redis decides again. After a permanent fault only the keys that Redis still has count.
-	permanent := s.heal == nil
-	readTimeout, recoveryStart := 20*time.Second, healed
-	if permanent { // a read of a lost key waits for the whole timeout
+	isPermanent := scenario.heal == nil
+	readTimeout, recoveryStart := 20*time.Second, healTime
+	if isPermanent { // a read of a lost key waits for the whole timeout
 		readTimeout, recoveryStart = 2*time.Second, faultStart
 	}
-	reader, err := redis.New(redis.Options{Main: s.redis, Timeout: readTimeout})
+	reader, err := redis.New(redis.Options{Main: scenario.redis, Timeout: readTimeout})
 	require.NoError(t, err)
 	defer reader.Close()
 	recovery := load.recoveryTime(recoveryStart, func(key int, isTight bool) bool {
-		if !permanent {
+		if !isPermanent {
 			return true
 		}
 		_, err := readCounter(reader, key, isTight)
 		return err == nil
 	}) - recoveryStart
 	assert.LessOrEqual(t, recovery, factor*recoverWithin, "recovery")
-	if !permanent {
+	if !isPermanent {
 		polltest.Until(t, 20*time.Second, func() bool { return outages.downs.Load() == outages.ups.Load() }, "an up for each down")
 	}
 
 	// No tight key admits more than the bound. Redis neither charges twice nor forgets.
 	bound := int64(tightMax + localShare)
-	if s.losesCounts {
+	if scenario.losesCounts {
 		bound += tightMax
 	}
 	maxAdmitted := int64(0)
 	for key := range keys {
 		maxAdmitted = max(maxAdmitted, load.tightAdmitted[key].Load())
-		charged, err := readCounter(reader, key, false)
+		chargedHits, err := readCounter(reader, key, false)
 		if err != nil {
-			assert.True(t, permanent, "counter: %v", err)
+			assert.True(t, isPermanent, "counter: %v", err)
 			continue
 		}
 		byRedis, byLocal := load.roomyByRedis[key].Load(), load.roomyByLocal[key].Load()
-		assert.LessOrEqual(t, charged, byRedis+byLocal, "hits charged twice")
-		if !s.losesCounts {
-			assert.GreaterOrEqual(t, charged, byRedis, "hits forgotten")
+		assert.LessOrEqual(t, chargedHits, byRedis+byLocal, "hits charged twice")
+		if !scenario.losesCounts {
+			assert.GreaterOrEqual(t, chargedHits, byRedis, "hits forgotten")
 		}
 	}
 	assert.LessOrEqual(t, maxAdmitted, bound, "admitted hits")
 
 	// Nothing leaks.
-	if !s.fromStart {
+	if !scenario.fromStart {
 		assert.LessOrEqual(t, usageAfter.goroutines, usageBefore.goroutines+64, "goroutines")
 		assert.LessOrEqual(t, usageAfter.heap, usageBefore.heap+16<<20, "heap bytes")
 	}
 
-	if *full {
+	if *isFullRun {
 		calls := len(load.samplesBetween(0, end))
 		fmt.Printf("| %s | %d | 0 | %s | %s | %s | %s | %.1f %% | %d | %d | %s | %d, %d |\n", name, calls, ms(firstSecondP99), ms(p99), ms(slowest), ms(timerDelay),
 			100*load.degradedShare(), maxAdmitted, bound, ms(recovery), outages.downs.Load(), outages.ups.Load())
@@ -201,10 +201,10 @@ func run(t *testing.T, name string, s scenario) {
 }
 
 // waitForRecovery lets the load go on until a second passes without degraded hits.
-func waitForRecovery(l *load, healed time.Duration) {
+func waitForRecovery(l *load, healTime time.Duration) {
 	const quiet = time.Second
-	for l.elapsed() < healed+recoverWithin+quiet || !*full && l.elapsed() < healed+leniency*recoverWithin {
-		if lastDegraded := time.Duration(l.lastDegraded.Load()); !*full && l.elapsed() > max(lastDegraded, healed)+quiet {
+	for l.elapsed() < healTime+recoverWithin+quiet || !*isFullRun && l.elapsed() < healTime+leniency*recoverWithin {
+		if lastDegraded := time.Duration(l.lastDegraded.Load()); !*isFullRun && l.elapsed() > max(lastDegraded, healTime)+quiet {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -213,9 +213,9 @@ func waitForRecovery(l *load, healed time.Duration) {
 
 // readCounter returns the hits that Redis has counted for a key.
 func readCounter(l *redis.Limiter, key int, isTight bool) (int64, error) {
-	h := backend.Hit{Key: roomyKey(key), Limit: roomy}
+	h := backend.Hit{Key: roomyKey(key), Limit: roomyLimit}
 	if isTight {
-		h.Key, h.Limit = tightKey(key), tight
+		h.Key, h.Limit = tightKey(key), tightLimit
 	}
 	var results [1]backend.Result
 	l.Take(context.Background(), time.Now(), []backend.Hit{h}, results[:])

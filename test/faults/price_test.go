@@ -59,15 +59,15 @@ func (r *priceRun) call(p *process) {
 
 // callWhile sends hits from callers of each process while f runs. Callers pause after each call.
 func (r *priceRun) callWhile(callers int, pause time.Duration, f func()) {
-	stopped := make(chan struct{})
-	var running sync.WaitGroup
+	done := make(chan struct{})
+	var goroutines sync.WaitGroup
 	for _, p := range r.processes {
 		for range callers {
-			running.Go(func() {
+			goroutines.Go(func() {
 				for {
 					r.call(p)
 					select {
-					case <-stopped:
+					case <-done:
 						return
 					case <-time.After(pause):
 					}
@@ -76,12 +76,12 @@ func (r *priceRun) callWhile(callers int, pause time.Duration, f func()) {
 		}
 	}
 	f()
-	close(stopped)
-	running.Wait()
+	close(done)
+	goroutines.Wait()
 }
 
-// callTimes sends n hits to the first process, one after the other.
-func (r *priceRun) callTimes(n int) {
+// callInTurn sends n hits to the first process, one after the other.
+func (r *priceRun) callInTurn(n int) {
 	for range n {
 		r.call(r.processes[0])
 	}
@@ -95,8 +95,8 @@ func (r *priceRun) sum(name, label string) (sum int64) {
 	return sum
 }
 
-// decidedHere returns the decisions without Redis for a reason, or for any reason if it is empty.
-func (r *priceRun) decidedHere(reason string) int64 {
+// decisionsWithoutRedis returns the decisions without Redis for a reason, or for any reason if it is empty.
+func (r *priceRun) decisionsWithoutRedis(reason string) int64 {
 	label := ""
 	if reason != "" {
 		label = fmt.Sprintf("reason=%q", reason)
@@ -113,12 +113,12 @@ var prices = []struct {
 	bound    int64 // of the admitted hits
 	run      func(t *testing.T, newRun func(settings ...string) *priceRun) (r *priceRun, note string)
 }{
-	{"room for one hit in the queue (`REDIS_MAX_QUEUE_SIZE=1`), 8 callers", 1000, 1, 1500, queueFull},
-	{"no Redis replica confirms (`REDIS_WAIT_REPLICAS=1`)", 200, 1, 200, writesUnconfirmed},
-	{"60 stalls of 60 ms (SIGSTOP)", tightMax, 3, tightMax + 3*localShare, stallsBySignal},
-	{"60 stalls of 60 ms (network)", tightMax, 3, tightMax + 3*localShare, stallsByNetwork},
-	{"Redis killed when it has counted 200 hits", tightMax, 1, 200 + (tightMax-200)*ratio, killedAfterCount},
-	{"counter deleted by `redis-cli DEL`, after its limit was spent", tightMax, 1, tightMax, counterDeleted},
+	{"room for one hit in the queue (`REDIS_MAX_QUEUE_SIZE=1`), 8 callers", 1000, 1, 1500, runFullQueue},
+	{"no Redis replica confirms (`REDIS_WAIT_REPLICAS=1`)", 200, 1, 200, runUnconfirmedWrites},
+	{"60 stalls of 60 ms (SIGSTOP)", tightMax, 3, tightMax + 3*localShare, runStallsBySignal},
+	{"60 stalls of 60 ms (network)", tightMax, 3, tightMax + 3*localShare, runStallsByNetwork},
+	{"Redis killed when it has counted 200 hits", tightMax, 1, 200 + (tightMax-200)*ratio, runKillAfterCount},
+	{"counter deleted by `redis-cli DEL`, after its limit was spent", tightMax, 1, tightMax, runCounterDeletion},
 }
 
 // maxStallExcess bounds the hits that three processes admit beyond a limit in many short stalls. An
@@ -128,7 +128,7 @@ const maxStallExcess = 60
 const priceHeader = "\n| fault | replicas | calls | admitted | limit | bound | most beyond the limit, by the metrics | decided here | seen in |\n|---|---|---|---|---|---|---|---|---|"
 
 func TestPricesAreWithinBounds(t *testing.T) {
-	if *full {
+	if *isFullRun {
 		fmt.Println(priceHeader)
 	}
 	for _, row := range prices {
@@ -138,8 +138,8 @@ func TestPricesAreWithinBounds(t *testing.T) {
 			assert.LessOrEqual(t, admitted, row.bound)
 			assert.LessOrEqual(t, admitted, row.limit+excess, "the metrics know each hit beyond the limit")
 			text := fmt.Sprintf("| %s | %d | %d | %d | %d | %d | %d | %d | %s |",
-				row.name, row.replicas, r.calls.Load(), admitted, row.limit, row.bound, excess, r.decidedHere(""), note)
-			if *full {
+				row.name, row.replicas, r.calls.Load(), admitted, row.limit, row.bound, excess, r.decisionsWithoutRedis(""), note)
+			if *isFullRun {
 				fmt.Println(text)
 			} else {
 				t.Log(text)
@@ -148,83 +148,83 @@ func TestPricesAreWithinBounds(t *testing.T) {
 	}
 }
 
-func queueFull(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
-	r := newRun("REDIS_URL="+redistest.Start(t).Addr, "REDIS_MAX_QUEUE_SIZE=1")
-	r.callWhile(8, 0, func() { time.Sleep(durationOf(3 * time.Second)) })
-	overloads := r.decidedHere("overload")
+func runFullQueue(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+	run := newRun("REDIS_URL="+redistest.Start(t).Addr, "REDIS_MAX_QUEUE_SIZE=1")
+	run.callWhile(8, 0, func() { time.Sleep(shortUnlessFull(3 * time.Second)) })
+	overloads := run.decisionsWithoutRedis("overload")
 	assert.Positive(t, overloads)
-	return r, fmt.Sprintf("%d decisions with the reason `overload`", overloads)
+	return run, fmt.Sprintf("%d decisions with the reason `overload`", overloads)
 }
 
-// writesUnconfirmed has a Redis without replicas.
-func writesUnconfirmed(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
-	r := newRun("REDIS_URL="+redistest.Start(t).Addr, "REDIS_WAIT_REPLICAS=1")
-	r.callWhile(8, 0, func() {
-		polltest.Until(t, 30*time.Second, func() bool { return r.calls.Load() >= 400 })
+// runUnconfirmedWrites has a Redis without replicas.
+func runUnconfirmedWrites(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+	run := newRun("REDIS_URL="+redistest.Start(t).Addr, "REDIS_WAIT_REPLICAS=1")
+	run.callWhile(8, 0, func() {
+		polltest.Until(t, 30*time.Second, func() bool { return run.calls.Load() >= 400 })
 	})
-	batches := r.sum("rls_redis_unconfirmed_batches_total", "")
+	batches := run.sum("rls_redis_unconfirmed_batches_total", "")
 	assert.Positive(t, batches)
-	assert.Contains(t, r.processes[0].log(), "REDIS_WAIT_REPLICAS")
-	return r, fmt.Sprintf("%d unconfirmed batches", batches)
+	assert.Contains(t, run.processes[0].log(), "REDIS_WAIT_REPLICAS")
+	return run, fmt.Sprintf("%d unconfirmed batches", batches)
 }
 
-func stallsBySignal(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
-	s := redistest.Start(t)
-	return stalls(t, newRun("REDIS_URL="+s.Addr), s.Pause, s.Resume)
+func runStallsBySignal(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+	server := redistest.Start(t)
+	return runStalls(t, newRun("REDIS_URL="+server.Addr), server.Pause, server.Resume)
 }
 
-func stallsByNetwork(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
-	p := startProxy(t, "127.0.0.1:0", redistest.Start(t).Addr)
-	return stalls(t, newRun("REDIS_URL="+p.Listen), func() { p.addToxic("latency", 1, `"latency": 60`) }, p.removeToxics)
+func runStallsByNetwork(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+	proxy := startProxy(t, "127.0.0.1:0", redistest.Start(t).Addr)
+	return runStalls(t, newRun("REDIS_URL="+proxy.Listen), func() { proxy.addToxic("latency", 1, `"latency": 60`) }, proxy.removeToxics)
 }
 
-func stalls(t *testing.T, r *priceRun, begin, end func()) (*priceRun, string) {
+func runStalls(t *testing.T, run *priceRun, begin, end func()) (*priceRun, string) {
 	const stallTime, pause = 60 * time.Millisecond, 60 * time.Millisecond
-	stalls := 60
-	if !*full {
-		stalls = 15
+	stallCount := 60
+	if !*isFullRun {
+		stallCount = 15
 	}
-	r.callWhile(4, 10*time.Millisecond, func() {
-		for range stalls {
+	run.callWhile(4, 10*time.Millisecond, func() {
+		for range stallCount {
 			time.Sleep(pause)
 			begin()
 			time.Sleep(stallTime)
 			end()
 		}
 	})
-	late := r.decidedHere("late")
-	assert.Positive(t, late)
-	assert.LessOrEqual(t, r.admitted.Load(), r.limit+maxStallExcess)
-	return r, fmt.Sprintf("%d decisions with the reason `late`", late)
+	lateDecisions := run.decisionsWithoutRedis("late")
+	assert.Positive(t, lateDecisions)
+	assert.LessOrEqual(t, run.admitted.Load(), run.limit+maxStallExcess)
+	return run, fmt.Sprintf("%d decisions with the reason `late`", lateDecisions)
 }
 
-// killedAfterCount kills Redis after 200 hits. The fallback starts from this count.
-func killedAfterCount(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
-	s := redistest.Start(t)
-	r := newRun("REDIS_URL=" + s.Addr)
-	r.callTimes(200)
-	s.Kill()
-	r.callTimes(200)
-	polltest.Until(t, 30*time.Second, func() bool { r.callTimes(1); return r.sum("rls_redis_state_changes_total", "down") == 1 }, "an outage")
-	return r, "1 outage"
+// runKillAfterCount kills Redis after 200 hits. The fallback starts from this count.
+func runKillAfterCount(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+	server := redistest.Start(t)
+	run := newRun("REDIS_URL=" + server.Addr)
+	run.callInTurn(200)
+	server.Kill()
+	run.callInTurn(200)
+	polltest.Until(t, 30*time.Second, func() bool { run.callInTurn(1); return run.sum("rls_redis_state_changes_total", "down") == 1 }, "an outage")
+	return run, "1 outage"
 }
 
 var remainingInRedis = regexp.MustCompile(`spent: 0 of \d+, (\d+) left`)
 
-// counterDeleted deletes a spent counter behind the back of a process.
-func counterDeleted(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
-	s := redistest.Start(t)
-	r := newRun("REDIS_URL="+s.Addr, "ADMIN_TOKEN=price")
+// runCounterDeletion deletes a spent counter behind the back of a process.
+func runCounterDeletion(t *testing.T, newRun func(...string) *priceRun) (*priceRun, string) {
+	server := redistest.Start(t)
+	run := newRun("REDIS_URL="+server.Addr, "ADMIN_TOKEN=price")
 	t.Setenv("ADMIN_TOKEN", "price")
-	r.callTimes(tightMax + 1)
-	c, ctx := s.Client(t), context.Background()
+	run.callInTurn(tightMax + 1)
+	c, ctx := server.Client(t), context.Background()
 	counters := c.Keys(ctx, "*:d|k=v@*").Val()
 	require.Len(t, counters, 1)
 	command(t, c, "DEL", counters[0])
-	r.callTimes(300)
-	out := r.processes[0].command("explain", "-d", "d", "k=v")
+	run.callInTurn(300)
+	out := run.processes[0].command("explain", "-d", "d", "k=v")
 	m := remainingInRedis.FindStringSubmatch(out)
 	require.NotNil(t, m, out)
 	assert.Contains(t, out, "answered by the deny cache of this replica")
-	return r, "`rls explain`: " + m[1] + " left, and the deny cache of this replica answers"
+	return run, "`rls explain`: " + m[1] + " left, and the deny cache of this replica answers"
 }

@@ -19,43 +19,43 @@ var timeoutWarning = regexp.MustCompile(`(round trip [\d.]+ms, budget [\d.]+ms: 
 
 // A Redis at 36 ms needs a longer budget than the default. The process says so, and with auto it takes one.
 func TestDistantRedisNeedsBudget(t *testing.T) {
-	if *full {
+	if *isFullRun {
 		fmt.Println(distanceHeader)
 	}
 	for _, timeout := range []string{"50ms", "auto"} {
 		t.Run(timeout, func(t *testing.T) {
-			p := startProxy(t, "127.0.0.1:0", redistest.Start(t).Addr)
-			p.addToxic("latency", 1, `"latency": 18`)
-			r := newPriceRun(t, 1<<31, 1, "REDIS_URL="+p.Listen, "REDIS_TIMEOUT="+timeout)
+			proxy := startProxy(t, "127.0.0.1:0", redistest.Start(t).Addr)
+			proxy.addToxic("latency", 1, `"latency": 18`)
+			run := newPriceRun(t, 1<<31, 1, "REDIS_URL="+proxy.Listen, "REDIS_TIMEOUT="+timeout)
 			budgetNow := func() time.Duration {
-				return time.Duration(float64(time.Second) * sumOf(r.processes[0].metrics(), "rls_redis_timeout_seconds", ""))
+				return time.Duration(float64(time.Second) * sumOf(run.processes[0].metrics(), "rls_redis_timeout_seconds", ""))
 			}
 			warning := "none"
 			if timeout == "auto" {
-				polltest.Until(t, 30*time.Second, func() bool { r.callTimes(1); return budgetNow() > 2*budget }, "a longer budget")
-				assert.NotRegexp(t, timeoutWarning, r.processes[0].log())
+				polltest.Until(t, 30*time.Second, func() bool { run.callInTurn(1); return budgetNow() > 2*budget }, "a longer budget")
+				assert.NotRegexp(t, timeoutWarning, run.processes[0].log())
 			} else {
-				polltest.Until(t, 30*time.Second, func() bool { return timeoutWarning.MatchString(r.processes[0].log()) }, "a warning")
-				m := timeoutWarning.FindStringSubmatch(r.processes[0].log())
+				polltest.Until(t, 30*time.Second, func() bool { return timeoutWarning.MatchString(run.processes[0].log()) }, "a warning")
+				m := timeoutWarning.FindStringSubmatch(run.processes[0].log())
 				warning = fmt.Sprintf("`%s`; `%s`", m[1], m[2])
 				require.Equal(t, budget, budgetNow())
 			}
-			callsBefore, hereBefore := r.calls.Load(), r.decidedHere("")
-			r.callWhile(8, 3*time.Millisecond, func() { time.Sleep(durationOf(3 * time.Second)) })
-			calls, here := r.calls.Load()-callsBefore, r.decidedHere("")-hereBefore
-			byRedis := float64(calls-here) / float64(calls)
-			roundTrip := time.Duration(float64(time.Second) * sumOf(r.processes[0].metrics(), "rls_redis_round_trip_seconds", ""))
+			callsBefore, localDecisionsBefore := run.calls.Load(), run.decisionsWithoutRedis("")
+			run.callWhile(8, 3*time.Millisecond, func() { time.Sleep(shortUnlessFull(3 * time.Second)) })
+			calls, localDecisions := run.calls.Load()-callsBefore, run.decisionsWithoutRedis("")-localDecisionsBefore
+			byRedis := float64(calls-localDecisions) / float64(calls)
+			roundTrip := time.Duration(float64(time.Second) * sumOf(run.processes[0].metrics(), "rls_redis_round_trip_seconds", ""))
 			assert.GreaterOrEqual(t, roundTrip, 36*time.Millisecond)
 			row := fmt.Sprintf("| `%s` | %s | %s | %d | %.1f %% | %s |", timeout, ms(roundTrip), ms(budgetNow()), calls, 100*byRedis, warning)
-			if *full {
+			if *isFullRun {
 				fmt.Println(row)
 			} else {
 				t.Log(row)
 			}
 			if timeout == "auto" {
 				assert.Greater(t, byRedis, 0.5)
-				p.removeToxics()
-				polltest.Until(t, 60*time.Second, func() bool { r.callTimes(1); return budgetNow() == budget }, "the default budget")
+				proxy.removeToxics()
+				polltest.Until(t, 60*time.Second, func() bool { run.callInTurn(1); return budgetNow() == budget }, "the default budget")
 			}
 		})
 	}

@@ -41,9 +41,9 @@ descriptors:
 }()
 
 // soakFaults break Redis, or the way to it, for a time.
-func soakFaults(t *testing.T, s *redistest.Server, p *proxy) map[string]func(time.Duration) {
-	client := s.Client(t)
-	toxic := func(kind string, share float64, attributes string) func(time.Duration) {
+func soakFaults(t *testing.T, server *redistest.Server, p *proxy) map[string]func(time.Duration) {
+	client := server.Client(t)
+	disturb := func(kind string, share float64, attributes string) func(time.Duration) {
 		return func(d time.Duration) {
 			p.addToxic(kind, share, attributes)
 			time.Sleep(d)
@@ -51,11 +51,11 @@ func soakFaults(t *testing.T, s *redistest.Server, p *proxy) map[string]func(tim
 		}
 	}
 	return map[string]func(time.Duration){
-		"killed":             func(d time.Duration) { s.Kill(); time.Sleep(d); s.Restart(t) },
-		"frozen":             func(d time.Duration) { s.Pause(); time.Sleep(d); s.Resume() },
-		"late":               toxic("latency", 1, `"latency": 60`),
-		"connections reset":  toxic("reset_peer", 0.5, `"timeout": 0`),
-		"packets vanish":     toxic("timeout", 1, `"timeout": 0`),
+		"killed":             func(d time.Duration) { server.Kill(); time.Sleep(d); server.Restart(t) },
+		"frozen":             func(d time.Duration) { server.Pause(); time.Sleep(d); server.Resume() },
+		"late":               disturb("latency", 1, `"latency": 60`),
+		"connections reset":  disturb("reset_peer", 0.5, `"timeout": 0`),
+		"packets vanish":     disturb("timeout", 1, `"timeout": 0`),
 		"scripts flushed":    func(time.Duration) { client.ScriptFlush(context.Background()) },
 		"connections killed": func(time.Duration) { client.ClientKillByFilter(context.Background(), "TYPE", "normal") },
 	}
@@ -70,21 +70,21 @@ func TestSoak(t *testing.T) {
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 
-	s := redistest.Start(t)
-	p := startProxy(t, "127.0.0.1:0", s.Addr)
+	server := redistest.Start(t)
+	proxy := startProxy(t, "127.0.0.1:0", server.Addr)
 	limits := filepath.Join(t.TempDir(), "limits.yaml")
 	writeLimits(t, limits, 0)
 	var replicas []*soakReplica
 	for range soakReplicas {
-		replicas = append(replicas, startSoakReplica(t, program, limits, p.Listen))
+		replicas = append(replicas, startSoakReplica(t, program, limits, proxy.Listen))
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	for _, r := range replicas {
-		r.begin(ctx)
+	for _, replica := range replicas {
+		replica.begin(ctx)
 	}
 
-	faults := soakFaults(t, s, p)
+	faults := soakFaults(t, server, proxy)
 	names := slices.Collect(maps.Keys(faults))
 	counts, reloads := map[string]int{}, 0
 	for end := time.Now().Add(*soakTime); time.Now().Before(end); {
@@ -99,23 +99,23 @@ func TestSoak(t *testing.T) {
 	}
 	writeLimits(t, limits, 0)
 	stop()
-	awaitAllExpire(t, s)
+	awaitAllExpire(t, server)
 	t.Logf("faults: %v; writes of the limits file: %d", counts, reloads)
 	fmt.Println("| replica | calls | failed | decided by the fallback | with a lease | goroutines | open files | heap after GC, MiB | resident, MiB |\n|---|---|---|---|---|---|---|---|---|")
-	for i, r := range replicas {
-		r.check(t, i+1)
+	for i, replica := range replicas {
+		replica.check(t, i+1)
 	}
 }
 
 // writeLimits replaces the limits file by a version.
 func writeLimits(t *testing.T, path string, version int) {
-	next := path + ".next"
-	require.NoError(t, errors.Join(os.WriteFile(next, []byte(soakLimits[version]), 0o600), os.Rename(next, path)))
+	nextFile := path + ".next"
+	require.NoError(t, errors.Join(os.WriteFile(nextFile, []byte(soakLimits[version]), 0o600), os.Rename(nextFile, path)))
 }
 
 // check ends the replica, prints its row, and compares its first samples with its last.
 func (r *soakReplica) check(t *testing.T, number int) {
-	r.running.Wait()
+	r.goroutines.Wait()
 	log := r.end(t)
 	assert.NotContains(t, log, "panic")
 	assert.Contains(t, log, "limits in force", "the file is read again")
@@ -123,17 +123,17 @@ func (r *soakReplica) check(t *testing.T, number int) {
 	assert.Greater(t, r.events.Load(), int64(soakTime.Seconds()/2), "the live page has an event for each second")
 
 	require.GreaterOrEqual(t, len(r.samples), 20, "the soak is too short, or the replica did not answer")
-	row, last := fmt.Sprintf("| %d | %d | %d |", number, r.calls.Load(), r.failed.Load()), r.samples[len(r.samples)-1]
+	row, lastSample := fmt.Sprintf("| %d | %d | %d |", number, r.calls.Load(), r.failed.Load()), r.samples[len(r.samples)-1]
 	for _, source := range []string{"fallback", "lease"} {
-		assert.Positive(t, last.decisions[source], source)
-		row += fmt.Sprintf(" %.0f |", last.decisions[source])
+		assert.Positive(t, lastSample.decisions[source], source)
+		row += fmt.Sprintf(" %.0f |", lastSample.decisions[source])
 	}
-	warm := r.samples[len(r.samples)/5:]
-	quarter := len(warm) / 4
+	samplesAfterWarmUp := r.samples[len(r.samples)/5:]
+	quarter := len(samplesAfterWarmUp) / 4
 	for _, g := range soakGauges {
-		before, after := median(warm[:quarter], g.metric), median(warm[len(warm)-quarter:], g.metric)
-		row += fmt.Sprintf(" %.1f → %.1f |", before/g.unit, after/g.unit)
-		assert.LessOrEqual(t, after, before*g.growth+g.margin*g.unit, "replica %d: %s grows from %v", number, g.metric, before)
+		firstMedian, lastMedian := median(samplesAfterWarmUp[:quarter], g.metric), median(samplesAfterWarmUp[len(samplesAfterWarmUp)-quarter:], g.metric)
+		row += fmt.Sprintf(" %.1f → %.1f |", firstMedian/g.unit, lastMedian/g.unit)
+		assert.LessOrEqual(t, lastMedian, firstMedian*g.growth+g.margin*g.unit, "replica %d: %s grows from %v", number, g.metric, firstMedian)
 	}
 	fmt.Println(row)
 }

@@ -73,7 +73,7 @@ type soakReplica struct {
 	cmd         *exec.Cmd
 	logPath     string
 	grpc, debug string
-	running     sync.WaitGroup
+	goroutines  sync.WaitGroup
 
 	calls, failed, events atomic.Int64
 	failure               atomic.Value // the first error of a call
@@ -125,20 +125,20 @@ func (r *soakReplica) begin(ctx context.Context) {
 	r.t.Cleanup(func() { conn.Close() })
 	client := rlsv3.NewRateLimitServiceClient(conn)
 	for caller := range soakCallers {
-		r.every(ctx, soakPause, func(n int) { r.call(client, n*soakCallers+caller) })
+		r.callEvery(ctx, soakPause, func(n int) { r.call(client, n*soakCallers+caller) })
 	}
-	r.every(ctx, soakSampling, func(int) {
+	r.callEvery(ctx, soakSampling, func(int) {
 		s, err := r.sample(ctx)
 		if ctx.Err() == nil && assert.NoError(r.t, err) {
 			r.samples = append(r.samples, s)
 		}
 	})
-	r.running.Go(func() { r.readLivePage(ctx) })
+	r.goroutines.Go(func() { r.readLivePage(ctx) })
 }
 
-// every calls f with 0, 1, 2 and so on until ctx is done.
-func (r *soakReplica) every(ctx context.Context, pause time.Duration, f func(n int)) {
-	r.running.Go(func() {
+// callEvery calls f with 0, 1, 2 and so on until ctx is done.
+func (r *soakReplica) callEvery(ctx context.Context, pause time.Duration, f func(n int)) {
+	r.goroutines.Go(func() {
 		ticks := time.NewTicker(pause)
 		defer ticks.Stop()
 		for n := 0; ; n++ {

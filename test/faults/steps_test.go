@@ -20,50 +20,50 @@ const maxStepTime = 5 * time.Second
 // A failover can move Redis into another zone. With REDIS_TIMEOUT=auto, the budget follows the round
 // trip, although the breaker is open and no call reaches Redis.
 func TestAutoTimeoutFollowsStepsOfDistantRoundTrip(t *testing.T) {
-	if *full {
+	if *isFullRun {
 		fmt.Println(stepsHeader)
 	}
-	near, far := redistest.Start(t), redistest.Start(t)
-	p := startProxy(t, "127.0.0.1:0", near.Addr)
-	r := newPriceRun(t, 1<<31, 1, "REDIS_URL="+p.Listen, "REDIS_TIMEOUT=auto")
+	nearRedis, farRedis := redistest.Start(t), redistest.Start(t)
+	proxy := startProxy(t, "127.0.0.1:0", nearRedis.Addr)
+	run := newPriceRun(t, 1<<31, 1, "REDIS_URL="+proxy.Listen, "REDIS_TIMEOUT=auto")
 	budgetNow := func() time.Duration {
-		return time.Duration(float64(time.Second) * sumOf(r.processes[0].metrics(), "rls_redis_timeout_seconds", ""))
+		return time.Duration(float64(time.Second) * sumOf(run.processes[0].metrics(), "rls_redis_timeout_seconds", ""))
 	}
-	for _, s := range []struct {
+	for _, step := range []struct {
 		name      string
 		server    *redistest.Server
 		oneWay    time.Duration
 		minBudget time.Duration
 	}{
-		{"0 ms", near, 0, budget},
-		{"0 → 60 ms", near, 30 * time.Millisecond, 180 * time.Millisecond},
-		{"60 → 0 ms", near, 0, budget},
-		{"0 → 60 ms, on another server that cuts all connections", far, 30 * time.Millisecond, 180 * time.Millisecond},
-		{"60 → 120 ms", far, 60 * time.Millisecond, 360 * time.Millisecond},
-		{"120 → 0 ms, on the first server", near, 0, budget},
-		{"0 → 30 ms", near, 15 * time.Millisecond, 90 * time.Millisecond},
+		{"0 ms", nearRedis, 0, budget},
+		{"0 → 60 ms", nearRedis, 30 * time.Millisecond, 180 * time.Millisecond},
+		{"60 → 0 ms", nearRedis, 0, budget},
+		{"0 → 60 ms, on another server that cuts all connections", farRedis, 30 * time.Millisecond, 180 * time.Millisecond},
+		{"60 → 120 ms", farRedis, 60 * time.Millisecond, 360 * time.Millisecond},
+		{"120 → 0 ms, on the first server", nearRedis, 0, budget},
+		{"0 → 30 ms", nearRedis, 15 * time.Millisecond, 90 * time.Millisecond},
 	} {
-		p.removeToxics()
-		if s.server.Addr != p.Upstream {
-			p.Stop()
-			p.Upstream = s.server.Addr
-			require.NoError(t, p.Start())
+		proxy.removeToxics()
+		if step.server.Addr != proxy.Upstream {
+			proxy.Stop()
+			proxy.Upstream = step.server.Addr
+			require.NoError(t, proxy.Start())
 		}
-		p.addToxic("latency", 1, fmt.Sprintf(`"latency": %d`, s.oneWay.Milliseconds()))
+		proxy.addToxic("latency", 1, fmt.Sprintf(`"latency": %d`, step.oneWay.Milliseconds()))
 		start := time.Now()
-		r.callWhile(8, 3*time.Millisecond, func() {
+		run.callWhile(8, 3*time.Millisecond, func() {
 			polltest.Until(t, 60*time.Second, func() bool {
-				callsBefore, hereBefore := r.calls.Load(), r.decidedHere("")
+				callsBefore, localDecisionsBefore := run.calls.Load(), run.decisionsWithoutRedis("")
 				time.Sleep(300 * time.Millisecond)
 				b := budgetNow()
-				return b >= s.minBudget && b <= s.minBudget*3/2 && r.calls.Load() > callsBefore && r.decidedHere("") == hereBefore
-			}, s.name+": Redis decides all calls, and the budget fits")
+				return b >= step.minBudget && b <= step.minBudget*3/2 && run.calls.Load() > callsBefore && run.decisionsWithoutRedis("") == localDecisionsBefore
+			}, step.name+": Redis decides all calls, and the budget fits")
 		})
-		took := time.Since(start)
-		row := fmt.Sprintf("| %s | %.1f s | %s |", s.name, took.Seconds(), ms(budgetNow()))
-		if *full {
+		duration := time.Since(start)
+		row := fmt.Sprintf("| %s | %.1f s | %s |", step.name, duration.Seconds(), ms(budgetNow()))
+		if *isFullRun {
 			fmt.Println(row)
-			assert.Less(t, took, maxStepTime)
+			assert.Less(t, duration, maxStepTime)
 		} else {
 			t.Log(row)
 		}

@@ -32,9 +32,9 @@ func TestNoCallFailsWhileTokensChange(t *testing.T) {
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))
 
-	written, file := filepath.Join(dir, "written"), filepath.Join(dir, "auth")
+	tokenFile, authFile := filepath.Join(dir, "written"), filepath.Join(dir, "auth")
 	// Two signatures differ if their times differ by a second.
-	cmd := exec.Command(program, "-name", "limits", "-user", "rls", "-region", "eu-west-1", "-file", written, "-interval", "1s")
+	cmd := exec.Command(program, "-name", "limits", "-user", "rls", "-region", "eu-west-1", "-file", tokenFile, "-interval", "1s")
 	cmd.Env = append(os.Environ(), "AWS_ACCESS_KEY_ID=AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY=example")
 	require.NoError(t, proctest.Start(cmd))
 	t.Cleanup(func() {
@@ -42,31 +42,31 @@ func TestNoCallFailsWhileTokensChange(t *testing.T) {
 		cmd.Wait()
 	})
 
-	s := redistest.Start(t)
-	admin := s.Client(t)
+	server := redistest.Start(t)
+	admin := server.Client(t)
 	var tokens []string
-	passOn := func() bool { // reports whether there is a new token, which Redis and then the backend know
-		text, err := redis.ReadAuthFile(written)
+	passOnToken := func() bool { // reports whether there is a new token, which Redis and then the backend know
+		text, err := redis.ReadAuthFile(tokenFile)
 		_, token, _ := strings.Cut(text, ":")
 		if err != nil || len(tokens) > 0 && tokens[len(tokens)-1] == token {
 			return false
 		}
-		signed, err := url.Parse("http://" + token)
+		signedURL, err := url.Parse("http://" + token)
 		require.NoError(t, err)
-		require.NotEmpty(t, signed.Query().Get("X-Amz-Signature"))
+		require.NotEmpty(t, signedURL.Query().Get("X-Amz-Signature"))
 		tokens = append(tokens, token)
 		rights := []any{"ACL", "SETUSER", "rls", "on", "allkeys", "+@all", ">" + token}
 		if n := len(tokens); n > 2 {
 			rights = append(rights, "<"+tokens[n-3])
 		}
 		require.NoError(t, admin.Do(t.Context(), rights...).Err())
-		require.NoError(t, os.WriteFile(file+".new", []byte(text), 0o600))
-		require.NoError(t, os.Rename(file+".new", file))
+		require.NoError(t, os.WriteFile(authFile+".new", []byte(text), 0o600))
+		require.NoError(t, os.Rename(authFile+".new", authFile))
 		return true
 	}
-	polltest.Until(t, 20*time.Second, passOn)
+	polltest.Until(t, 20*time.Second, passOnToken)
 
-	l, err := redis.New(redis.Options{Main: redis.Server{URL: s.Addr, AuthFile: file}, Timeout: 5 * time.Second})
+	l, err := redis.New(redis.Options{Main: redis.Server{URL: server.Addr, AuthFile: authFile}, Timeout: 5 * time.Second})
 	require.NoError(t, err)
 	defer l.Close()
 	lim, err := limit.New(limit.Spec{Requests: 1_000_000_000, Unit: limit.Day})
@@ -76,26 +76,26 @@ func TestNoCallFailsWhileTokensChange(t *testing.T) {
 		l.Take(context.Background(), time.Now(), []backend.Hit{{Key: []byte("key"), Limit: lim, N: 1}}, results)
 		return results[0].Err
 	}
-	var calls, failed atomic.Int64
-	var isOver atomic.Bool
-	over := make(chan struct{})
+	var calls, failedCalls atomic.Int64
+	var isStopped atomic.Bool
+	callsDone := make(chan struct{})
 	go func() {
-		defer close(over)
-		for !isOver.Load() {
+		defer close(callsDone)
+		for !isStopped.Load() {
 			if takeOne() != nil {
-				failed.Add(1)
+				failedCalls.Add(1)
 			}
 			calls.Add(1)
 		}
 	}()
 	for range 4 {
-		before := calls.Load()
-		polltest.Until(t, 20*time.Second, passOn)
-		polltest.Until(t, 20*time.Second, func() bool { return calls.Load() > before+100 })
+		callsBefore := calls.Load()
+		polltest.Until(t, 20*time.Second, passOnToken)
+		polltest.Until(t, 20*time.Second, func() bool { return calls.Load() > callsBefore+100 })
 	}
-	isOver.Store(true)
-	<-over
-	assert.Zero(t, failed.Load(), "of %d calls", calls.Load())
+	isStopped.Store(true)
+	<-callsDone
+	assert.Zero(t, failedCalls.Load(), "of %d calls", calls.Load())
 
 	require.NoError(t, admin.ClientKillByFilter(t.Context(), "USER", "rls").Err())
 	polltest.Until(t, 20*time.Second, func() bool { return takeOne() == nil }) // with the newest token

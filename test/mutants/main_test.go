@@ -40,11 +40,11 @@ func TestSurvivorsNeedAReason(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	}
-	try := func(keep bool) error { return run(t.Context(), []string{"calc"}, "", "survivors.txt", keep) }
-	assert.EqualError(t, try(false), "survivors.txt: got no reason for 5 mutants; write a test that fails with the mutant, or add the reason")
+	runMutants := func(keep bool) error { return run(t.Context(), []string{"calc"}, "", "survivors.txt", keep) }
+	assert.EqualError(t, runMutants(false), "survivors.txt: got no reason for 5 mutants; write a test that fails with the mutant, or add the reason")
 
 	require.NoError(t, os.WriteFile("survivors.txt", []byte("# same: both are the larger number\ncalc/calc.go Max: a > b → a >= b\n\n# old\ncalc/calc.go Max: a > b → a <= b\ncalc/calc.go gone: a\n"), 0o600))
-	require.NoError(t, try(true))
+	require.NoError(t, runMutants(true))
 	text, err := os.ReadFile("survivors.txt")
 	require.NoError(t, err)
 	assert.Equal(t, `# open: a test is missing
@@ -56,7 +56,7 @@ calc/calc.go unused: a+1 → a - 1
 # same: both are the larger number
 calc/calc.go Max: a > b → a >= b
 `, string(text))
-	assert.NoError(t, try(false))
+	assert.NoError(t, runMutants(false))
 }
 
 func TestChangesNeedACommitToCompareWith(t *testing.T) {

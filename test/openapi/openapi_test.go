@@ -29,8 +29,8 @@ import (
 	"github.com/seed-81f232ab/rls/service/check"
 )
 
-// read returns a committed file.
-func read(t *testing.T, name string) []byte {
+// readFile returns a committed file.
+func readFile(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../docs/openapi", name))
 	require.NoError(t, err)
@@ -41,14 +41,14 @@ func TestFilesAreCurrent(t *testing.T) {
 	for name, newDocument := range files {
 		d, err := newDocument()
 		require.NoError(t, err)
-		assert.Equal(t, string(d.encode()), string(read(t, name)), "make docs writes the file")
+		assert.Equal(t, string(d.encode()), string(readFile(t, name)), "make docs writes the file")
 	}
 }
 
 // newValidator returns a validator of the calls that a file describes.
 func newValidator(t *testing.T, name string) validator.Validator {
 	t.Helper()
-	d, err := libopenapi.NewDocument(read(t, name))
+	d, err := libopenapi.NewDocument(readFile(t, name))
 	require.NoError(t, err)
 	v, errs := validator.NewValidator(d)
 	require.Empty(t, errs)
@@ -78,27 +78,27 @@ func newHTTP(t *testing.T) string {
 	require.NoError(t, err)
 	store := new(descriptors.Store)
 	store.Set(descriptors.Compile(set))
-	answering := service.New(service.Options{Limits: store, Limiter: local.New(local.Options{MaxKeys: 100})})
-	free := server.Addr{Host: "127.0.0.1"}
-	s, err := server.New(server.Options{
-		Services: []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, answering) }},
-		Check:    check.New(check.Options{Service: answering}), GRPC: server.GRPC{Addr: free, MaxMessageBytes: 1000}, HTTP: free, Debug: free,
+	rateLimiter := service.New(service.Options{Limits: store, Limiter: local.New(local.Options{MaxKeys: 100})})
+	freePort := server.Addr{Host: "127.0.0.1"}
+	testServer, err := server.New(server.Options{
+		Services: []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimiter) }},
+		Check:    check.New(check.Options{Service: rateLimiter}), GRPC: server.GRPC{Addr: freePort, MaxMessageBytes: 1000}, HTTP: freePort, Debug: freePort,
 		HTTPPages: []server.Page{{Path: openapi.CheckPath, Handler: http.HandlerFunc(openapi.CheckHandler)}},
 	})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- s.Serve(ctx) }()
-	t.Cleanup(func() { stop(); <-ended })
-	return "http://" + s.HTTPAddr().String()
+	done := make(chan error)
+	go func() { done <- testServer.Serve(ctx) }()
+	t.Cleanup(func() { stop(); <-done })
+	return "http://" + testServer.HTTPAddr().String()
 }
 
 // TestListenerAnswersAsTheFileSays sends requests to each path of the file, and compares requests
 // and answers with the file.
 func TestListenerAnswersAsTheFileSays(t *testing.T) {
-	v, addr := newValidator(t, "check.json"), newHTTP(t)
+	validator, addr := newValidator(t, "check.json"), newHTTP(t)
 	operations := operationsOf(t, "check.json")
-	for _, c := range []struct {
+	for _, test := range []struct {
 		operation, body string
 		isValid         bool
 		want            int
@@ -111,21 +111,21 @@ func TestListenerAnswersAsTheFileSays(t *testing.T) {
 		{"POST /v1/check", `{"domian": "shop", "checks": [{"descriptor": [{"key": "user"}]}]}`, false, 400},
 		{"POST /v1/check", `{"domain": "` + strings.Repeat("x", 1000) + `", "checks": [{"descriptor": [{"key": "user"}]}]}`, true, 413},
 	} {
-		delete(operations, c.operation)
-		method, path, _ := strings.Cut(c.operation, " ")
+		delete(operations, test.operation)
+		method, path, _ := strings.Cut(test.operation, " ")
 		newRequest := func() *http.Request {
-			req, err := http.NewRequestWithContext(t.Context(), method, addr+path, strings.NewReader(c.body))
+			req, err := http.NewRequestWithContext(t.Context(), method, addr+path, strings.NewReader(test.body))
 			require.NoError(t, err)
 			req.Header.Set("Content-Type", "application/json")
 			return req
 		}
-		isValid, problems := v.ValidateHttpRequest(newRequest())
-		assert.Equal(t, c.isValid, isValid, "%s: %v", c.body, problems)
+		isValid, problems := validator.ValidateHttpRequest(newRequest())
+		assert.Equal(t, test.isValid, isValid, "%s: %v", test.body, problems)
 		resp, err := http.DefaultClient.Do(newRequest())
 		require.NoError(t, err)
-		assert.Equal(t, c.want, resp.StatusCode, c.body)
-		ok, problems := v.ValidateHttpResponse(newRequest(), resp)
-		assert.True(t, ok, "%s: %v", c.body, problems)
+		assert.Equal(t, test.want, resp.StatusCode, test.body)
+		ok, problems := validator.ValidateHttpResponse(newRequest(), resp)
+		assert.True(t, ok, "%s: %v", test.body, problems)
 		_ = resp.Body.Close()
 	}
 	assert.Empty(t, operations, "operations without a request")
@@ -135,14 +135,14 @@ func TestListenerAnswersAsTheFileSays(t *testing.T) {
 func operationsOf(t *testing.T, name string) map[string]bool {
 	t.Helper()
 	var d struct{ Paths map[string]map[string]any }
-	require.NoError(t, json.Unmarshal(read(t, name), &d))
-	all := map[string]bool{}
+	require.NoError(t, json.Unmarshal(readFile(t, name), &d))
+	operations := map[string]bool{}
 	for path, methods := range d.Paths {
 		for method := range methods {
-			all[strings.ToUpper(method)+" "+path] = true
+			operations[strings.ToUpper(method)+" "+path] = true
 		}
 	}
-	return all
+	return operations
 }
 
 const token = "t0p-secret"
@@ -158,10 +158,10 @@ func newAdmin(t *testing.T) http.Handler {
 
 // TestAdminAnswersAsTheFileSays sends a request to each operation of the file.
 func TestAdminAnswersAsTheFileSays(t *testing.T) {
-	v, api := newValidator(t, "admin.json"), newAdmin(t)
+	validator, api := newValidator(t, "admin.json"), newAdmin(t)
 	operations := operationsOf(t, "admin.json")
 	const user = "?target=shop%7Cuser%3Dalice"
-	for _, c := range []struct {
+	for _, test := range []struct {
 		operation, query, body string
 		want                   int
 	}{
@@ -190,36 +190,36 @@ func TestAdminAnswersAsTheFileSays(t *testing.T) {
 		{"GET /admin/history", "?count=5", "", 200},
 		{"POST /admin/rollback", "?dry_run=true", "", 200},
 	} {
-		delete(operations, c.operation)
-		method, path, _ := strings.Cut(c.operation, " ")
+		delete(operations, test.operation)
+		method, path, _ := strings.Cut(test.operation, " ")
 		newRequest := func() *http.Request {
-			req := httptest.NewRequest(method, "http://localhost:6070"+path+c.query, strings.NewReader(c.body))
+			req := httptest.NewRequest(method, "http://localhost:6070"+path+test.query, strings.NewReader(test.body))
 			req.Header.Set("Authorization", "Bearer "+token)
-			if c.body != "" {
+			if test.body != "" {
 				req.Header.Set("Content-Type", "application/json")
 			}
 			return req
 		}
-		isValid, problems := v.ValidateHttpRequest(newRequest())
-		assert.True(t, isValid, "%s%s: %v", c.operation, c.query, problems)
+		isValid, problems := validator.ValidateHttpRequest(newRequest())
+		assert.True(t, isValid, "%s%s: %v", test.operation, test.query, problems)
 		w := httptest.NewRecorder()
 		api.ServeHTTP(w, newRequest())
-		assert.Equal(t, c.want, w.Code, "%s%s: %s", c.operation, c.query, w.Body)
-		isValid, problems = v.ValidateHttpResponse(newRequest(), w.Result())
-		assert.True(t, isValid, "%s%s: %v\n%s", c.operation, c.query, problems, w.Body)
+		assert.Equal(t, test.want, w.Code, "%s%s: %s", test.operation, test.query, w.Body)
+		isValid, problems = validator.ValidateHttpResponse(newRequest(), w.Result())
+		assert.True(t, isValid, "%s%s: %v\n%s", test.operation, test.query, problems, w.Body)
 	}
 	assert.Empty(t, operations, "operations without a request")
 
 	w := httptest.NewRecorder()
-	unknown := httptest.NewRequest(http.MethodGet, "/admin/unknown", nil)
-	unknown.Header.Set("Authorization", "Bearer "+token)
-	api.ServeHTTP(w, unknown)
+	unknownPath := httptest.NewRequest(http.MethodGet, "/admin/unknown", nil)
+	unknownPath.Header.Set("Authorization", "Bearer "+token)
+	api.ServeHTTP(w, unknownPath)
 	var list admin.Problems
 	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &list))
-	all := operationsOf(t, "admin.json")
+	allOperations := operationsOf(t, "admin.json")
 	for _, line := range list.Endpoints {
 		operation, _, _ := strings.Cut(line, ":")
-		assert.Contains(t, all, operation)
+		assert.Contains(t, allOperations, operation)
 	}
-	assert.Len(t, all, len(list.Endpoints))
+	assert.Len(t, allOperations, len(list.Endpoints))
 }

@@ -21,14 +21,14 @@ import (
 
 // Widths of a screen in pixels.
 const (
-	wide   = 1280
-	medium = 768
-	narrow = 360
+	wideWidth   = 1280
+	mediumWidth = 768
+	narrowWidth = 360
 )
 
-// look is how a tab shows pages.
-type look struct {
-	width    int64 // default wide
+// appearance is how a tab shows pages.
+type appearance struct {
+	width    int64 // default wideWidth
 	dark     bool
 	noScript bool
 	zoom     float64 // default 1
@@ -40,14 +40,14 @@ type tab struct {
 	*testing.T
 	ctx context.Context
 
-	mu       sync.Mutex
-	problems []string
-	requests []string
-	allowed  []string // parts of problems that the test expects
+	mu              sync.Mutex
+	problems        []string
+	requests        []string
+	allowedProblems []string // parts of problems that the test expects
 }
 
-// open opens an address in a new tab.
-func open(t *testing.T, address string, l look) *tab {
+// openTab opens an address in a new tab.
+func openTab(t *testing.T, address string, appearance appearance) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
@@ -69,11 +69,11 @@ func open(t *testing.T, address string, l look) *tab {
 		}
 	}()
 	t.Cleanup(func() { b.check(address) })
-	b.look(l)
-	b.do(
+	b.setAppearance(appearance)
+	b.run(
 		call(network.Enable, network.EnableParams{}),
 		chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
-			_, err := cdp.Call(ctx, target, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: l.noScript})
+			_, err := cdp.Call(ctx, target, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: appearance.noScript})
 			return err
 		}),
 		chromedp.Navigate(address),
@@ -89,12 +89,12 @@ func call[P, R any](command cdp.Command[P, R], params P) chromedp.Action[chromed
 	})
 }
 
-// look changes the size and the theme of the tab.
-func (b *tab) look(l look) {
+// setAppearance changes the size and the theme of the tab.
+func (b *tab) setAppearance(l appearance) {
 	b.Helper()
 	width, zoom := l.width, l.zoom
 	if width == 0 {
-		width = wide
+		width = wideWidth
 	}
 	if zoom == 0 {
 		zoom = 1
@@ -103,7 +103,7 @@ func (b *tab) look(l look) {
 	if l.dark {
 		theme = "dark"
 	}
-	b.do(
+	b.run(
 		// A browser at a zoom of 2 lays the page out in half the width.
 		chromedp.EmulateViewport(int64(float64(width)/zoom), int64(900/zoom), chromedp.EmulateScale(zoom)),
 		call(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}}),
@@ -128,11 +128,11 @@ func (b *tab) check(address string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, p := range b.problems {
-		expected := false
-		for _, part := range b.allowed {
-			expected = expected || strings.Contains(p, part)
+		isExpected := false
+		for _, part := range b.allowedProblems {
+			isExpected = isExpected || strings.Contains(p, part)
 		}
-		assert.True(b, expected, "console: %s", p)
+		assert.True(b, isExpected, "console: %s", p)
 	}
 	host := strings.Join(strings.SplitN(address, "/", 4)[:3], "/")
 	for _, r := range b.requests {
@@ -140,7 +140,7 @@ func (b *tab) check(address string) {
 	}
 }
 
-func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
+func (b *tab) run(steps ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
 	require.NoError(b, chromedp.Do(b.ctx, steps...))
 }
@@ -162,8 +162,8 @@ func (b *tab) text(selector string) string {
 	return eval[string](b, `document.querySelector(`+quote(selector)+`)?.textContent ?? ''`)
 }
 
-// until waits until the expression is true.
-func (b *tab) until(expression string) {
+// awaitTrue waits until the expression is true.
+func (b *tab) awaitTrue(expression string) {
 	b.Helper()
 	polltest.Until(b, maxWait, func() bool { return eval[bool](b, `!!(`+expression+`)`) }, expression)
 }

@@ -39,10 +39,10 @@ type fixture struct {
 
 func serve(t *testing.T, s *live.Snapshot) *fixture {
 	t.Helper()
-	f := &fixture{t: t, snapshot: rounded(t, s), changed: make(chan struct{})}
+	f := &fixture{t: t, snapshot: roundAsJSON(t, s), changed: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.Handle(page.Path, page.New(page.Options{
-		Snapshot: func(*http.Request) *live.Snapshot { return f.current() },
+		Snapshot: func(*http.Request) *live.Snapshot { return f.currentSnapshot() },
 		Rules:    findRules,
 		Rule:     f.rule,
 		Explain: func(_ *http.Request, domain, descriptor string) (*explain.Report, error) {
@@ -70,8 +70,8 @@ func serve(t *testing.T, s *live.Snapshot) *fixture {
 	return f
 }
 
-// rounded returns s with the digits that JSON has.
-func rounded(t *testing.T, s *live.Snapshot) *live.Snapshot {
+// roundAsJSON returns s with the digits that JSON has.
+func roundAsJSON(t *testing.T, s *live.Snapshot) *live.Snapshot {
 	text, err := json.Marshal(s)
 	require.NoError(t, err)
 	var r live.Snapshot
@@ -94,7 +94,7 @@ func findRules(filter string) (rules []live.Rule, more int) {
 
 // rule finds a rule of the snapshot.
 func (f *fixture) rule(_ *http.Request, path string) (live.Rule, live.TopKeys, bool) {
-	s := f.current()
+	s := f.currentSnapshot()
 	i := slices.IndexFunc(s.Rules.Shown, func(r live.Rule) bool { return r.Path == path })
 	if i < 0 {
 		return live.Rule{}, live.TopKeys{}, false
@@ -102,7 +102,7 @@ func (f *fixture) rule(_ *http.Request, path string) (live.Rule, live.TopKeys, b
 	return s.Rules.Shown[i], live.TopKeys{Mode: s.Keys.Mode, Hottest: s.Keys.Hottest[:3]}, true
 }
 
-func (f *fixture) current() *live.Snapshot {
+func (f *fixture) currentSnapshot() *live.Snapshot {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.snapshot
@@ -112,7 +112,7 @@ func (f *fixture) current() *live.Snapshot {
 func (f *fixture) send(s *live.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.snapshot = rounded(f.t, s)
+	f.snapshot = roundAsJSON(f.t, s)
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
@@ -146,15 +146,15 @@ func quote(text string) string {
 	return string(b)
 }
 
-// decide sends lines to the viewer of decisions.
-func (f *fixture) decide(lines string) {
+// sendDecisions sends lines to the viewer of decisions.
+func (f *fixture) sendDecisions(lines string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.decisions = append(f.decisions, lines)
 }
 
-// sent returns how often decide has reached a viewer.
-func (f *fixture) sent() int {
+// sentCount returns how often sendDecisions has reached a viewer.
+func (f *fixture) sentCount() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.sentLines

@@ -40,89 +40,89 @@ func TestPageFollowsTheProgram(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "limits.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(limits), 0o600))
 	env := []string{"REDIS_URL=" + redis.Addr, "OVERRIDES_ENABLED=true"}
-	s := startService(t, file, env...)
-	other := startService(t, file, append(env, "ADMIN_TOKEN=dana:secret")...)
+	service := startService(t, file, env...)
+	otherService := startService(t, file, append(env, "ADMIN_TOKEN=dana:secret")...)
 
-	b := open(t, s.debug+"/", look{})
-	b.until(updated)
+	b := openTab(t, service.debug+"/", appearance{})
+	b.awaitTrue(isUpdated)
 	assert.Contains(t, b.text("#headline"), "Counting in Redis")
 	assert.Contains(t, b.text("#hint"), "rls hit -d shop remote_address=example -n 8")
 	assert.Contains(t, b.text("#rules-count"), "0 of 4")
 	b.screenshot("program-start")
 
-	stop := sendTraffic(t, s.http)
+	stop := sendTraffic(t, service.http)
 	defer stop()
 	row := func(path string) string {
 		return fmt.Sprintf(`document.querySelector('[data-path="shop > %s"]')`, path)
 	}
-	b.until(row("remote_address") + `?.querySelector('[data-denied].hot')`)
-	b.until(row("tenant") + `?.querySelector('[data-ok]').textContent > 0`)
-	b.until(row("tenant=trial") + `?.querySelector('[data-shadow].shadow')`)
-	b.until(`parseFloat(document.querySelector('#figure-calls [data-value]').textContent) > 1`)
-	b.until(`document.querySelector('#figure-duration [data-unit]').textContent`)
-	b.until(`document.querySelector('#figure-redis [data-unit]').textContent`)
-	b.until(`document.querySelector('#hottest').textContent.includes('tenant=acme')`)
-	b.until(`document.querySelector('#most-denied').textContent.includes('remote_address=10.0.0.1')`)
-	b.until(`document.querySelector('#hint').hidden`)
-	b.until(`document.querySelector('#unmatched').textContent.includes('tennant=acme')`)
+	b.awaitTrue(row("remote_address") + `?.querySelector('[data-denied].hot')`)
+	b.awaitTrue(row("tenant") + `?.querySelector('[data-ok]').textContent > 0`)
+	b.awaitTrue(row("tenant=trial") + `?.querySelector('[data-shadow].shadow')`)
+	b.awaitTrue(`parseFloat(document.querySelector('#figure-calls [data-value]').textContent) > 1`)
+	b.awaitTrue(`document.querySelector('#figure-duration [data-unit]').textContent`)
+	b.awaitTrue(`document.querySelector('#figure-redis [data-unit]').textContent`)
+	b.awaitTrue(`document.querySelector('#hottest').textContent.includes('tenant=acme')`)
+	b.awaitTrue(`document.querySelector('#most-denied').textContent.includes('remote_address=10.0.0.1')`)
+	b.awaitTrue(`document.querySelector('#hint').hidden`)
+	b.awaitTrue(`document.querySelector('#unmatched').textContent.includes('tennant=acme')`)
 	assert.Contains(t, b.text("#rules-quiet"), "Show 1 quiet rule")
 
-	b.do(chromedp.ScrollIntoView(chromedp.CSS("#decisions-box")))
-	b.until(`document.querySelector('#decisions').textContent.includes('✕ denied')`)
-	b.until(`document.querySelector('#decisions').textContent.includes('◌ shadow')`)
+	b.run(chromedp.ScrollIntoView(chromedp.CSS("#decisions-box")))
+	b.awaitTrue(`document.querySelector('#decisions').textContent.includes('✕ denied')`)
+	b.awaitTrue(`document.querySelector('#decisions').textContent.includes('◌ shadow')`)
 
-	details := open(t, s.debug+"/?rule=shop+%3E+remote_address", look{})
-	assert.Contains(t, details.text("tr.opened"), file+":3")
-	assert.Contains(t, details.text("tr.opened"), "remote_address=10.0.0.1")
+	detailsTab := openTab(t, service.debug+"/?rule=shop+%3E+remote_address", appearance{})
+	assert.Contains(t, detailsTab.text("tr.opened"), file+":3")
+	assert.Contains(t, detailsTab.text("tr.opened"), "remote_address=10.0.0.1")
 
-	why := open(t, s.debug+"/?domain=shop&descriptor=remote_address%3D10.0.0.1#explain", look{})
-	assert.Contains(t, why.text(".verdict"), "Denied")
-	assert.Contains(t, why.text(".report"), "shop > remote_address")
-	why.screenshot("program-explain")
+	explainTab := openTab(t, service.debug+"/?domain=shop&descriptor=remote_address%3D10.0.0.1#explain", appearance{})
+	assert.Contains(t, explainTab.text(".verdict"), "Denied")
+	assert.Contains(t, explainTab.text(".report"), "shop > remote_address")
+	explainTab.screenshot("program-explain")
 
-	set := exec.Command(rlsBin, "limits", "set", "-d", "shop", "tenant=acme", "requests_per_unit=7", "--for", "1h", "--admin", other.debug)
-	set.Env = append(os.Environ(), "ADMIN_TOKEN=dana:secret")
-	out, err := set.CombinedOutput()
+	setCommand := exec.Command(rlsBin, "limits", "set", "-d", "shop", "tenant=acme", "requests_per_unit=7", "--for", "1h", "--admin", otherService.debug)
+	setCommand.Env = append(os.Environ(), "ADMIN_TOKEN=dana:secret")
+	out, err := setCommand.CombinedOutput()
 	require.NoError(t, err, string(out))
-	b.until(`document.querySelector('#overrides').textContent.includes('tenant=acme')`)
-	b.until(`document.querySelector('#changes').textContent.includes('override')`)
-	b.until(row("tenant=acme") + `?.querySelector('[data-marks]').textContent.includes('override until')`)
+	b.awaitTrue(`document.querySelector('#overrides').textContent.includes('tenant=acme')`)
+	b.awaitTrue(`document.querySelector('#changes').textContent.includes('override')`)
+	b.awaitTrue(row("tenant=acme") + `?.querySelector('[data-marks]').textContent.includes('override until')`)
 
 	require.NoError(t, os.WriteFile(file, []byte(limits+"  - key: [\n"), 0o600))
-	b.until(`document.querySelector('#state').dataset.level === 'warning'`)
-	b.until(`document.querySelector('#changes .failed')?.textContent.includes('limits.yaml')`)
+	b.awaitTrue(`document.querySelector('#state').dataset.level === 'warning'`)
+	b.awaitTrue(`document.querySelector('#changes .failed')?.textContent.includes('limits.yaml')`)
 	b.screenshot("program-bad-edit")
 	require.NoError(t, os.WriteFile(file, []byte(limits), 0o600))
-	b.until(`document.querySelector('#state').dataset.level === 'well'`)
+	b.awaitTrue(`document.querySelector('#state').dataset.level === 'well'`)
 
 	redis.Kill()
-	b.until(`document.querySelector('#headline').textContent.startsWith('Redis away for')`)
-	b.until(`document.querySelector('#headline').textContent.includes('decided without Redis')`)
+	b.awaitTrue(`document.querySelector('#headline').textContent.startsWith('Redis away for')`)
+	b.awaitTrue(`document.querySelector('#headline').textContent.includes('decided without Redis')`)
 	assert.Equal(t, "trouble", eval[string](b, `document.querySelector('#state').dataset.level`))
-	b.until(`document.querySelector('#announcement').textContent.includes('Redis away')`)
-	b.until(`document.querySelector('#figure-redis [data-value]').textContent === 'away'`)
+	b.awaitTrue(`document.querySelector('#announcement').textContent.includes('Redis away')`)
+	b.awaitTrue(`document.querySelector('#figure-redis [data-value]').textContent === 'away'`)
 	b.screenshot("program-redis-away")
 	redis.Restart(t)
-	b.until(`document.querySelector('#headline').textContent.includes('counting in Redis')`) // after "Redis lost counters", because the restarted Redis is empty
-	b.until(`document.querySelector('#details').textContent.includes('without Redis')`)
+	b.awaitTrue(`document.querySelector('#headline').textContent.includes('counting in Redis')`) // after "Redis lost counters", because the restarted Redis is empty
+	b.awaitTrue(`document.querySelector('#details').textContent.includes('without Redis')`)
 	for _, kind := range []string{"start", "override", "refusal", "reload", "breaker"} {
 		assert.Contains(t, b.text("#changes"), kind)
 	}
-	for suffix, l := range looks {
-		b.look(l)
+	for suffix, l := range appearances {
+		b.setAppearance(l)
 		b.screenshot("program-" + suffix)
 	}
 
 	stop()
-	for _, viewer := range []*tab{b, details, why} {
+	for _, viewer := range []*tab{b, detailsTab, explainTab} {
 		viewer.mu.Lock()
-		viewer.allowed = []string{"net::ERR_"} // of the lost connection
+		viewer.allowedProblems = []string{"net::ERR_"} // of the lost connection
 		viewer.mu.Unlock()
 	}
-	s.kill()
-	b.until(`!document.querySelector('#connection').hidden`)
+	service.kill()
+	b.awaitTrue(`!document.querySelector('#connection').hidden`)
 	assert.Regexp(t, `^Figures of \d\d:\d\d:\d\d, trying again\.`, b.text("#connection"))
-	b.look(look{})
+	b.setAppearance(appearance{})
 	b.screenshot("program-lost")
 }
 
@@ -130,29 +130,29 @@ func TestPageFollowsTheProgram(t *testing.T) {
 func TestCallersWithoutTokenSeeHashesOnly(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "limits.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(limits), 0o600))
-	s := startService(t, file, "ADMIN_TOKEN=secret")
-	stop := sendTraffic(t, s.http)
+	service := startService(t, file, "ADMIN_TOKEN=secret")
+	stop := sendTraffic(t, service.http)
 	defer stop()
-	b := open(t, s.debug+"/?domain=shop&descriptor=tenant%3Dacme#explain", look{})
-	b.allowed = []string{"401"}
-	b.until(`document.querySelectorAll('#hottest tbody tr').length > 1`)
+	b := openTab(t, service.debug+"/?domain=shop&descriptor=tenant%3Dacme#explain", appearance{})
+	b.allowedProblems = []string{"401"}
+	b.awaitTrue(`document.querySelectorAll('#hottest tbody tr').length > 1`)
 	assert.Contains(t, b.text("#explain [role=alert]"), "send a token")
-	b.until(`document.querySelectorAll('#unmatched-keys tbody tr').length === 1`)
+	b.awaitTrue(`document.querySelectorAll('#unmatched-keys tbody tr').length === 1`)
 	assert.NotContains(t, b.text("#unmatched"), "acme")
 	assert.NotContains(t, b.text("#hottest"), "acme")
 	for _, section := range []string{"#limited", "#keys"} {
 		assert.True(t, eval[bool](b, `document.querySelector('`+section+` [data-hidden-note]').checkVisibility()`), section)
 		assert.Equal(t, "/signin", eval[string](b, `document.querySelector('`+section+` [data-hidden-note] a').getAttribute('href')`))
 	}
-	b.do(chromedp.ScrollIntoView(chromedp.CSS("#decisions-box")))
-	b.until(`document.querySelector('#decisions-note').textContent.includes('rls tail')`)
+	b.run(chromedp.ScrollIntoView(chromedp.CSS("#decisions-box")))
+	b.awaitTrue(`document.querySelector('#decisions-note').textContent.includes('rls tail')`)
 }
 
 // sendTraffic sends calls until stop is called.
 func sendTraffic(t *testing.T, address string) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() {
+	var callers sync.WaitGroup
+	callers.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			descriptor := []string{`{"key":"remote_address","value":"10.0.0.1"}`, `{"key":"tenant","value":"acme"}`, `{"key":"tenant","value":"trial"}`, `{"key":"tenant","value":"beta"}`, `{"key":"tennant","value":"acme"}`}[i%5]
 			body := fmt.Sprintf(`{"domain":"shop","descriptors":[{"entries":[%s]}]}`, descriptor)
@@ -168,6 +168,6 @@ func sendTraffic(t *testing.T, address string) (stop func()) {
 	})
 	return sync.OnceFunc(func() {
 		cancel()
-		running.Wait()
+		callers.Wait()
 	})
 }

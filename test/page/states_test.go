@@ -34,43 +34,43 @@ var states = map[string]struct {
 	"many":    {func() *live.Snapshot { return pagetest.Many(3000) }, []string{"2,800 more rules", "3,000 of 3,040 with traffic"}},
 }
 
-// looks are the themes and widths of the screenshots.
-var looks = map[string]look{
+// appearances are the themes and widths of the screenshots.
+var appearances = map[string]appearance{
 	"light-1280": {}, "dark-1280": {dark: true},
-	"light-768": {width: medium}, "dark-768": {width: medium, dark: true},
-	"light-360": {width: narrow}, "dark-360": {width: narrow, dark: true},
+	"light-768": {width: mediumWidth}, "dark-768": {width: mediumWidth, dark: true},
+	"light-360": {width: narrowWidth}, "dark-360": {width: narrowWidth, dark: true},
 }
 
 // overflow returns the number of pixels by which the page is wider than the screen.
 const overflow = `document.documentElement.scrollWidth - document.documentElement.clientWidth`
 
-// TestEachStateIsReadable checks texts, contrast and width of each state in each look, and
+// TestEachStateIsReadable checks texts, contrast and width of each state in each appearance, and
 // keeps a screenshot.
 func TestEachStateIsReadable(t *testing.T) {
 	for name, state := range states {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := serve(t, state.snapshot())
-			b := open(t, f.URL+"/", look{})
-			b.until(updated)
+			fixture := serve(t, state.snapshot())
+			b := openTab(t, fixture.URL+"/", appearance{})
+			b.awaitTrue(isUpdated)
 			for _, text := range state.texts {
 				assert.Contains(t, b.text("body"), text)
 			}
-			for suffix, l := range looks {
-				b.look(l)
+			for suffix, l := range appearances {
+				b.setAppearance(l)
 				assert.Empty(t, eval[[]string](b, lowContrast), suffix)
 				assert.LessOrEqual(t, eval[int](b, overflow), 0, suffix)
 				b.screenshot(name + "-" + suffix)
 			}
-			b.look(look{zoom: 2})
+			b.setAppearance(appearance{zoom: 2})
 			assert.LessOrEqual(t, eval[int](b, overflow), 0, "at a zoom of 200 %")
 			b.screenshot(name + "-zoom")
 		})
 	}
 }
 
-// updated is true once the script has shown a snapshot of the stream.
-const updated = `typeof snapshot !== 'undefined' && snapshot !== null`
+// isUpdated is true once the script has shown a snapshot of the stream.
+const isUpdated = `typeof snapshot !== 'undefined' && snapshot !== null`
 
 // lowContrast lists visible texts with a contrast below 4.5 to the ground behind them.
 const lowContrast = `(() => {
@@ -109,22 +109,22 @@ const lowContrast = `(() => {
 })()`
 
 func TestTextsOfRequestsRunNoScript(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := open(t, f.URL+"/?filter=%3Cscript%3Ealert(1)%3C/script%3E&domain=%22%3E%3Cimg+src=x%3E&descriptor=%3Cimg+src=x%3E", look{})
-	b.until(updated)
-	f.send(pagetest.Hostile())
-	b.until(`document.querySelector('#changes').textContent.includes('alert')`)
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/?filter=%3Cscript%3Ealert(1)%3C/script%3E&domain=%22%3E%3Cimg+src=x%3E&descriptor=%3Cimg+src=x%3E", appearance{})
+	b.awaitTrue(isUpdated)
+	fixture.send(pagetest.Hostile())
+	b.awaitTrue(`document.querySelector('#changes').textContent.includes('alert')`)
 	assert.Equal(t, 0, eval[int](b, `document.querySelectorAll('img, body script').length`))
 	assert.Equal(t, "<script>alert(1)</script>", eval[string](b, `document.querySelector('#filter').value`))
 	assert.Contains(t, eval[string](b, `document.querySelector('#changes dt').outerHTML`), "&lt;script&gt;")
 }
 
 func TestPolicyBlocksInlineCode(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := open(t, f.URL+"/", look{})
-	b.allowed = []string{"Content Security Policy"}
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/", appearance{})
+	b.allowedProblems = []string{"Content Security Policy"}
 	assert.Equal(t, 0, eval[int](b, `document.querySelectorAll('[style], style, script:not([src]), [onclick]').length`))
-	blocked := eval[[]string](b, `new Promise(resolve => {
+	blockedURLs := eval[[]string](b, `new Promise(resolve => {
 		const blocked = [];
 		document.addEventListener('securitypolicyviolation', e => { blocked.push(e.effectiveDirective); if (blocked.length === 3) resolve(blocked.sort()); });
 		const script = document.createElement('script');
@@ -135,7 +135,7 @@ func TestPolicyBlocksInlineCode(t *testing.T) {
 		document.head.append(style);
 		new Image().src = 'https://example.com/';
 	})`)
-	assert.Equal(t, []string{"img-src", "script-src-elem", "style-src-elem"}, blocked)
+	assert.Equal(t, []string{"img-src", "script-src-elem", "style-src-elem"}, blockedURLs)
 	assert.False(t, eval[bool](b, `!!window.ran`))
 	b.mu.Lock()
 	b.requests = nil // the blocked image
@@ -143,32 +143,32 @@ func TestPolicyBlocksInlineCode(t *testing.T) {
 }
 
 func TestPageWorksWithoutScript(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := open(t, f.URL+"/?rule=shop+%3E+remote_address", look{noScript: true})
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/?rule=shop+%3E+remote_address", appearance{noScript: true})
 	for _, text := range []string{"Counting in Redis", "1,240", "31.2", "rls tail", "loads again every 5 seconds", "14:02:31 UTC", "Defined in"} {
 		assert.Contains(t, b.text("body"), text)
 	}
 	assert.Equal(t, "5", eval[string](b, `document.querySelector('meta[http-equiv=refresh]').content`))
 	b.screenshot("no-script")
-	f.send(pagetest.RedisAway())
-	b.until(`document.body?.textContent.includes('Redis away')`) // loaded again
+	fixture.send(pagetest.RedisAway())
+	b.awaitTrue(`document.body?.textContent.includes('Redis away')`) // loaded again
 }
 
-func TestPagePrints(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := open(t, f.URL+"/", look{width: 800})
-	b.until(updated)
-	b.do(call(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Media: "print"}))
+func TestPrintedPageShowsAllRowsWithoutNavigation(t *testing.T) {
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/", appearance{width: 800})
+	b.awaitTrue(isUpdated)
+	b.run(call(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Media: "print"}))
 	assert.False(t, eval[bool](b, `document.querySelector('nav').checkVisibility()`))
 	assert.True(t, eval[bool](b, `document.querySelector('#rules-table').checkVisibility()`))
 	assert.True(t, eval[bool](b, `[...document.querySelectorAll('.box')].every(e => e.scrollHeight <= e.clientHeight)`), "a box hides a part")
 	b.screenshot("print")
 }
 
-func TestPageHasNamesForReaders(t *testing.T) {
-	f := serve(t, pagetest.Busy())
-	b := open(t, f.URL+"/?rule=shop+%3E+remote_address", look{})
-	b.until(updated)
+func TestElementsHaveNamesForScreenReaders(t *testing.T) {
+	fixture := serve(t, pagetest.Busy())
+	b := openTab(t, fixture.URL+"/?rule=shop+%3E+remote_address", appearance{})
+	b.awaitTrue(isUpdated)
 	for _, rule := range []struct{ elements, condition string }{
 		{"table", `e.caption && e.caption.textContent.trim()`},
 		{"thead th", `e.scope === 'col' && e.textContent.trim()`},
@@ -180,8 +180,8 @@ func TestPageHasNamesForReaders(t *testing.T) {
 		{"[tabindex]", `e.tabIndex === 0`},
 		{"[id]", `document.querySelectorAll('#' + e.id).length === 1`},
 	} {
-		bad := eval[[]string](b, fmt.Sprintf(`[...document.querySelectorAll(%s)].filter(e => !e.closest('template') && !(%s)).map(e => e.outerHTML.slice(0, 120))`, quote(rule.elements), rule.condition))
-		assert.Empty(t, bad, rule.elements)
+		badElements := eval[[]string](b, fmt.Sprintf(`[...document.querySelectorAll(%s)].filter(e => !e.closest('template') && !(%s)).map(e => e.outerHTML.slice(0, 120))`, quote(rule.elements), rule.condition))
+		assert.Empty(t, badElements, rule.elements)
 		assert.NotZero(t, eval[int](b, fmt.Sprintf(`document.querySelectorAll(%s).length`, quote(rule.elements))), rule.elements)
 	}
 }

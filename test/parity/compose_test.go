@@ -57,16 +57,16 @@ func TestIncumbentsComposeScriptsPass(t *testing.T) {
 	scripts, err := filepath.Glob(filepath.Join(source, "integration-test/scripts/*.sh"))
 	require.NoError(t, err)
 	require.NotEmpty(t, scripts)
-	passed := 0
+	passedCount := 0
 	for _, script := range scripts {
 		// The limits have windows of a minute, and a script takes a few seconds.
-		if left := time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)); left < 20*time.Second {
-			time.Sleep(left)
+		if timeLeft := time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)); timeLeft < 20*time.Second {
+			time.Sleep(timeLeft)
 		}
 		out, err := exec.CommandContext(t.Context(), "bash", "-c", hosts.Replace(string(readFile(t, script)))).CombinedOutput()
 		if assert.NoError(t, err, "%s: %s", filepath.Base(script), out) {
-			passed++
+			passedCount++
 		}
 	}
-	fmt.Printf("compose scripts of %s: %d of %d pass\n", modcache.IncumbentPath, passed, len(scripts))
+	fmt.Printf("compose scripts of %s: %d of %d pass\n", modcache.IncumbentPath, passedCount, len(scripts))
 }

@@ -47,16 +47,16 @@ func TestIncumbentsIntegrationTestsPass(t *testing.T) {
 			maps.Copy(cases, run("^"+strings.ReplaceAll(name, "/", "$/^")+"$"))
 		}
 	}
-	passed := 0
+	passedCount := 0
 	for _, name := range slices.Sorted(maps.Keys(cases)) {
 		c := cases[name]
 		if c.result == "pass" {
-			passed++
+			passedCount++
 		} else {
 			assert.Fail(t, name+": "+c.result, "%s", c.output)
 		}
 	}
-	fmt.Printf("integration tests of %s: %d of %d pass\n", modcache.IncumbentPath, passed, len(cases))
+	fmt.Printf("integration tests of %s: %d of %d pass\n", modcache.IncumbentPath, passedCount, len(cases))
 }
 
 // testCase is a test without subtests.

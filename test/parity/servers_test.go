@@ -45,8 +45,8 @@ func startServers(t *testing.T, source string) {
 			startSentinel(t, port, filepath.Join(source, "test/integration/conf", config))
 		}
 	}
-	for _, first := range []int{6386, 6389} {
-		startCluster(t, first)
+	for _, firstPort := range []int{6386, 6389} {
+		startCluster(t, firstPort)
 	}
 	authority := certtest.New(t)
 	certificate := writeCertificate(t, authority, source)
@@ -66,21 +66,21 @@ func startRedis(t *testing.T, port int, args ...string) {
 
 func startSentinel(t *testing.T, port int, config string) {
 	t.Helper()
-	own := filepath.Join(t.TempDir(), "sentinel.conf") // a Sentinel writes to its file
-	require.NoError(t, os.WriteFile(own, readFile(t, config), 0o600))
-	startProgram(t, port, "redis-server", own, "--sentinel", "--port", strconv.Itoa(port))
+	configCopy := filepath.Join(t.TempDir(), "sentinel.conf") // a Sentinel writes to its file
+	require.NoError(t, os.WriteFile(configCopy, readFile(t, config), 0o600))
+	startProgram(t, port, "redis-server", configCopy, "--sentinel", "--port", strconv.Itoa(port))
 }
 
 // startCluster starts three nodes from the port first on, and returns when each knows all hash slots.
-func startCluster(t *testing.T, first int) {
+func startCluster(t *testing.T, firstPort int) {
 	t.Helper()
 	create := []string{"--cluster", "create", "--cluster-replicas", "0", "--cluster-yes"}
-	for port := first; port < first+3; port++ {
+	for port := firstPort; port < firstPort+3; port++ {
 		startRedis(t, port, "--cluster-enabled", "yes")
 		create = append(create, fmt.Sprint("127.0.0.1:", port))
 	}
-	redisCLI(t, first, create...)
-	for port := first; port < first+3; port++ {
+	redisCLI(t, firstPort, create...)
+	for port := firstPort; port < firstPort+3; port++ {
 		polltest.Until(t, maxWait, func() bool {
 			info := redisCLI(t, port, "cluster", "info")
 			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3")

@@ -90,14 +90,14 @@ func TestSBOMListsTheModulesOfTheProgram(t *testing.T) {
 func TestReleaseIsReproducible(t *testing.T) {
 	clone := filepath.Join(t.TempDir(), "a-clone-with-another-name")
 	shell(t, repository, "git clone --quiet . "+clone)
-	if changed := shell(t, repository, "git status --porcelain"); changed != "" {
-		t.Logf("the clone has no changes that are not committed:\n%s", changed)
+	if uncommittedChanges := shell(t, repository, "git status --porcelain"); uncommittedChanges != "" {
+		t.Logf("the clone has no changes that are not committed:\n%s", uncommittedChanges)
 	}
-	first, second := dist, filepath.Join(t.TempDir(), "second")
-	builds := map[string]string{second: clone}
+	firstDist, secondDist := dist, filepath.Join(t.TempDir(), "second")
+	builds := map[string]string{secondDist: clone}
 	if *emptyCaches {
-		first = filepath.Join(t.TempDir(), "first")
-		builds[first] = repository
+		firstDist = filepath.Join(t.TempDir(), "first")
+		builds[firstDist] = repository
 	}
 	for dist, source := range builds {
 		build := buildRelease(source, dist)
@@ -112,7 +112,7 @@ func TestReleaseIsReproducible(t *testing.T) {
 		require.NoError(t, err)
 		return string(text)
 	}
-	assert.Equal(t, checksums(first), checksums(second))
+	assert.Equal(t, checksums(firstDist), checksums(secondDist))
 }
 
 // versionOf returns the version in the name of the archive.

@@ -63,13 +63,13 @@ func buildFuzzTargets(t *testing.T, root string) (calls []string, out, output st
 echo "$(pwd -P) $*" >>"$CALLS"
 [ "$2" = FuzzUnknown ] || : >"$OUT/$3"
 `), 0o700))
-	record := filepath.Join(programs, "calls")
+	callsFile := filepath.Join(programs, "calls")
 	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "deploy/oss-fuzz/build.sh"))
-	cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"), "SRC="+source, "OUT="+out, "CALLS="+record)
+	cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"), "SRC="+source, "OUT="+out, "CALLS="+callsFile)
 	text, err := cmd.CombinedOutput()
-	recorded, readErr := os.ReadFile(record)
+	recordedCalls, readErr := os.ReadFile(callsFile)
 	require.NoError(t, readErr, string(text))
-	return strings.Split(strings.TrimSpace(string(recorded)), "\n"), out, string(text), err
+	return strings.Split(strings.TrimSpace(string(recordedCalls)), "\n"), out, string(text), err
 }
 
 func TestOSSFuzzBuildsEachTarget(t *testing.T) {
@@ -100,8 +100,8 @@ func TestOSSFuzzBuildFailsIfATargetIsMissing(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	for name, text := range map[string]string{
-		"deploy/oss-fuzz/build.sh":      read(t, "deploy/oss-fuzz/build.sh"),
-		"deploy/oss-fuzz/targets":       read(t, "deploy/oss-fuzz/targets"),
+		"deploy/oss-fuzz/build.sh":      readFile(t, "deploy/oss-fuzz/build.sh"),
+		"deploy/oss-fuzz/targets":       readFile(t, "deploy/oss-fuzz/targets"),
 		"limit/limit_test.go":           "package limit\n\nfunc FuzzUnknown(f *testing.F) {}\n",
 		"test/nested/nested_test.go":    "package nested\n\nfunc FuzzNested(f *testing.F) {}\n\nfunc notFuzz(f *testing.F) {}\n",
 		".tools/installed/tool_test.go": "package installed\n\nfunc FuzzTool(f *testing.F) {}\n",
@@ -121,10 +121,10 @@ func TestNoFuzzTargetHasANameThatBeginsAsAnother(t *testing.T) {
 	t.Parallel()
 	targets := fuzzTargets(t)
 	for _, target := range targets {
-		for _, other := range targets {
-			inFolder := other.folder == target.folder || strings.HasPrefix(other.folder, target.folder+"/")
-			if other != target && inFolder {
-				assert.False(t, strings.HasPrefix(other.name, target.name), "%s hides %s", other, target)
+		for _, otherTarget := range targets {
+			inFolder := otherTarget.folder == target.folder || strings.HasPrefix(otherTarget.folder, target.folder+"/")
+			if otherTarget != target && inFolder {
+				assert.False(t, strings.HasPrefix(otherTarget.name, target.name), "%s hides %s", otherTarget, target)
 			}
 		}
 	}

@@ -27,16 +27,16 @@ func TestDependabotWatchesEachFileWithDependencies(t *testing.T) {
 			Directories []string
 		}
 	}
-	require.NoError(t, yaml.Unmarshal([]byte(read(t, ".github/dependabot.yml")), &config))
-	watched := map[string][]string{}
+	require.NoError(t, yaml.Unmarshal([]byte(readFile(t, ".github/dependabot.yml")), &config))
+	watchedFolders := map[string][]string{}
 	for _, u := range config.Updates {
 		if u.Directory != "" {
 			u.Directories = append(u.Directories, u.Directory)
 		}
-		watched[u.Ecosystem] = append(watched[u.Ecosystem], u.Directories...)
+		watchedFolders[u.Ecosystem] = append(watchedFolders[u.Ecosystem], u.Directories...)
 	}
 	for ecosystem, name := range dependencyFiles {
-		assert.ElementsMatch(t, foldersWith(t, name), watched[ecosystem], ecosystem)
+		assert.ElementsMatch(t, foldersWith(t, name), watchedFolders[ecosystem], ecosystem)
 	}
 }
 
@@ -58,10 +58,10 @@ func foldersWith(t *testing.T, name string) (folders []string) {
 }
 
 func TestBadgesOfReadmeShowExistingWorkflows(t *testing.T) {
-	badges := regexp.MustCompile(`/actions/workflows/([\w.]+)/badge\.svg`).FindAllStringSubmatch(read(t, "README.md"), -1)
+	badges := regexp.MustCompile(`/actions/workflows/([\w.]+)/badge\.svg`).FindAllStringSubmatch(readFile(t, "README.md"), -1)
 	require.NotEmpty(t, badges)
 	for _, badge := range badges {
-		assert.Contains(t, read(t, ".github/workflows/"+badge[1]), "branches: [main]", "the badge shows runs of main")
+		assert.Contains(t, readFile(t, ".github/workflows/"+badge[1]), "branches: [main]", "the badge shows runs of main")
 	}
 }
 
@@ -78,7 +78,7 @@ func workflows(t *testing.T) map[string]string {
 	require.NotEmpty(t, files)
 	texts := map[string]string{}
 	for _, file := range files {
-		texts[file] = read(t, file)
+		texts[file] = readFile(t, file)
 	}
 	return texts
 }
@@ -90,13 +90,13 @@ func TestActionsArePinnedByHash(t *testing.T) {
 			if strings.HasPrefix(use[1], "./") {
 				continue // a workflow of this repository
 			}
-			pinned := pinnedAction.FindStringSubmatch(use[1])
-			if !assert.NotNil(t, pinned, "%s: %s: want ACTION@HASH # v1.2.3", file, use[1]) {
+			pinParts := pinnedAction.FindStringSubmatch(use[1])
+			if !assert.NotNil(t, pinParts, "%s: %s: want ACTION@HASH # v1.2.3", file, use[1]) {
 				continue
 			}
-			action, hash := pinned[1]+" "+pinned[3], pinned[2]
-			if known, ok := hashes[action]; ok {
-				assert.Equal(t, known, hash, "%s: %s has two hashes", file, action)
+			action, hash := pinParts[1]+" "+pinParts[3], pinParts[2]
+			if knownHash, ok := hashes[action]; ok {
+				assert.Equal(t, knownHash, hash, "%s: %s has two hashes", file, action)
 			}
 			hashes[action] = hash
 		}

@@ -17,7 +17,7 @@ import (
 // finalStage returns the lines of the Dockerfile after its last FROM.
 func finalStage(t *testing.T) []string {
 	t.Helper()
-	dockerfile := read(t, "Dockerfile")
+	dockerfile := readFile(t, "Dockerfile")
 	return strings.Split(dockerfile[strings.LastIndex(dockerfile, "\nFROM "):], "\n")
 }
 
@@ -29,12 +29,12 @@ func imageFiles(t *testing.T) string {
 	build, root := t.TempDir(), t.TempDir()
 	source, err := filepath.Abs(repository)
 	require.NoError(t, err)
-	for _, command := range regexp.MustCompile(`(?m)^RUN (.*(?:-o|>) /.*)$`).FindAllStringSubmatch(read(t, "Dockerfile"), -1) {
+	for _, command := range regexp.MustCompile(`(?m)^RUN (.*(?:-o|>) /.*)$`).FindAllStringSubmatch(readFile(t, "Dockerfile"), -1) {
 		script := strings.NewReplacer("-o /rls", "-o "+build+"/rls", "> /THIRD_PARTY.txt", "> "+build+"/THIRD_PARTY.txt").Replace(command[1])
-		run := exec.CommandContext(t.Context(), "/bin/sh", "-c", script)
-		run.Dir = source
-		run.Env = append(os.Environ(), "VERSION="+versionOf(t))
-		out, err := run.CombinedOutput()
+		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", script)
+		cmd.Dir = source
+		cmd.Env = append(os.Environ(), "VERSION="+versionOf(t))
+		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, string(out))
 	}
 	for _, line := range finalStage(t) {

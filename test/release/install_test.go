@@ -110,6 +110,6 @@ systemd-analyze security --offline=true --no-pager /usr/lib/systemd/system/rls.s
 	exposure, err := strconv.ParseFloat(match[1], 64)
 	require.NoError(t, err)
 	assert.LessOrEqual(t, exposure, maxExposure, out)
-	before, _, _ := strings.Cut(out, "NAME")
-	assert.Empty(t, strings.TrimSpace(before), "systemd-analyze verify has findings")
+	findings, _, _ := strings.Cut(out, "NAME")
+	assert.Empty(t, strings.TrimSpace(findings), "systemd-analyze verify has findings")
 }

@@ -15,13 +15,13 @@ import (
 // defaultOf returns the default of a setting by docs/settings.md.
 func defaultOf(t *testing.T, setting string) string {
 	t.Helper()
-	row := regexp.MustCompile("(?m)^\\| `" + setting + "` \\| (?:`(.*?)`)? \\|").FindStringSubmatch(read(t, "docs/settings.md"))
+	row := regexp.MustCompile("(?m)^\\| `" + setting + "` \\| (?:`(.*?)`)? \\|").FindStringSubmatch(readFile(t, "docs/settings.md"))
 	require.NotNil(t, row, "docs/settings.md has no setting %s", setting)
 	return row[1]
 }
 
 func TestUnitWaitsForTheWholeDrain(t *testing.T) {
-	match := regexp.MustCompile(`(?m)^TimeoutStopSec=(\d+)$`).FindStringSubmatch(read(t, "deploy/package/rls.service"))
+	match := regexp.MustCompile(`(?m)^TimeoutStopSec=(\d+)$`).FindStringSubmatch(readFile(t, "deploy/package/rls.service"))
 	require.NotNil(t, match)
 	seconds, err := strconv.Atoi(match[1])
 	require.NoError(t, err)
@@ -34,7 +34,7 @@ func TestUnitWaitsForTheWholeDrain(t *testing.T) {
 }
 
 func TestSettingsOfThePackageExist(t *testing.T) {
-	names := regexp.MustCompile(`(?m)^#?([A-Z_]+)=`).FindAllStringSubmatch(read(t, "deploy/package/rls.env"), -1)
+	names := regexp.MustCompile(`(?m)^#?([A-Z_]+)=`).FindAllStringSubmatch(readFile(t, "deploy/package/rls.env"), -1)
 	require.NotEmpty(t, names)
 	for _, name := range names {
 		defaultOf(t, name[1])
@@ -42,7 +42,7 @@ func TestSettingsOfThePackageExist(t *testing.T) {
 }
 
 func TestLimitsOfThePackageAreValid(t *testing.T) {
-	limits, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(read(t, "deploy/package/limits.yaml"))}}, limitsfile.Options{})
+	limits, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(readFile(t, "deploy/package/limits.yaml"))}}, limitsfile.Options{})
 	require.NoError(t, err)
 	assert.Empty(t, limits.Warnings)
 }

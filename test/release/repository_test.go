@@ -11,8 +11,8 @@ import (
 // repository is the root of the repository.
 const repository = "../.."
 
-// read returns the text of a file of the repository.
-func read(t *testing.T, name string) string {
+// readFile returns the text of a file of the repository.
+func readFile(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(repository, name))
 	require.NoError(t, err)

@@ -42,11 +42,11 @@ echo "`+program+` $*" >>"$CALLS"
 	require.NoError(t, err)
 	cmd := exec.CommandContext(t.Context(), script, args...)
 	cmd.Dir = folder
-	record := filepath.Join(programs, "calls")
-	cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"), "CALLS="+record, "REJECTS="+rejects)
+	callsFile := filepath.Join(programs, "calls")
+	cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"), "CALLS="+callsFile, "REJECTS="+rejects)
 	output, _ := cmd.CombinedOutput()
-	recorded, _ := os.ReadFile(record)
-	return string(recorded), string(output), cmd.ProcessState.ExitCode()
+	recordedCalls, _ := os.ReadFile(callsFile)
+	return string(recordedCalls), string(output), cmd.ProcessState.ExitCode()
 }
 
 func TestVerifyReleaseChecksSignatureAndProvenance(t *testing.T) {

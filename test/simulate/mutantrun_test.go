@@ -22,33 +22,33 @@ var search = flag.String("search", "", "seeds, such as 1-20: also list which of 
 // TestSimulationFindsEachMutant builds all mutants into one program, because the compilation takes
 // half a minute. A variable of the environment selects the mutant of a run.
 func TestSimulationFindsEachMutant(t *testing.T) {
-	p, err := Compile(t.Context(), "-overlay", writeMutants(t))
+	program, err := Compile(t.Context(), "-overlay", writeMutants(t))
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = p.Close(context.Background()) })
-	for _, m := range mutants {
-		t.Run(m.name, func(t *testing.T) {
+	t.Cleanup(func() { _ = program.Close(context.Background()) })
+	for _, mutant := range mutants {
+		t.Run(mutant.name, func(t *testing.T) {
 			t.Parallel()
-			for _, r := range m.runs {
-				problems, isFound := m.find(t, p, r)
-				assert.True(t, isFound, "%+v: got %q, want a problem with %q", r, problems, m.problem)
+			for _, r := range mutant.runs {
+				problems, isFound := mutant.find(t, program, r)
+				assert.True(t, isFound, "%+v: got %q, want a problem with %q", r, problems, mutant.problem)
 				t.Logf("%+v: %s", r, strings.Join(problems, "\n"))
 			}
 			if *search != "" {
-				t.Logf("seeds %s: found by %v", *search, m.seedsThatFind(t, p))
+				t.Logf("seeds %s: found by %v", *search, mutant.seedsThatFind(t, program))
 			}
 		})
 	}
 }
 
 // seedsThatFind returns the seeds of the option -search whose drawn schedule shows any problem.
-func (m *mutant) seedsThatFind(t *testing.T, p *Program) (found []uint64) {
-	first, last := parseSeeds(t, *search)
-	for seed := first; seed <= last; seed++ {
+func (m *mutant) seedsThatFind(t *testing.T, p *Program) (seedsWithDefect []uint64) {
+	firstSeed, lastSeed := parseSeeds(t, *search)
+	for seed := firstSeed; seed <= lastSeed; seed++ {
 		if problems, _ := m.find(t, p, run{seed: seed}); len(problems) > 0 {
-			found = append(found, seed)
+			seedsWithDefect = append(seedsWithDefect, seed)
 		}
 	}
-	return found
+	return seedsWithDefect
 }
 
 // find returns the first problems of a run, and whether any problem shows the mutant.
@@ -66,30 +66,30 @@ func (m *mutant) find(t *testing.T, p *Program, r run) (problems []string, isFou
 // the option -overlay of go build.
 func writeMutants(t *testing.T) string {
 	folder := t.TempDir()
-	replaced := map[string]string{} // path to the file in its place
+	replacements := map[string]string{} // path to the file in its place
 	write := func(path, code string) {
 		path, err := filepath.Abs(filepath.Join(root, path))
 		require.NoError(t, err)
-		if replaced[path] == "" {
-			replaced[path] = filepath.Join(folder, fmt.Sprintf("%d.go", len(replaced)))
+		if replacements[path] == "" {
+			replacements[path] = filepath.Join(folder, fmt.Sprintf("%d.go", len(replacements)))
 		}
-		require.NoError(t, os.WriteFile(replaced[path], []byte(code), 0o600))
+		require.NoError(t, os.WriteFile(replacements[path], []byte(code), 0o600))
 	}
-	changed := map[string]string{} // code by file
-	for _, m := range mutants {
-		if changed[m.file] == "" {
-			code, err := os.ReadFile(filepath.Join(root, m.file))
+	changedCode := map[string]string{} // code by file
+	for _, mutant := range mutants {
+		if changedCode[mutant.file] == "" {
+			code, err := os.ReadFile(filepath.Join(root, mutant.file))
 			require.NoError(t, err)
-			changed[m.file] = string(code)
+			changedCode[mutant.file] = string(code)
 		}
-		newCode := strings.ReplaceAll(m.new, "isMutant()", fmt.Sprintf("isMutant(%q)", m.name))
-		changed[m.file] = strings.Replace(changed[m.file], m.old, newCode, 1)
+		newCode := strings.ReplaceAll(mutant.new, "isMutant()", fmt.Sprintf("isMutant(%q)", mutant.name))
+		changedCode[mutant.file] = strings.Replace(changedCode[mutant.file], mutant.old, newCode, 1)
 	}
-	for file, code := range changed {
+	for file, code := range changedCode {
 		write(file, code)
 		write(filepath.Join(filepath.Dir(file), "mutant.go"), fmt.Sprintf(mutantCode, filepath.Base(filepath.Dir(file))))
 	}
-	list, err := json.Marshal(map[string]any{"Replace": replaced})
+	list, err := json.Marshal(map[string]any{"Replace": replacements})
 	require.NoError(t, err)
 	overlay := filepath.Join(folder, "overlay.json")
 	require.NoError(t, os.WriteFile(overlay, list, 0o600))

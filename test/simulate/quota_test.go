@@ -33,13 +33,13 @@ type quotaWorld struct {
 	replicas       []*quotaReplica
 	messages       []quotaMessage
 
-	server                                *redismodel.Server
-	stored                                string               // the last state that Redis has stored
-	steps                                 map[string]quotaStep // by the new state
-	updating                              *quotaReplica
-	isNested                              bool // an update runs between the two scripts of another one
-	accepted, conflicts, failures, losses int
-	problems                              []string
+	server                                     *redismodel.Server
+	stored                                     string               // the last state that Redis has stored
+	steps                                      map[string]quotaStep // by the new state
+	updatingReplica                            *quotaReplica
+	isNested                                   bool // an update runs between the two scripts of another one
+	acceptedCount, conflicts, failures, losses int
+	problems                                   []string
 }
 
 type quotaEnvoy struct {
@@ -50,10 +50,10 @@ type quotaEnvoy struct {
 }
 
 type quotaReplica struct {
-	store   *redis.Quotas
-	envoys  map[quota.HolderID]*quotaEnvoy
-	reports map[quota.HolderID]quota.Report
-	known   []quota.Holder
+	store        *redis.Quotas
+	envoys       map[quota.HolderID]*quotaEnvoy
+	reports      map[quota.HolderID]quota.Report
+	knownHolders []quota.Holder
 }
 
 // quotaMessage is lost if the stream has another holder at its arrival.
@@ -118,12 +118,12 @@ func (w *quotaWorld) execute(args []string) []byte {
 	if isStore && !w.isNested {
 		event = w.random.IntN(100)
 	}
-	switch other := w.replicas[w.random.IntN(3)]; {
+	switch otherReplica := w.replicas[w.random.IntN(3)]; {
 	case event < 3:
 		return nil
-	case event < 8 && other != w.updating:
+	case event < 8 && otherReplica != w.updatingReplica:
 		w.isNested = true
-		w.update(other)
+		w.update(otherReplica)
 		w.isNested = false
 	case event == 8:
 		w.loseData()
@@ -172,7 +172,7 @@ func (w *quotaWorld) run() {
 // step lets 50 ms pass. Envoys ask for different rates, which change.
 func (w *quotaWorld) step() {
 	w.now += 50_000
-	messages, enforced := w.messages, int64(0)
+	messages, enforcedRate := w.messages, int64(0)
 	w.messages = nil
 	for _, m := range messages {
 		if m.arrival > w.now {
@@ -185,7 +185,7 @@ func (w *quotaWorld) step() {
 		if w.now >= e.expiry {
 			e.rate = 0
 		}
-		enforced += e.rate
+		enforcedRate += e.rate
 		if w.random.IntN(800) == 0 {
 			w.connect(e)
 		}
@@ -195,15 +195,15 @@ func (w *quotaWorld) step() {
 			e.nextReport = w.now + 5e6
 		}
 	}
-	if enforced > w.limit.Rate {
-		w.problem("the Envoys enforce %d of %d", enforced, w.limit.Rate)
+	if enforcedRate > w.limit.Rate {
+		w.problem("the Envoys enforce %d of %d", enforcedRate, w.limit.Rate)
 	}
 	if w.random.IntN(1500) == 0 { // a replica starts again
 		r := w.replicas[w.random.IntN(3)]
 		for _, id := range slices.Sorted(maps.Keys(r.envoys)) {
 			w.connect(r.envoys[id])
 		}
-		r.known = nil
+		r.knownHolders = nil
 	}
 	if w.random.IntN(1500) == 0 {
 		w.loseData()
@@ -220,26 +220,26 @@ func (w *quotaWorld) problem(format string, args ...any) {
 // update updates the state as service/quota does.
 func (w *quotaWorld) update(r *quotaReplica) {
 	if !w.isNested {
-		w.updating = r
+		w.updatingReplica = r
 	}
 	isGone := func(h quota.Holder) bool { return r.envoys[h.ID] == nil }
-	u := quota.Update{OwnHolders: slices.DeleteFunc(slices.Clone(r.known), isGone)}
+	update := quota.Update{OwnHolders: slices.DeleteFunc(slices.Clone(r.knownHolders), isGone)}
 	for _, id := range slices.Sorted(maps.Keys(r.reports)) {
-		u.Reports = append(u.Reports, r.reports[id])
+		update.Reports = append(update.Reports, r.reports[id])
 	}
 	var grants []quota.Grant
-	var after *quota.State
+	var stateAfter *quota.State
 	change := &backend.QuotaChange{Key: []byte("shop|tenant=acme")}
 	change.Apply = func(old []byte, created, now int64) ([]byte, time.Duration) {
 		w.Lock()
 		defer w.Unlock()
-		before, err := quota.Decode(old)
-		after, _ = quota.Decode(old)
-		u.IsFrozen = err != nil || now < created+w.limit.TTL+w.limit.Delay
-		grants = after.Apply(&w.applied, now, u)
-		next := after.Append(nil)
-		w.steps[string(next)] = quotaStep{now, before.Holders(), after.Holders(), u}
-		return next, time.Minute
+		stateBefore, err := quota.Decode(old)
+		stateAfter, _ = quota.Decode(old)
+		update.IsFrozen = err != nil || now < created+w.limit.TTL+w.limit.Delay
+		grants = stateAfter.Apply(&w.applied, now, update)
+		newState := stateAfter.Append(nil)
+		w.steps[string(newState)] = quotaStep{now, stateBefore.Holders(), stateAfter.Holders(), update}
+		return newState, time.Minute
 	}
 	w.Unlock()
 	r.store.Update(w.testing.Context(), []*backend.QuotaChange{change})
@@ -249,7 +249,7 @@ func (w *quotaWorld) update(r *quotaReplica) {
 		return // the next update has the reports
 	}
 	clear(r.reports)
-	r.known = slices.DeleteFunc(after.Holders(), isGone)
+	r.knownHolders = slices.DeleteFunc(stateAfter.Holders(), isGone)
 	for _, g := range grants {
 		if e := r.envoys[g.Holder]; e != nil {
 			w.send(e, &e.grantWay, func() { e.rate, e.expiry = g.Rate, w.now+w.limit.TTL })
@@ -264,56 +264,56 @@ type quotaStep struct {
 	update        quota.Update
 }
 
-// accept checks that a stored state follows the stored state before, and that an action of docs/model/quota.tla allows the
+// accept checks that a stored state replaces the last stored state, and that an action of docs/model/quota.tla allows the
 // step. For the holders of the replica, the step starts from what the replica remembers.
 func (w *quotaWorld) accept(old, next string) {
 	if old != w.stored {
 		w.problem("a state replaces another state than the last one")
 	}
 	w.stored = next
-	w.accepted++
-	s := w.steps[next]
+	w.acceptedCount++
+	step := w.steps[next]
 	expiry := func(h *quota.Holder) int64 { return max(h.SentAt, h.ReportedAt) + w.limit.TTL + w.limit.Delay }
-	before, owned := map[quota.HolderID]quota.Holder{}, map[quota.HolderID]bool{}
-	for _, h := range s.before {
-		before[h.ID] = h
+	holdersBefore, ownHolders := map[quota.HolderID]quota.Holder{}, map[quota.HolderID]bool{}
+	for _, h := range step.before {
+		holdersBefore[h.ID] = h
 	}
-	for _, own := range s.update.OwnHolders {
-		h, isFound := before[own.ID]
+	for _, own := range step.update.OwnHolders {
+		h, isFound := holdersBefore[own.ID]
 		if isFound && h.Rate == own.Rate && h.Burst == own.Burst && h.ReducedAt == own.ReducedAt {
 			own.MaxRate = min(own.MaxRate, h.MaxRate)
 		}
-		before[own.ID], owned[own.ID] = own, true
+		holdersBefore[own.ID], ownHolders[own.ID] = own, true
 	}
-	for _, r := range s.update.Reports {
-		owned[r.Holder] = true
+	for _, r := range step.update.Reports {
+		ownHolders[r.Holder] = true
 	}
-	var sum, raised int64
-	for _, h := range s.after {
-		old := before[h.ID]
-		delete(before, h.ID)
-		confirmed := old.MaxRate
-		if h.ReportedAt == s.now && s.now >= old.ReducedAt+w.limit.Delay {
-			confirmed = old.Rate
+	var sum, raisedRate int64
+	for _, h := range step.after {
+		oldHolder := holdersBefore[h.ID]
+		delete(holdersBefore, h.ID)
+		confirmedRate := oldHolder.MaxRate
+		if h.ReportedAt == step.now && step.now >= oldHolder.ReducedAt+w.limit.Delay {
+			confirmedRate = oldHolder.Rate
 		}
-		sum, raised = sum+h.MaxRate, raised+max(h.Rate-confirmed, 0)
-		switch isGrant := h.Rate != old.Rate; {
-		case h.MaxRate != max(confirmed, h.Rate):
-			w.problem("Apply: %d counts, want %d or the new grant %d", h.MaxRate, confirmed, h.Rate)
-		case isGrant && !owned[h.ID]:
-			w.problem("Apply: the grant of another replica changes from %d to %d", old.Rate, h.Rate)
-		case isGrant && h.SentAt != s.now || h.Rate < old.Rate && h.ReducedAt != s.now:
-			w.problem("Apply: a grant changes from %d to %d without its time", old.Rate, h.Rate)
+		sum, raisedRate = sum+h.MaxRate, raisedRate+max(h.Rate-confirmedRate, 0)
+		switch isGrant := h.Rate != oldHolder.Rate; {
+		case h.MaxRate != max(confirmedRate, h.Rate):
+			w.problem("Apply: %d counts, want %d or the new grant %d", h.MaxRate, confirmedRate, h.Rate)
+		case isGrant && !ownHolders[h.ID]:
+			w.problem("Apply: the grant of another replica changes from %d to %d", oldHolder.Rate, h.Rate)
+		case isGrant && h.SentAt != step.now || h.Rate < oldHolder.Rate && h.ReducedAt != step.now:
+			w.problem("Apply: a grant changes from %d to %d without its time", oldHolder.Rate, h.Rate)
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(before)) {
-		if h := before[id]; expiry(&h) > s.now {
-			w.problem("Expire: a holder with the rate %d is forgotten %d us too early", h.MaxRate, expiry(&h)-s.now)
+	for _, id := range slices.Sorted(maps.Keys(holdersBefore)) {
+		if h := holdersBefore[id]; expiry(&h) > step.now {
+			w.problem("Expire: a holder with the rate %d is forgotten %d us too early", h.MaxRate, expiry(&h)-step.now)
 		}
 	}
 	reserve := int64(float64(w.limit.Rate) * w.limit.Headroom / 2)
-	if raised > 0 && sum > w.limit.Rate || s.update.IsFrozen && raised > reserve {
-		w.problem("Apply: rates are raised by %d to %d of %d, frozen: %v", raised, sum, w.limit.Rate, s.update.IsFrozen)
+	if raisedRate > 0 && sum > w.limit.Rate || step.update.IsFrozen && raisedRate > reserve {
+		w.problem("Apply: rates are raised by %d to %d of %d, frozen: %v", raisedRate, sum, w.limit.Rate, step.update.IsFrozen)
 	}
 }
 
@@ -323,7 +323,7 @@ func TestModelOfQuotasAcceptsEachStepOverRedis(t *testing.T) {
 		w.run()
 		assert.Empty(t, firstOf(w.problems, 5), "seed %d", seed)
 		assert.Positive(t, min(w.conflicts, w.failures, w.losses))
-		t.Logf("seed %d: %d steps accepted, %d conflicts, %d lost writes or answers, %d losses of all data", seed, w.accepted, w.conflicts, w.failures, w.losses)
+		t.Logf("seed %d: %d steps accepted, %d conflicts, %d lost writes or answers, %d losses of all data", seed, w.acceptedCount, w.conflicts, w.failures, w.losses)
 	}
 }
 

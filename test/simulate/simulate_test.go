@@ -31,43 +31,43 @@ func compileProgram(t *testing.T) *Program {
 }
 
 // parseSeeds returns the first and the last seed of a range.
-func parseSeeds(t *testing.T, text string) (first, last uint64) {
+func parseSeeds(t *testing.T, text string) (firstSeed, lastSeed uint64) {
 	low, high, isRange := strings.Cut(text, "-")
-	first, err := strconv.ParseUint(low, 10, 64)
+	firstSeed, err := strconv.ParseUint(low, 10, 64)
 	require.NoError(t, err)
 	if !isRange {
-		return first, first
+		return firstSeed, firstSeed
 	}
-	last, err = strconv.ParseUint(high, 10, 64)
+	lastSeed, err = strconv.ParseUint(high, 10, 64)
 	require.NoError(t, err)
-	return first, last
+	return firstSeed, lastSeed
 }
 
 func TestNoSeedBreaksAnInvariant(t *testing.T) {
-	p := compileProgram(t)
-	first, last := parseSeeds(t, *seeds)
-	next := make(chan uint64)
-	var running sync.WaitGroup
+	program := compileProgram(t)
+	firstSeed, lastSeed := parseSeeds(t, *seeds)
+	nextSeeds := make(chan uint64)
+	var goroutines sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
-		running.Go(func() {
-			for seed := range next {
-				run, err := p.Run(t.Context(), seed, *schedule)
+		goroutines.Go(func() {
+			for seed := range nextSeeds {
+				run, err := program.Run(t.Context(), seed, *schedule)
 				if err != nil || len(run.Problems) > 0 {
 					t.Errorf("seed %d: %v\n%s\nschedule:\n%s\nreplay: make simulate SEEDS=%d SCHEDULE=%s TRACE=/tmp/trace",
 						seed, err, strings.Join(firstOf(run.Problems, 10), "\n"), head(run.Trace), seed, *schedule)
 				}
-				if seed == last && *tracing != "" {
+				if seed == lastSeed && *tracing != "" {
 					assert.NoError(t, os.WriteFile(*tracing, run.Trace, 0o600))
 				}
 			}
 		})
 	}
-	for seed := first; seed <= last; seed++ {
-		next <- seed
+	for seed := firstSeed; seed <= lastSeed; seed++ {
+		nextSeeds <- seed
 	}
-	close(next)
-	running.Wait()
-	fmt.Printf("%d seeds\n", last-first+1)
+	close(nextSeeds)
+	goroutines.Wait()
+	fmt.Printf("%d seeds\n", lastSeed-firstSeed+1)
 }
 
 // firstOf returns at most n lines.
@@ -99,23 +99,23 @@ var schedules = []string{
 }
 
 func TestNoNamedScheduleBreaksAnInvariant(t *testing.T) {
-	p := compileProgram(t)
+	program := compileProgram(t)
 	for _, name := range schedules {
-		run, err := p.Run(t.Context(), 1, name)
+		run, err := program.Run(t.Context(), 1, name)
 		require.NoError(t, err)
 		assert.Empty(t, firstOf(run.Problems, 10), "make simulate SEEDS=1 SCHEDULE=%s", name)
 	}
 }
 
 func TestSeedReplaysExactly(t *testing.T) {
-	p := compileProgram(t)
+	program := compileProgram(t)
 	for _, seed := range []uint64{1, 2, 3} {
-		first, err := p.Run(t.Context(), seed, "")
+		firstRun, err := program.Run(t.Context(), seed, "")
 		require.NoError(t, err)
 		for range 2 {
-			again, err := p.Run(t.Context(), seed, "")
+			secondRun, err := program.Run(t.Context(), seed, "")
 			require.NoError(t, err)
-			assert.Equal(t, first.Hash, again.Hash, "seed %d", seed)
+			assert.Equal(t, firstRun.Hash, secondRun.Hash, "seed %d", seed)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 // Times and spans are microseconds.
 const second = 1_000_000
 
-// never is the wait of hits that can't pass at any time.
-const never = -1
+// neverPasses is the wait of hits that can't pass at any time.
+const neverPasses = -1
 
 // limit is a limit of a rule.
 type limit struct {
@@ -29,7 +29,7 @@ type limit struct {
 	leaseWaste   float64
 }
 
-// resetsAtWindowEnd reports whether all hits of a window are forgotten when the window ends.
+// resetsAtOnce reports whether all hits of a window are forgotten when the window ends.
 func (l *limit) resetsAtOnce() bool {
 	return l.algorithm == "fixed_window" || l.algorithm == "first_hit_window"
 }
@@ -86,9 +86,9 @@ type verdict struct {
 // wait returns the duration_until_reset before it is rounded.
 func (v verdict) wait(l *limit) int64 {
 	switch {
-	case v.allowed || v.retry == never && l.algorithm == "fixed_window":
+	case v.allowed || v.retry == neverPasses && l.algorithm == "fixed_window":
 		return v.reset
-	case v.retry == never:
+	case v.retry == neverPasses:
 		return l.period
 	}
 	return v.retry
@@ -104,19 +104,19 @@ func (c *counter) spent(l *limit, at int64) (sum int64) {
 	}
 	window := at / l.period
 	if l.algorithm == "sliding_window" {
-		previous := int64(0)
+		previousHits := int64(0)
 		for _, h := range c.charges {
 			switch h.at / l.period {
 			case window:
 				sum += h.n
 			case window - 1:
-				previous += h.n
+				previousHits += h.n
 			}
 		}
 		// The share of the previous window is counted in ticks.
 		tick := ceilDiv(l.period, 1<<19)
 		ticks := ceilDiv(l.period, tick)
-		return sum + ceilDiv(previous*(ticks-at%l.period/tick), ticks)
+		return sum + ceilDiv(previousHits*(ticks-at%l.period/tick), ticks)
 	}
 	for _, h := range c.charges {
 		counts := false
@@ -145,15 +145,15 @@ func (c *counter) take(l *limit, now, n int64, id string) verdict {
 		return c.hold(l, now, n, id)
 	}
 	var v verdict
-	needed := max(n, 1)
+	neededHits := max(n, 1)
 	if l.resetsAtOnce() {
-		needed = n
+		neededHits = n
 	}
 	switch {
 	case n < 0:
 		v.allowed = true
 		c.refund(l, -n)
-	case c.spent(l, now)+needed <= l.capacity():
+	case c.spent(l, now)+neededHits <= l.capacity():
 		v.allowed = true
 		c.charge(l, now, n)
 	case l.chargeDenied:
@@ -172,10 +172,10 @@ func (c *counter) take(l *limit, now, n int64, id string) verdict {
 	case v.allowed && n > v.remaining:
 		v.next = c.waitUntilSpent(l, now, l.capacity()-n)
 	case v.allowed:
-	case needed > l.capacity():
-		v.retry = never
+	case neededHits > l.capacity():
+		v.retry = neverPasses
 	default:
-		v.retry = c.waitUntilSpent(l, now, l.capacity()-needed)
+		v.retry = c.waitUntilSpent(l, now, l.capacity()-neededHits)
 	}
 	return v
 }
@@ -251,14 +251,14 @@ func (c *counter) charge(l *limit, now, n int64) {
 	if n == 0 {
 		return
 	}
-	if last := len(c.charges) - 1; last >= 0 && c.charges[last].at == now {
-		c.charges[last].n += n
+	if lastIndex := len(c.charges) - 1; lastIndex >= 0 && c.charges[lastIndex].at == now {
+		c.charges[lastIndex].n += n
 	} else {
 		c.charges = append(c.charges, charge{at: now, n: n})
 	}
 	if l.algorithm == "sliding_log" { // newer hits than the limit allows replace older hits
-		last := &c.charges[len(c.charges)-1]
-		last.n = min(last.n, l.requests)
+		lastCharge := &c.charges[len(c.charges)-1]
+		lastCharge.n = min(lastCharge.n, l.requests)
 		for len(c.charges) > 1 && c.spent(l, now)-c.charges[0].n >= l.requests {
 			c.charges = c.charges[1:]
 		}
@@ -272,11 +272,11 @@ func (c *counter) refund(l *limit, n int64) {
 		return
 	}
 	for n > 0 && len(c.charges) > 0 {
-		last := &c.charges[len(c.charges)-1]
-		taken := min(n, last.n)
-		last.n -= taken
-		n -= taken
-		if last.n == 0 {
+		lastCharge := &c.charges[len(c.charges)-1]
+		takenHits := min(n, lastCharge.n)
+		lastCharge.n -= takenHits
+		n -= takenHits
+		if lastCharge.n == 0 {
 			c.charges = c.charges[:len(c.charges)-1]
 		}
 	}
@@ -285,32 +285,32 @@ func (c *counter) refund(l *limit, n int64) {
 // hold is take for a limit of concurrency, whose expired holds are forgotten.
 func (c *counter) hold(l *limit, now, n int64, id string) verdict {
 	var v verdict
-	named := slices.IndexFunc(c.charges, func(h charge) bool { return id != "" && h.id == id })
-	taken := c.spent(l, now)
+	indexOfID := slices.IndexFunc(c.charges, func(h charge) bool { return id != "" && h.id == id })
+	spentHits := c.spent(l, now)
 	switch {
 	case n < 0 && id != "":
 		v.allowed = true
-		if named >= 0 {
-			c.charges = slices.Delete(c.charges, named, named+1)
+		if indexOfID >= 0 {
+			c.charges = slices.Delete(c.charges, indexOfID, indexOfID+1)
 		}
 	case n < 0:
 		v.allowed = true
 		c.releaseAnonymous(-n)
-	case named >= 0:
+	case indexOfID >= 0:
 		v.allowed, v.renewed = true, true
 		if n > 0 {
-			c.charges[named].end = now + l.period
+			c.charges[indexOfID].end = now + l.period
 		}
-	case taken+max(n, 1) <= l.requests:
+	case spentHits+max(n, 1) <= l.requests:
 		v.allowed = true
 		if n > 0 {
 			c.charges = append(c.charges, charge{now, n, now + l.period, id})
 		}
-		if id == "" && n > l.requests-taken-n {
+		if id == "" && n > l.requests-spentHits-n {
 			v.next = c.waitUntilSpent(l, now, l.requests-n)
 		}
 	case max(n, 1) > l.requests:
-		v.retry = never
+		v.retry = neverPasses
 	default:
 		v.retry = c.waitUntilSpent(l, now, l.requests-max(n, 1))
 	}
@@ -335,9 +335,9 @@ func (c *counter) releaseAnonymous(n int64) {
 			i++
 			continue
 		}
-		freed := min(n, h.n)
-		h.n -= freed
-		n -= freed
+		freedHits := min(n, h.n)
+		h.n -= freedHits
+		n -= freedHits
 		if h.n == 0 {
 			c.charges = slices.Delete(c.charges, i, i+1)
 		}

@@ -72,8 +72,8 @@ type generator struct {
 // virtualStart is later than any real time, see replica. It is a Thursday, so it starts a week of the epoch.
 const virtualStart = 2_840_140_800 * second // 2060-01-01
 
-func newTrace(seed uint64, all []row) *trace {
-	t := &trace{seed: seed, row: all[seed%uint64(len(all))]}
+func newTrace(seed uint64, rows []row) *trace {
+	t := &trace{seed: seed, row: rows[seed%uint64(len(rows))]}
 	t.settings = t.row.settings()
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 24)), settings: &t.settings, trace: t}
 	t.settings.shadowMode = t.settings.shadow && g.isTrue(0.2)
@@ -94,14 +94,14 @@ func pick[T any](g *generator, all ...T) T { return all[g.IntN(len(all))] }
 var values = []string{"v1", "v2", "vx", "w", "10.0.0.1"}
 
 func (g *generator) drawRules() {
-	used := map[string]bool{}
+	usedIDs := map[string]bool{}
 	for range 1 + g.IntN(4) {
 		r := g.drawRule(pick(g, "a", "b", "c"))
 		id := r.key + " " + r.value + " " + r.condition + " " + r.operand
-		if used[id] {
+		if usedIDs[id] {
 			continue
 		}
-		used[id] = true
+		usedIDs[id] = true
 		g.limits.rules = append(g.limits.rules, r)
 	}
 }
@@ -216,53 +216,53 @@ func (g *generator) drawLimit() limit {
 // drawStep adds a step, or a few steps that belong together.
 func (g *generator) drawStep() {
 	g.pass()
-	s := g.settings
+	settings := g.settings
 	switch {
-	case s.reload && g.isTrue(0.15):
+	case settings.reload && g.isTrue(0.15):
 		g.drawChange()
-	case s.leases && g.isTrue(0.3):
+	case settings.leases && g.isTrue(0.3):
 		g.drawRush()
-	case s.outage && g.isTrue(0.2):
+	case settings.outage && g.isTrue(0.2):
 		g.add(step{outage: true})
 		for range 1 + g.IntN(4) {
-			g.add(step{request: g.drawRequest(), replica: g.IntN(s.replicas)})
+			g.add(step{request: g.drawRequest(), replica: g.IntN(settings.replicas)})
 		}
 		g.add(step{outage: false})
-	case s.concurrent && g.isTrue(0.25):
-		q := g.drawRequest()
-		q.holdID = ""
-		for i := range q.descriptors {
-			q.descriptors[i].hits = 1
+	case settings.hasCallsAtOnce && g.isTrue(0.25):
+		request := g.drawRequest()
+		request.holdID = ""
+		for i := range request.descriptors {
+			request.descriptors[i].hits = 1
 		}
-		g.add(step{request: q, calls: 2 + g.IntN(6)})
-		for i := range s.replicas { // what is remembered is true
-			probe := *q
-			probe.descriptors = []descriptor{pick(g, q.descriptors...)}
+		g.add(step{request: request, calls: 2 + g.IntN(6)})
+		for i := range settings.replicas { // what is remembered is true
+			probe := *request
+			probe.descriptors = []descriptor{pick(g, request.descriptors...)}
 			g.add(step{request: &probe, replica: i})
 		}
 	default:
-		q := g.drawRequest()
+		request := g.drawRequest()
 		for range 1 + g.IntN(3)*g.IntN(2) {
-			g.add(step{request: q, replica: g.IntN(s.replicas)})
+			g.add(step{request: request, replica: g.IntN(settings.replicas)})
 		}
 	}
 }
 
 // drawRush adds calls of one counter that are frequent enough for a lease.
 func (g *generator) drawRush() {
-	q := g.drawRequest()
-	d := &q.descriptors[0]
-	for _, r := range g.limits.rules {
-		if len(r.limits) > 0 && r.limits[0].lease {
-			*d = descriptor{entries: []entry{{r.key, g.valueOf(r)}}}
+	request := g.drawRequest()
+	d := &request.descriptors[0]
+	for _, rule := range g.limits.rules {
+		if len(rule.limits) > 0 && rule.limits[0].lease {
+			*d = descriptor{entries: []entry{{rule.key, g.valueOf(rule)}}}
 		}
 	}
 	if d.hits = 1; g.isTrue(0.7) {
-		q.descriptors = q.descriptors[:1]
+		request.descriptors = request.descriptors[:1]
 	}
 	replica := g.IntN(g.settings.replicas)
 	for range 10 + g.IntN(20) {
-		g.add(step{request: q, replica: replica})
+		g.add(step{request: request, replica: replica})
 		g.now += 3000
 	}
 }
@@ -297,15 +297,15 @@ func (g *generator) pass() {
 }
 
 func (g *generator) drawRequest() *request {
-	q := &request{acquire: g.settings.acquire && g.isTrue(0.6)}
+	newRequest := &request{acquire: g.settings.acquire && g.isTrue(0.6)}
 	for range pick(g, 1, 1, 2, 3) {
-		q.descriptors = append(q.descriptors, g.drawDescriptor())
+		newRequest.descriptors = append(newRequest.descriptors, g.drawDescriptor())
 	}
 	// A denied group of several hits can renew a hold, or not.
-	if g.isTrue(0.3) && !g.settings.allOrNone && (!q.acquire || g.isSingleHit(q)) {
-		q.holdID = pick(g, "h1", "h2")
+	if g.isTrue(0.3) && !g.settings.allOrNone && (!newRequest.acquire || g.isSingleHit(newRequest)) {
+		newRequest.holdID = pick(g, "h1", "h2")
 	}
-	return q
+	return newRequest
 }
 
 // isSingleHit reports whether one limit decides the request.
@@ -315,31 +315,31 @@ func (g *generator) isSingleHit(q *request) bool {
 }
 
 func (g *generator) drawDescriptor() descriptor {
-	d := descriptor{hits: 1}
+	drawn := descriptor{hits: 1}
 	switch n := g.IntN(100); {
 	case n < 72:
 	case n < 80:
-		d.hits = 0
+		drawn.hits = 0
 	case n < 91:
-		d.hits = 2 + g.Int64N(3)
+		drawn.hits = 2 + g.Int64N(3)
 	case n < 99:
-		d.hits = -1 - g.Int64N(3)
+		drawn.hits = -1 - g.Int64N(3)
 	default:
-		d.hits = 100
+		drawn.hits = 100
 	}
 	if g.isTrue(0.04) {
-		d.entries = []entry{{pick(g, "a", "b", "z"), pick(g, values...)}}
+		drawn.entries = []entry{{pick(g, "a", "b", "z"), pick(g, values...)}}
 		if g.isTrue(0.5) {
-			d.ownLimit = &limit{algorithm: "fixed_window", requests: g.Int64N(4), unit: "minute", multiplier: 1, period: 60 * second, chargeDenied: true}
+			drawn.ownLimit = &limit{algorithm: "fixed_window", requests: g.Int64N(4), unit: "minute", multiplier: 1, period: 60 * second, chargeDenied: true}
 		}
-		return d
+		return drawn
 	}
 	r := pick(g, g.limits.rules...)
-	d.entries = []entry{{r.key, g.valueOf(r)}}
+	drawn.entries = []entry{{r.key, g.valueOf(r)}}
 	if len(r.children) > 0 && g.isTrue(0.7) {
-		d.entries = append(d.entries, entry{"n", g.valueOf(r.children[0])})
+		drawn.entries = append(drawn.entries, entry{"n", g.valueOf(r.children[0])})
 	}
-	return d
+	return drawn
 }
 
 // valueOf returns a value that the rule often matches.
@@ -355,12 +355,12 @@ func (g *generator) valueOf(r *rule) string {
 
 // drawChange adds a reload of changed limits or overrides.
 func (g *generator) drawChange() {
-	changed := limits{overrides: slices.Clone(g.limits.overrides)}
-	for _, r := range g.limits.rules {
-		changed.rules = append(changed.rules, r.clone())
+	changedLimits := limits{overrides: slices.Clone(g.limits.overrides)}
+	for _, rule := range g.limits.rules {
+		changedLimits.rules = append(changedLimits.rules, rule.clone())
 	}
-	g.limits = changed
-	r := pick(g, changed.rules...)
+	g.limits = changedLimits
+	r := pick(g, changedLimits.rules...)
 	if g.isTrue(0.4) {
 		g.drawOverride(r)
 	} else {

@@ -36,9 +36,9 @@ type hit struct {
 // outcome is the decision of the real service about a hit.
 type outcome struct {
 	verdict
-	source string
-	err    error
-	took   int64 // real time of the call, in microseconds
+	source   string
+	err      error
+	duration int64 // real time of the call, in microseconds
 }
 
 // status is the answer to a descriptor.
@@ -51,7 +51,7 @@ type status struct {
 	hasMinWait bool // wait is only the least wait
 }
 
-// ledger has what is known about a counter. Charges that are not certain are only in most.
+// ledger has what is known about a counter. Uncertain charges are in most, but not in least.
 type ledger struct {
 	least *counter
 	most  []*counter // by replica, because replicas remember denials
@@ -67,13 +67,13 @@ type ledger struct {
 }
 
 func (e *ledger) clone() *ledger {
-	all := func(counters []*counter) (clones []*counter) {
+	cloneAll := func(counters []*counter) (clones []*counter) {
 		for _, c := range counters {
 			clones = append(clones, c.clone())
 		}
 		return clones
 	}
-	return &ledger{e.least.clone(), all(e.most), e.unsureUntil, e.waste, slices.Clone(e.hasDenied), all(e.fallbackLeast), all(e.fallbackMost), all(e.known), e.wasAsked}
+	return &ledger{e.least.clone(), cloneAll(e.most), e.unsureUntil, e.waste, slices.Clone(e.hasDenied), cloneAll(e.fallbackLeast), cloneAll(e.fallbackMost), cloneAll(e.known), e.wasAsked}
 }
 
 // notePeek notes that a replica has seen whether the counter has a hit left.
@@ -118,9 +118,9 @@ func (r *reference) ledger(h *hit, replica int) *ledger {
 }
 
 // match returns the rules and the hits of a request. refused is true if a refund is not allowed.
-func (r *reference) match(q *request) (rules []*rule, hits []hit, refused bool) {
+func (r *reference) match(q *request) (rules []*rule, hits []hit, isRefused bool) {
 	var names []string
-	var replaced []string
+	var replacedNames []string
 	for i := range q.descriptors {
 		d := &q.descriptors[i]
 		found, name := r.limits.find(d.entries)
@@ -136,7 +136,7 @@ func (r *reference) match(q *request) (rules []*rule, hits []hit, refused bool) 
 		}
 		for j := range found.limits {
 			if !found.limits[j].disabled {
-				replaced = append(replaced, found.limits[j].replaces...)
+				replacedNames = append(replacedNames, found.limits[j].replaces...)
 			}
 		}
 	}
@@ -147,7 +147,7 @@ func (r *reference) match(q *request) (rules []*rule, hits []hit, refused bool) 
 		hasHolds := slices.ContainsFunc(found.limits, func(l limit) bool { return l.algorithm == "concurrency" })
 		for j := range found.limits {
 			l := &found.limits[j]
-			if l.unlimited || l.disabled || l.name != "" && slices.Contains(replaced, l.name) {
+			if l.unlimited || l.disabled || l.name != "" && slices.Contains(replacedNames, l.name) {
 				continue
 			}
 			n := q.descriptors[i].hits
@@ -155,11 +155,11 @@ func (r *reference) match(q *request) (rules []*rule, hits []hit, refused bool) 
 				n = max(n, 0) // a release refunds nothing of another limit
 			}
 			if q.acquire {
-				charged := *l
-				charged.chargeDenied = false
-				l = &charged
+				chargedLimit := *l
+				chargedLimit.chargeDenied = false
+				l = &chargedLimit
 			}
-			refused = refused || q.descriptors[i].hits < 0 && found.noRefunds
+			isRefused = isRefused || q.descriptors[i].hits < 0 && found.noRefunds
 			hits = append(hits, hit{
 				descriptor: i, rule: found, limit: l, n: n, shadow: found.shadow,
 				counter:  fmt.Sprintf("%s %s %d %v", names[i], l.algorithm, l.window(), l.instance),
@@ -167,7 +167,7 @@ func (r *reference) match(q *request) (rules []*rule, hits []hit, refused bool) 
 			})
 		}
 	}
-	return rules, hits, refused
+	return rules, hits, isRefused
 }
 
 // window returns the part of a counter's name for the window.
@@ -234,7 +234,7 @@ func (r *reference) isDenied(rules []*rule, over []bool, hits []hit) bool {
 // request. It returns what the statuses of the response must be, and whether the request is denied.
 func (r *reference) decide(q *request, rules []*rule, hits []hit, outcomes []outcome, replica int, now int64) (statuses []status, denied bool, problems []string) {
 	peeksOnly := r.isTooLarge(rules, hits)
-	before := map[*ledger]*ledger{}
+	ledgersBefore := map[*ledger]*ledger{}
 	for i := range hits {
 		e := r.ledger(&hits[i], replica)
 		switch outcomes[i].source {
@@ -244,8 +244,8 @@ func (r *reference) decide(q *request, rules []*rule, hits []hit, outcomes []out
 			c := &check{reference: r, hit: &hits[i], ledger: e, replica: replica, now: now}
 			c.startFromLastCount(r.share(hits[i].limit))
 		}
-		if before[e] == nil {
-			before[e] = e.clone()
+		if ledgersBefore[e] == nil {
+			ledgersBefore[e] = e.clone()
 		}
 	}
 	r.formGroup(q, hits, peeksOnly)
@@ -256,16 +256,16 @@ func (r *reference) decide(q *request, rules []*rule, hits []hit, outcomes []out
 		c := &check{reference: r, hit: h, outcome: got, ledger: e, replica: replica, now: now, holdID: q.holdID}
 		switch {
 		case h.tooLarge:
-			if got.allowed || got.retry != never {
+			if got.allowed || got.retry != neverPasses {
 				c.problem("a hit above max_hits got %v", got.verdict)
 			}
 			e.notePeek(h.limit, replica, now)
 		case peeksOnly:
-			c.ledger = before[e].clone()
+			c.ledger = ledgersBefore[e].clone()
 			c.peek()
 			e.notePeek(h.limit, replica, now)
 		case got.allowed && h.inGroup && groupDenied:
-			c.ledger = before[e]
+			c.ledger = ledgersBefore[e]
 			isAlone := true // the charges of other hits can be refunded later
 			for j := range hits {
 				isAlone = isAlone && (j == i || r.ledger(&hits[j], replica) != e)
@@ -275,7 +275,7 @@ func (r *reference) decide(q *request, rules []*rule, hits []hit, outcomes []out
 			c.charge() // later hits of the request may see this charge
 		case !h.inGroup && groupDenied:
 			// The hit may have seen the charges of the group, so only an admission is checked.
-			c.ledger = before[e]
+			c.ledger = ledgersBefore[e]
 			if got.allowed {
 				c.takeAdmitted()
 			} else {
@@ -290,7 +290,7 @@ func (r *reference) decide(q *request, rules []*rule, hits []hit, outcomes []out
 		problems = append(problems, c.problems...)
 	}
 	if groupDenied { // a denied group charges nothing
-		for e, old := range before {
+		for e, old := range ledgersBefore {
 			*e = *old
 		}
 		for i := range hits {
@@ -304,8 +304,8 @@ func (r *reference) decide(q *request, rules []*rule, hits []hit, outcomes []out
 			}
 		}
 	}
-	statuses, over := assemble(rules, hits, outcomes)
-	denied = r.isDenied(rules, over, hits) && !r.settings.shadowMode
+	statuses, isOver := assemble(rules, hits, outcomes)
+	denied = r.isDenied(rules, isOver, hits) && !r.settings.shadowMode
 	if denied && q.acquire && !peeksOnly { // a denied call that waits charges nothing
 		for i := range hits {
 			h, got := &hits[i], &outcomes[i]
@@ -378,12 +378,12 @@ func (r *reference) undoesCharges(q *request, hits []hit) bool {
 func (r *reference) noteUnsureUndo(h *hit, got *outcome, replica int, now int64) {
 	e := r.ledger(h, replica)
 	hasSteps := r.settings.redis == "cluster" || r.settings.perSecond
-	if hasSteps && e.least.clone().take(h.limit, now, h.n, "").reset <= got.took {
+	if hasSteps && e.least.clone().take(h.limit, now, h.n, "").reset <= got.duration {
 		e.unsureUntil = now + 2*h.limit.period
 	}
-	for _, known := range e.known { // Redis may have counted the hit when it answered another call
-		known.forget(h.limit, now)
-		known.charge(h.limit, now, h.n)
+	for _, knownCounter := range e.known { // Redis may have counted the hit when it answered another call
+		knownCounter.forget(h.limit, now)
+		knownCounter.charge(h.limit, now, h.n)
 	}
 }
 
@@ -407,7 +407,7 @@ func (r *reference) decideTotals(q *request, rules []*rule, hits []hit, calls []
 	}
 	peeksOnly := r.isTooLarge(rules, hits)
 	r.formGroup(q, hits, peeksOnly)
-	var undone, denied []*check
+	var undoneChecks, denied []*check
 	for call, outcomes := range calls {
 		groupDenied := isGroupDenied(hits, outcomes)
 		_, over := assemble(rules, hits, outcomes)
@@ -422,7 +422,7 @@ func (r *reference) decideTotals(q *request, rules []*rule, hits []hit, calls []
 			case !outcomes[i].allowed:
 				denied = append(denied, c)
 			case isUndone:
-				undone = append(undone, c)
+				undoneChecks = append(undoneChecks, c)
 			default:
 				c.takeAdmitted()
 				problems = append(problems, c.problems...)
@@ -432,12 +432,12 @@ func (r *reference) decideTotals(q *request, rules []*rule, hits []hit, calls []
 	for _, c := range denied {
 		c.charge()
 	}
-	for _, c := range undone { // a release can end the hold of another call, so all are charged first
+	for _, c := range undoneChecks { // a release can end the hold of another call, so all are charged first
 		if c.hit.limit.algorithm == "concurrency" {
 			c.charge()
 		}
 	}
-	for _, c := range undone {
+	for _, c := range undoneChecks {
 		if c.hit.limit.algorithm == "concurrency" {
 			h := *c.hit
 			h.n = -h.n
@@ -479,7 +479,7 @@ func (c *check) peek() {
 	most := c.ledger.most[c.replica]
 	most.forget(c.hit.limit, c.now)
 	room := c.hit.limit.capacity() - most.spent(c.hit.limit, c.now)
-	if c.hit.n > 0 && c.outcome.source != "fallback" && c.now >= c.ledger.unsureUntil && !c.outcome.allowed && c.hit.n <= room-c.reference.early(c.ledger, c.hit.limit) {
+	if c.hit.n > 0 && c.outcome.source != "fallback" && c.now >= c.ledger.unsureUntil && !c.outcome.allowed && c.hit.n <= room-c.reference.maxLeasedHits(c.ledger, c.hit.limit) {
 		c.problem("denied, but %d hits are left", room)
 	}
 }
@@ -491,15 +491,15 @@ func (c *check) takeUncharged(isAlone bool) {
 	if c.outcome.source == "fallback" {
 		l, least = c.reference.share(l), c.ledger.fallbackLeast[c.replica]
 	}
-	before := least.clone().take(l, c.now, 0, "")
+	verdictBefore := least.clone().take(l, c.now, 0, "")
 	want := least.clone().take(l, c.now, c.hit.n, c.holdID)
 	if !want.allowed {
-		c.problem("answered as allowed, but %d hits are left", before.remaining)
+		c.problem("answered as allowed, but %d hits are left", verdictBefore.remaining)
 	}
 	s := c.reference.settings
-	isAlone = isAlone && want.reset > c.outcome.took && c.now >= c.ledger.unsureUntil // see noteUnsureUndo
-	if got := c.outcome.remaining; isAlone && !s.leases && !s.outage && got != before.remaining {
-		c.problem("not charged, got %d remaining, want %d", got, before.remaining)
+	isAlone = isAlone && want.reset > c.outcome.duration && c.now >= c.ledger.unsureUntil // see noteUnsureUndo
+	if got := c.outcome.remaining; isAlone && !s.leases && !s.outage && got != verdictBefore.remaining {
+		c.problem("not charged, got %d remaining, want %d", got, verdictBefore.remaining)
 	}
 }
 
@@ -523,7 +523,7 @@ func (c *check) take() {
 		return
 	}
 	least, most := c.ledger.least, c.ledger.most[c.replica]
-	waste := c.reference.early(c.ledger, l)
+	waste := c.reference.maxLeasedHits(c.ledger, l)
 	isUnsure := c.now < c.ledger.unsureUntil
 	if got.source == "fallback" {
 		l = c.reference.share(l)
@@ -531,20 +531,20 @@ func (c *check) take() {
 		c.startFromLastCount(l)
 		isUnsure = isUnsure || c.ledger.wasAsked && l.algorithm != "fixed_window" // it has the last count for up to another window
 	}
-	charging := *l
-	charging.chargeDenied = l.chargeDenied && c.chargesDenied()
-	want := least.clone().take(&charging, c.now, c.hit.n, c.holdID)
-	full := most.clone()
-	full.forget(l, c.now)
-	room := l.capacity() - full.spent(l, c.now) - waste
-	early := full.take(&charging, c.now, c.hit.n, c.holdID)
-	isEnough := !isUnsure && early.allowed && (early.renewed || c.hit.n < 0 || max(c.hit.n, 1) <= room || l.resetsAtOnce() && c.hit.n <= room)
+	chargingLimit := *l
+	chargingLimit.chargeDenied = l.chargeDenied && c.chargesDenied()
+	want := least.clone().take(&chargingLimit, c.now, c.hit.n, c.holdID)
+	fullest := most.clone()
+	fullest.forget(l, c.now)
+	room := l.capacity() - fullest.spent(l, c.now) - waste
+	strictVerdict := fullest.take(&chargingLimit, c.now, c.hit.n, c.holdID)
+	isEnough := !isUnsure && strictVerdict.allowed && (strictVerdict.renewed || c.hit.n < 0 || max(c.hit.n, 1) <= room || l.resetsAtOnce() && c.hit.n <= room)
 	switch {
 	case isUnsure && got.source == "fallback" && l.algorithm == "first_hit_window": // the window of Redis can end earlier
 	case got.allowed && !want.allowed:
 		c.problem("admitted, but %d hits are left, want %+v", l.capacity()-least.spent(l, c.now), want)
 	case !got.allowed && isEnough:
-		c.problem("denied, but %d hits are left, got %+v, want %+v", room, got.verdict, early)
+		c.problem("denied, but %d hits are left, got %+v, want %+v", room, got.verdict, strictVerdict)
 	case got.allowed == want.allowed:
 		c.compareNumbers(want)
 	}
@@ -563,8 +563,8 @@ func (c *check) startFromLastCount(l *limit) {
 	known.forget(c.hit.limit, c.now)
 	fallback.forget(l, c.now)
 	spent := min(known.spent(c.hit.limit, c.now)+c.reference.waste(c.ledger, c.hit.limit), c.hit.limit.requests)
-	if missing := spent*l.requests/c.hit.limit.requests - fallback.spent(l, c.now); missing > 0 {
-		fallback.charge(l, c.now, missing)
+	if missingHits := spent*l.requests/c.hit.limit.requests - fallback.spent(l, c.now); missingHits > 0 {
+		fallback.charge(l, c.now, missingHits)
 	}
 }
 
@@ -585,11 +585,11 @@ func (c *check) compareNumbers(want verdict) {
 		}
 	case got.allowed:
 	case c.hit.inGroup:
-		if (got.retry == never) != (want.retry == never) {
+		if (got.retry == neverPasses) != (want.retry == neverPasses) {
 			c.problem("got %+v, want %+v", got, want)
 		}
 	default: // a remembered denial
-		if got.retry > max(want.retry, want.reset) || got.retry == 0 || (got.retry == never) != (want.retry == never) {
+		if got.retry > max(want.retry, want.reset) || got.retry == 0 || (got.retry == neverPasses) != (want.retry == neverPasses) {
 			c.problem("a remembered denial: got %+v, want %+v", got, want)
 		}
 		if got.remaining > 0 && got.remaining != want.remaining {
@@ -622,9 +622,9 @@ func (c *check) charge() {
 		c.ledger.wasAsked = true
 	}
 	if h.limit.algorithm != "concurrency" && got.source != "fallback" && h.n > 0 && (got.allowed || c.chargesDenied() && l.chargeDenied) {
-		for _, known := range c.ledger.known {
-			known.forget(l, c.now)
-			known.charge(l, c.now, h.n)
+		for _, knownCounter := range c.ledger.known {
+			knownCounter.forget(l, c.now)
+			knownCounter.charge(l, c.now, h.n)
 		}
 	}
 	for i, counter := range counters {
@@ -663,9 +663,9 @@ func (c *counter) add(l *limit, now, n int64, id string) {
 	case n < 0:
 		c.take(l, now, n, id)
 	case l.algorithm == "concurrency":
-		unbounded := *l
-		unbounded.requests = math.MaxInt64 / 2
-		c.take(&unbounded, now, n, id)
+		unboundedLimit := *l
+		unboundedLimit.requests = math.MaxInt64 / 2
+		c.take(&unboundedLimit, now, n, id)
 	case n > 0:
 		c.charge(l, now, n)
 	}
@@ -677,9 +677,9 @@ func (r *reference) waste(e *ledger, l *limit) int64 {
 	return e.waste
 }
 
-// early returns the hits of a limit that can be denied because of leases. Replicas can hold permits. And the
+// maxLeasedHits returns the hits of a limit that can be denied because of leases. Replicas can hold permits. And the
 // bucket in Redis is smaller by the permits that replicas may hold, even if they hold none.
-func (r *reference) early(e *ledger, l *limit) int64 {
+func (r *reference) maxLeasedHits(e *ledger, l *limit) int64 {
 	if l.algorithm == "token_bucket" {
 		return r.waste(e, l) + l.waste()
 	}
@@ -697,9 +697,9 @@ func (r *reference) share(l *limit) *limit {
 		}
 		return max(int64(float64(n)*fallbackRatio), 1)
 	}
-	shared := *l
-	shared.requests, shared.burst, shared.lease = share(l.requests), share(l.burst), false
-	return &shared
+	sharedLimit := *l
+	sharedLimit.requests, sharedLimit.burst, sharedLimit.lease = share(l.requests), share(l.burst), false
+	return &sharedLimit
 }
 
 // assemble returns the statuses that follow from the outcomes, and which descriptors are over.
@@ -709,23 +709,23 @@ func assemble(rules []*rule, hits []hit, outcomes []outcome) (statuses []status,
 		if found != nil && len(found.limits) == 1 && found.limits[0].unlimited {
 			statuses[i].remaining = math.MaxUint32
 		}
-		best := -1
+		bestIndex := -1
 		for j := range hits {
 			if hits[j].descriptor != i {
 				continue
 			}
-			if best < 0 || isMoreRestrictive(&hits[j], &outcomes[j], &hits[best], &outcomes[best]) {
-				best = j
+			if bestIndex < 0 || isMoreRestrictive(&hits[j], &outcomes[j], &hits[bestIndex], &outcomes[bestIndex]) {
+				bestIndex = j
 			}
 		}
-		if best < 0 {
+		if bestIndex < 0 {
 			continue
 		}
-		v, l := outcomes[best].verdict, hits[best].limit
-		over[i] = !v.allowed && !hits[best].shadow
+		v, l := outcomes[bestIndex].verdict, hits[bestIndex].limit
+		over[i] = !v.allowed && !hits[bestIndex].shadow
 		statuses[i] = status{over: over[i], hasLimit: true, remaining: max(v.remaining, 0), wait: roundWait(l, v.wait(l))}
 		for j := range hits {
-			if over[i] && hits[j].descriptor == i && !outcomes[j].allowed && outcomes[j].retry != never {
+			if over[i] && hits[j].descriptor == i && !outcomes[j].allowed && outcomes[j].retry != neverPasses {
 				statuses[i].wait = max(statuses[i].wait, roundWait(hits[j].limit, outcomes[j].retry))
 			}
 		}
@@ -742,8 +742,8 @@ func isMoreRestrictive(a *hit, aOutcome *outcome, b *hit, bOutcome *outcome) boo
 	case aOutcome.allowed:
 		return aOutcome.remaining < bOutcome.remaining
 	}
-	if (aOutcome.retry == never) != (bOutcome.retry == never) {
-		return aOutcome.retry == never
+	if (aOutcome.retry == neverPasses) != (bOutcome.retry == neverPasses) {
+		return aOutcome.retry == neverPasses
 	}
 	return aOutcome.wait(a.limit) > bOutcome.wait(b.limit)
 }

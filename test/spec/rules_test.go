@@ -138,11 +138,11 @@ func (o *override) json() string {
 
 // apply returns r with the override.
 func (o *override) apply(r *rule) *rule {
-	changed := *r
-	changed.limits = slices.Clone(r.limits)
-	changed.shadow = changed.shadow || o.shadow
-	for i := range changed.limits {
-		l := &changed.limits[i]
+	changedRule := *r
+	changedRule.limits = slices.Clone(r.limits)
+	changedRule.shadow = changedRule.shadow || o.shadow
+	for i := range changedRule.limits {
+		l := &changedRule.limits[i]
 		l.requests = cmp.Or(o.requests, l.requests)
 		if o.factor > 0 && l.requests > 0 {
 			l.requests = max(int64(math.Round(float64(l.requests)*o.factor)), 1)
@@ -152,7 +152,7 @@ func (o *override) apply(r *rule) *rule {
 		}
 		l.disabled = l.disabled || o.disabled
 	}
-	return &changed
+	return &changedRule
 }
 
 // limits are the rules of a domain, with the overrides in force.
@@ -212,9 +212,9 @@ func findIn(rules []*rule, e entry) *rule {
 		func(r *rule) bool { return r.condition == "" && r.value == "" },
 	}
 	for _, isMatch := range kinds {
-		for _, r := range rules {
-			if r.key == e.key && isMatch(r) {
-				return r
+		for _, rule := range rules {
+			if rule.key == e.key && isMatch(rule) {
+				return rule
 			}
 		}
 	}

@@ -37,12 +37,12 @@ type runner struct {
 }
 
 // run returns how the answers of the stack differ from those of the reference, or nil.
-func run(tb testing.TB, t *trace, s *stack) (problems []string) {
-	r := &runner{trace: t, stack: s, domain: fmt.Sprintf("shop%d", t.seed)}
+func run(tb testing.TB, t *trace, testStack *stack) (problems []string) {
+	r := &runner{trace: t, stack: testStack, domain: fmt.Sprintf("shop%d", t.seed)}
 	r.reference = &reference{settings: &t.settings, ledgers: map[string]*ledger{}}
 	store := new(descriptors.Store)
 	r.reloader = reload.New(reload.Options{Store: store, Observer: noReports{}, Log: slog.New(slog.DiscardHandler)})
-	for _, replica := range s.replicas {
+	for _, replica := range testStack.replicas {
 		r.services = append(r.services, service.New(service.Options{
 			Limits: store, Limiter: replica.limiter, Observers: []service.Observer{recorder{}},
 			Now:        func() time.Time { return time.UnixMicro(r.now) },
@@ -56,14 +56,14 @@ func run(tb testing.TB, t *trace, s *stack) (problems []string) {
 	for i := range t.steps {
 		step := &t.steps[i]
 		r.now = t.start + step.at
-		s.now.Store(r.now)
+		testStack.now.Store(r.now)
 		switch {
 		case step.version > 0:
 			if err := r.load(step.version); err != nil {
 				problems = []string{err.Error()}
 			}
 		case step.request == nil:
-			s.setOutage(step.outage)
+			testStack.setOutage(step.outage)
 			hasOutage = step.outage
 		case step.calls > 0:
 			problems = r.callAtOnce(step)
@@ -76,7 +76,7 @@ func run(tb testing.TB, t *trace, s *stack) (problems []string) {
 		}
 	}
 	if hasOutage {
-		s.setOutage(false)
+		testStack.setOutage(false)
 	}
 	return problems
 }
@@ -115,15 +115,15 @@ type answer struct {
 	places   []int // descriptor of each outcome
 }
 
-// decided counts the decisions of all traces: by source, and denied ones.
-var decided sync.Map
+// decisionCounts counts the decisions of all traces: by source, and denied ones.
+var decisionCounts sync.Map
 
 func countDecision(d *service.Decision) {
 	key := d.Result.Source.String()
 	if !d.Result.Allowed {
 		key += ", denied"
 	}
-	n, _ := decided.LoadOrStore(key, new(atomic.Int64))
+	n, _ := decisionCounts.LoadOrStore(key, new(atomic.Int64))
 	n.(*atomic.Int64).Add(1)
 }
 
@@ -162,10 +162,10 @@ func (r *runner) send(q *request, replica int) *answer {
 	if q.holdID != "" {
 		header.Set("rls-hold", q.holdID)
 	}
-	started := time.Now()
+	startTime := time.Now()
 	a.response, a.err = r.services[replica].ShouldRateLimit(metadata.NewIncomingContext(ctx, header), message)
 	for i := range a.outcomes {
-		a.outcomes[i].took = time.Since(started).Microseconds()
+		a.outcomes[i].duration = time.Since(startTime).Microseconds()
 	}
 	return a
 }
@@ -184,12 +184,12 @@ func (d *descriptor) message() *ratelimitv3.RateLimitDescriptor {
 
 // call sends the request of a step and compares the answer.
 func (r *runner) call(s *step) []string {
-	rules, hits, refused := r.reference.match(s.request)
+	rules, hits, isRefused := r.reference.match(s.request)
 	a := r.send(s.request, s.replica)
 	switch {
-	case refused && grpcstatus.Code(a.err) != codes.PermissionDenied:
+	case isRefused && grpcstatus.Code(a.err) != codes.PermissionDenied:
 		return []string{fmt.Sprintf("got error %v, want PERMISSION_DENIED", a.err)}
-	case refused:
+	case isRefused:
 		return nil
 	case a.err != nil:
 		return []string{a.err.Error()}
@@ -237,22 +237,22 @@ func checkResponse(a *answer, statuses []status, denied bool) (problems []string
 
 // callAtOnce sends the request of a step several times at once, to all replicas.
 func (r *runner) callAtOnce(s *step) (problems []string) {
-	rules, hits, refused := r.reference.match(s.request)
-	if refused {
+	rules, hits, isRefused := r.reference.match(s.request)
+	if isRefused {
 		return nil
 	}
 	answers := make([]*answer, s.calls)
-	ready := make(chan struct{})
+	readySignal := make(chan struct{})
 	var calls sync.WaitGroup
 	for i := range answers {
 		calls.Go(func() {
-			<-ready
+			<-readySignal
 			answers[i] = r.send(s.request, i%len(r.services))
 		})
 	}
-	close(ready)
+	close(readySignal)
 	calls.Wait()
-	var all [][]outcome
+	var allOutcomes [][]outcome
 	for _, a := range answers {
 		if a.err != nil {
 			return []string{a.err.Error()}
@@ -260,7 +260,7 @@ func (r *runner) callAtOnce(s *step) (problems []string) {
 		if problem := checkHits(a, hits); problem != "" {
 			return []string{problem}
 		}
-		all = append(all, a.outcomes)
+		allOutcomes = append(allOutcomes, a.outcomes)
 		statuses, over := assemble(rules, hits, a.outcomes)
 		denied := r.reference.isDenied(rules, over, hits) && !r.trace.settings.shadowMode
 		for i := range statuses {
@@ -268,7 +268,7 @@ func (r *runner) callAtOnce(s *step) (problems []string) {
 		}
 		problems = append(problems, checkResponse(a, statuses, denied)...)
 	}
-	return append(problems, r.reference.decideTotals(s.request, rules, hits, all, r.now)...)
+	return append(problems, r.reference.decideTotals(s.request, rules, hits, allOutcomes, r.now)...)
 }
 
 // noReports is a reload.Observer that keeps nothing.

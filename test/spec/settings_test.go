@@ -18,12 +18,12 @@ type settings struct {
 	denyCache, allOrNone, leases bool
 
 	// These settings say what the traces have.
-	acquire    bool // calls that wait
-	outage     bool // Redis fails for some calls
-	shadow     bool
-	quota      bool
-	reload     bool // the limits change
-	concurrent bool // several calls at once
+	acquire        bool // calls that wait
+	outage         bool // Redis fails for some calls
+	shadow         bool
+	quota          bool
+	reload         bool // the limits change
+	hasCallsAtOnce bool // several calls at once
 
 	// Each trace draws these settings of the service.
 	shadowMode, quotaMode bool
@@ -73,7 +73,7 @@ func (r row) settings() settings {
 		redis: r.value("redis"), perSecond: r.isOn("per second"), replicas: 1 + 2*r[2],
 		denyCache: r.isOn("deny cache"), allOrNone: r.isOn("all or none"), leases: r.isOn("leases"),
 		acquire: r.isOn("acquire"), outage: r.isOn("outage"), shadow: r.isOn("shadow"), quota: r.isOn("quota"),
-		reload: r.isOn("reload"), concurrent: r.isOn("concurrent"),
+		reload: r.isOn("reload"), hasCallsAtOnce: r.isOn("concurrent"),
 	}
 }
 
@@ -94,43 +94,43 @@ func (r row) String() string {
 // pair is two values of two options.
 type pair struct{ option, value, otherOption, otherValue int }
 
-func (r row) pairs() (all []pair) {
+func (r row) pairs() (pairs []pair) {
 	for i := range r {
 		for j := range i {
-			all = append(all, pair{j, r[j], i, r[i]})
+			pairs = append(pairs, pair{j, r[j], i, r[i]})
 		}
 	}
-	return all
+	return pairs
 }
 
 // rows returns settings that cover each possible pair of values. They are the same at each call.
 func rows() []row {
 	rnd := rand.New(rand.NewPCG(1, 1))
-	missing := possiblePairs()
-	var all []row
-	for len(missing) > 0 {
-		var best row
+	missingPairs := possiblePairs()
+	var chosenRows []row
+	for len(missingPairs) > 0 {
+		var bestRow row
 		bestCount := 0
 		for range 3000 {
 			candidate := randomRow(rnd)
 			count := 0
 			for _, p := range candidate.pairs() {
-				if missing[p] {
+				if missingPairs[p] {
 					count++
 				}
 			}
 			if candidate.isPossible() && count > bestCount {
-				best, bestCount = candidate, count
+				bestRow, bestCount = candidate, count
 			}
 		}
-		for _, p := range best.pairs() {
-			delete(missing, p)
+		for _, p := range bestRow.pairs() {
+			delete(missingPairs, p)
 		}
-		if best != nil {
-			all = append(all, best)
+		if bestRow != nil {
+			chosenRows = append(chosenRows, bestRow)
 		}
 	}
-	return all
+	return chosenRows
 }
 
 func randomRow(rnd *rand.Rand) row {
@@ -166,14 +166,14 @@ func possiblePairs() map[pair]bool {
 }
 
 func TestSettingsCoverEachPair(t *testing.T) {
-	missing := possiblePairs()
+	missingPairs := possiblePairs()
 	for _, r := range rows() {
 		assert.True(t, r.isPossible(), fmt.Sprint(r))
 		for _, p := range r.pairs() {
-			delete(missing, p)
+			delete(missingPairs, p)
 		}
 		t.Log(r)
 	}
-	assert.Empty(t, missing)
+	assert.Empty(t, missingPairs)
 	assert.Less(t, len(rows()), 30)
 }

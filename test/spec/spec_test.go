@@ -50,9 +50,9 @@ func number(t *testing.T, name string) (n uint64, ok bool) {
 // TRACES is the number of traces, and FIRST the seed of the first trace. SEED repeats a single trace.
 func TestServiceAnswersAsTheReference(t *testing.T) {
 	redis.LogTo(slog.New(slog.DiscardHandler))
-	servers, all := startServers(t), rows()
+	servers, allRows := startServers(t), rows()
 	if seed, ok := number(t, "SEED"); ok {
-		report(t, servers, newTrace(seed, all), nil)
+		report(t, servers, newTrace(seed, allRows), nil)
 		return
 	}
 	traces := uint64(tracesByDefault)
@@ -62,35 +62,35 @@ func TestServiceAnswersAsTheReference(t *testing.T) {
 	if n, ok := number(t, "TRACES"); ok {
 		traces = n
 	}
-	first, _ := number(t, "FIRST")
-	started := time.Now()
+	firstSeed, _ := number(t, "FIRST")
+	startTime := time.Now()
 	defer func() {
-		decided.Range(func(key, n any) bool {
+		decisionCounts.Range(func(key, n any) bool {
 			t.Logf("%7d decisions by %s", n.(*atomic.Int64).Load(), key)
 			return true
 		})
 	}()
 	for done := uint64(0); done < traces && !t.Failed(); {
 		n := min(tracesPerRound, traces-done)
-		runSeeds(t, servers, all, first+done, first+done+n)
+		runSeeds(t, servers, allRows, firstSeed+done, firstSeed+done+n)
 		servers.clear(t)
 		done += n
 		if traces > tracesByDefault {
-			fmt.Printf("%d of %d traces, %s\n", done, traces, time.Since(started).Round(time.Second))
+			fmt.Printf("%d of %d traces, %s\n", done, traces, time.Since(startTime).Round(time.Second))
 		}
 	}
 }
 
 // runSeeds runs the traces with these seeds.
-func runSeeds(t *testing.T, servers *servers, all []row, from, to uint64) {
+func runSeeds(t *testing.T, servers *servers, allRows []row, from, to uint64) {
 	jobs := make(chan []uint64) // seeds of one row
 	go func() {
 		defer close(jobs)
-		step := uint64(len(all) * tracesPerStack)
+		step := uint64(len(allRows) * tracesPerStack)
 		for start := from; start < to; start += step {
-			for r := range uint64(len(all)) {
+			for r := range uint64(len(allRows)) {
 				var seeds []uint64
-				for seed := start + r; seed < min(start+step, to); seed += uint64(len(all)) {
+				for seed := start + r; seed < min(start+step, to); seed += uint64(len(allRows)) {
 					seeds = append(seeds, seed)
 				}
 				if len(seeds) > 0 {
@@ -100,17 +100,17 @@ func runSeeds(t *testing.T, servers *servers, all []row, from, to uint64) {
 		}
 	}()
 	var failures atomic.Int64
-	var wait sync.WaitGroup
+	var goroutines sync.WaitGroup
 	for range workers {
-		wait.Go(func() {
+		goroutines.Go(func() {
 			for seeds := range jobs {
 				if failures.Load() >= maxFailures {
 					continue
 				}
-				first := newTrace(seeds[0], all)
-				stack := newStack(t, &first.settings, servers)
+				firstTrace := newTrace(seeds[0], allRows)
+				stack := newStack(t, &firstTrace.settings, servers)
 				for _, seed := range seeds {
-					trace := newTrace(seed, all)
+					trace := newTrace(seed, allRows)
 					if problems := run(t, trace, stack); problems != nil && failures.Add(1) <= maxFailures {
 						report(t, servers, trace, problems)
 					}
@@ -119,37 +119,37 @@ func runSeeds(t *testing.T, servers *servers, all []row, from, to uint64) {
 			}
 		})
 	}
-	wait.Wait()
+	goroutines.Wait()
 }
 
 // maxFailures is the number of failures that are reported.
 const maxFailures = 5
 
-// tries is how often a trace is repeated to see its failure again. Calls at once differ each time.
-const tries = 20
+// maxTries is how often a trace is repeated to see its failure again. Calls at once differ each time.
+const maxTries = 20
 
 // report runs a trace that has failed, with a new stack, and reports the shortest trace that fails.
 func report(t *testing.T, servers *servers, failed *trace, firstProblems []string) {
-	fails := func(candidate *trace) (problems []string) {
-		for range tries {
+	findProblems := func(candidate *trace) (problems []string) {
+		for range maxTries {
 			stack := newStack(t, &candidate.settings, servers)
 			problems = run(t, candidate, stack)
 			stack.close()
-			if problems != nil || !candidate.settings.concurrent && !candidate.settings.leases {
+			if problems != nil || !candidate.settings.hasCallsAtOnce && !candidate.settings.leases {
 				break
 			}
 		}
 		return problems
 	}
-	problems := fails(failed)
+	problems := findProblems(failed)
 	if problems == nil {
 		if firstProblems != nil {
 			t.Errorf("seed %d failed once, but does not fail again; repeat with SEED=%d\n%s%s", failed.seed, failed.seed, failed, lines(firstProblems))
 		}
 		return
 	}
-	shortest, problems := shrink(failed, problems, fails)
-	t.Errorf("repeat with SEED=%d\n%s%s", failed.seed, shortest, lines(problems))
+	shortestTrace, problems := shrink(failed, problems, findProblems)
+	t.Errorf("repeat with SEED=%d\n%s%s", failed.seed, shortestTrace, lines(problems))
 }
 
 func lines(problems []string) (text string) {
@@ -160,9 +160,9 @@ func lines(problems []string) (text string) {
 }
 
 // shrink removes steps and descriptors from a trace as long as it fails.
-func shrink(t *trace, problems []string, fails func(*trace) []string) (*trace, []string) {
+func shrink(t *trace, problems []string, findProblems func(*trace) []string) (*trace, []string) {
 	try := func(candidate trace) bool {
-		if p := fails(&candidate); p != nil {
+		if p := findProblems(&candidate); p != nil {
 			t, problems = &candidate, p
 			return true
 		}
@@ -179,9 +179,9 @@ func shrink(t *trace, problems []string, fails func(*trace) []string) (*trace, [
 			for j := 0; t.steps[i].request != nil && len(t.steps[i].request.descriptors) > 1 && j < len(t.steps[i].request.descriptors); j++ {
 				candidate := *t
 				candidate.steps = slices.Clone(t.steps)
-				shorter := *t.steps[i].request
-				shorter.descriptors = slices.Delete(slices.Clone(shorter.descriptors), j, j+1)
-				candidate.steps[i].request = &shorter
+				shorterRequest := *t.steps[i].request
+				shorterRequest.descriptors = slices.Delete(slices.Clone(shorterRequest.descriptors), j, j+1)
+				candidate.steps[i].request = &shorterRequest
 				isShorter = try(candidate) || isShorter
 			}
 		}

@@ -66,8 +66,8 @@ func newStack(tb testing.TB, s *settings, servers *servers) *stack {
 }
 
 func (s *stack) close() {
-	for _, r := range s.replicas {
-		r.close()
+	for _, replica := range s.replicas {
+		replica.close()
 	}
 }
 
@@ -77,8 +77,8 @@ func (s *stack) setOutage(isOut bool) {
 	if isOut {
 		err = fmt.Errorf("%w: %w", backend.ErrUnavailable, errOutage)
 	}
-	for _, r := range s.replicas {
-		r.redis.SetError(err)
+	for _, replica := range s.replicas {
+		replica.redis.SetError(err)
 	}
 }
 
@@ -110,12 +110,12 @@ func newReplica(tb testing.TB, s *settings, servers *servers, prefix string, clo
 		Shards: client.Shards(), ShardOf: client.ShardOf, Probe: client.Probe,
 		KeepsCounters: client.HasKeptCounters, LastCount: client.TakeLastCount, Observer: noEvents{},
 	})
-	var shared backend.Layer = withFallback
+	var sharedLayer backend.Layer = withFallback
 	if s.denyCache {
-		shared = denycache.New(shared, denycache.Options{SizeBytes: 1 << 16})
+		sharedLayer = denycache.New(sharedLayer, denycache.Options{SizeBytes: 1 << 16})
 	}
 	leases := lease.New(lease.Options{
-		Next: shared, Source: atClock{flaky, clock},
+		Next: sharedLayer, Source: atClock{flaky, clock},
 		IsFailing: func(h *backend.Hit) bool { return !withFallback.FailingSince(h).IsZero() },
 	})
 	return &replica{
@@ -138,9 +138,9 @@ type oneTimeAtOnce struct {
 func (o *oneTimeAtOnce) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	o.mu.Lock()
 	for o.takes > 0 && !now.Equal(o.now) {
-		idle := o.idle
+		idleTime := o.idle
 		o.mu.Unlock()
-		<-idle
+		<-idleTime
 		o.mu.Lock()
 	}
 	if o.takes == 0 {

@@ -25,7 +25,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-var update = flag.Bool("update", false, "write the expected keys and answers anew")
+var updateGolden = flag.Bool("update", false, "write the expected keys and answers anew")
 
 const breaksUpgrades = "This breaks upgrades: replicas of the last version would lose counters or count wrongly. " +
 	"If it must be, give the layout another version (backend/redis/key.go), and tell users in CHANGELOG.md."
@@ -35,7 +35,7 @@ var start = time.Date(2026, 3, 14, 15, 9, 37, 250_000_000, time.UTC)
 
 // calls are the calls before the keys are compared.
 var calls = []struct {
-	after      time.Duration // since start
+	sinceStart time.Duration // since start
 	descriptor string
 	hits       uint64
 }{
@@ -105,12 +105,12 @@ func (r *replica) ask(t *testing.T, now time.Time, descriptor string, hits uint6
 // answers asks for the counter of each descriptor at the time of its last call.
 func (r *replica) answers(t *testing.T) (lines []string) {
 	t.Helper()
-	last := map[string]time.Duration{}
+	lastCallTime := map[string]time.Duration{}
 	for _, c := range calls {
-		last[c.descriptor] = c.after
+		lastCallTime[c.descriptor] = c.sinceStart
 	}
-	for _, descriptor := range slices.Sorted(maps.Keys(last)) {
-		lines = append(lines, fmt.Sprintf("answer %s: %s", strconv.QuoteToASCII(descriptor), r.ask(t, start.Add(last[descriptor]), descriptor, 0)))
+	for _, descriptor := range slices.Sorted(maps.Keys(lastCallTime)) {
+		lines = append(lines, fmt.Sprintf("answer %s: %s", strconv.QuoteToASCII(descriptor), r.ask(t, start.Add(lastCallTime[descriptor]), descriptor, 0)))
 	}
 	return lines
 }
@@ -133,7 +133,7 @@ func storedKeys(t *testing.T, c *goredis.Client) (lines []string) {
 }
 
 // restoreKey stores the key of a line of storedKeys.
-func restoreKey(t *testing.T, c *goredis.Client, line string) {
+func restoreKey(t *testing.T, client *goredis.Client, line string) {
 	t.Helper()
 	rest, isKey := strings.CutPrefix(line, "key ")
 	if !isKey {
@@ -141,10 +141,10 @@ func restoreKey(t *testing.T, c *goredis.Client, line string) {
 	}
 	unquote := func() string {
 		rest = strings.TrimSpace(rest)
-		quoted, err := strconv.QuotedPrefix(rest)
+		quotedKey, err := strconv.QuotedPrefix(rest)
 		require.NoError(t, err, line)
-		rest = rest[len(quoted):]
-		text, err := strconv.Unquote(quoted)
+		rest = rest[len(quotedKey):]
+		text, err := strconv.Unquote(quotedKey)
 		require.NoError(t, err, line)
 		return text
 	}
@@ -152,30 +152,30 @@ func restoreKey(t *testing.T, c *goredis.Client, line string) {
 	kind, values, _ := strings.Cut(strings.TrimSpace(rest), " ")
 	for rest = values; rest != ""; {
 		if kind == "list" {
-			require.NoError(t, c.RPush(t.Context(), key, unquote()).Err())
+			require.NoError(t, client.RPush(t.Context(), key, unquote()).Err())
 		} else {
-			require.NoError(t, c.Set(t.Context(), key, unquote(), 0).Err())
+			require.NoError(t, client.Set(t.Context(), key, unquote(), 0).Err())
 		}
 	}
-	require.NoError(t, c.PExpire(t.Context(), key, time.Hour).Err())
+	require.NoError(t, client.PExpire(t.Context(), key, time.Hour).Err())
 }
 
 func TestLayoutOfCountersIsThatOfTheLastVersion(t *testing.T) {
 	server := redistest.Start(t)
-	r := newReplica(t, redis.Options{Main: redis.Server{URL: server.Addr}})
+	replica := newReplica(t, redis.Options{Main: redis.Server{URL: server.Addr}})
 	for _, c := range calls {
-		r.ask(t, start.Add(c.after), c.descriptor, c.hits)
+		replica.ask(t, start.Add(c.sinceStart), c.descriptor, c.hits)
 	}
-	answers := r.answers(t)
+	answers := replica.answers(t)
 	keys := storedKeys(t, server.Client(t))
 	requireGolden(t, "testdata/layout.txt", append(keys, answers...))
 }
 
 func TestLayoutOfClusterIsThatOfTheLastVersion(t *testing.T) {
 	cluster := redistest.StartCluster(t, 3, false)
-	r := newReplica(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, KeyPrefix: "team:"})
+	replica := newReplica(t, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, KeyPrefix: "team:"})
 	for _, c := range calls {
-		r.ask(t, start.Add(c.after), c.descriptor, c.hits)
+		replica.ask(t, start.Add(c.sinceStart), c.descriptor, c.hits)
 	}
 	var keys []string
 	for _, master := range cluster.Masters {
@@ -201,8 +201,8 @@ func TestCountersOfTheLastVersionAreRead(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, want)
-	r := newReplica(t, redis.Options{Main: redis.Server{URL: server.Addr}})
-	assert.Equal(t, want, r.answers(t), breaksUpgrades)
+	replica := newReplica(t, redis.Options{Main: redis.Server{URL: server.Addr}})
+	assert.Equal(t, want, replica.answers(t), breaksUpgrades)
 }
 
 // requireGolden compares the sorted lines with those of a file.
@@ -210,7 +210,7 @@ func requireGolden(t *testing.T, file string, lines []string) {
 	t.Helper()
 	slices.Sort(lines)
 	got := strings.Join(lines, "\n") + "\n"
-	if *update {
+	if *updateGolden {
 		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)

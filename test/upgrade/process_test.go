@@ -67,7 +67,7 @@ func startProcess(t *testing.T, program, redisAddr, limits string) *process {
 	stderr, err := cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	addresses, ended := make(chan []string, 1), make(chan string, 1)
+	addresses, logOfEndedProcess := make(chan []string, 1), make(chan string, 1)
 	go func() {
 		var log strings.Builder
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
@@ -77,7 +77,7 @@ func startProcess(t *testing.T, program, redisAddr, limits string) *process {
 			}
 		}
 		_ = cmd.Wait()
-		ended <- log.String()
+		logOfEndedProcess <- log.String()
 	}()
 	p := &process{program: program}
 	select {
@@ -86,22 +86,22 @@ func startProcess(t *testing.T, program, redisAddr, limits string) *process {
 		conn, err := grpc.NewClient(m[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
 		require.NoError(t, err)
 		p.RateLimitServiceClient = rlsv3.NewRateLimitServiceClient(conn)
-		stopped := false
+		isStopped := false
 		p.stop = func() {
-			if stopped {
+			if isStopped {
 				return
 			}
-			stopped = true
+			isStopped = true
 			_ = conn.Close()
 			_ = cmd.Process.Signal(syscall.SIGTERM)
-			<-ended
+			<-logOfEndedProcess
 		}
 		t.Cleanup(p.stop)
-	case log := <-ended:
+	case log := <-logOfEndedProcess:
 		require.FailNow(t, "the service ended", log)
 	case <-time.After(time.Minute):
 		_ = cmd.Process.Kill()
-		require.FailNow(t, "the service does not listen", <-ended)
+		require.FailNow(t, "the service does not listen", <-logOfEndedProcess)
 	}
 	return p
 }

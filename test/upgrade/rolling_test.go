@@ -20,9 +20,9 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-// yearly has a limit of 500 a year for each algorithm. So no window ends during the test, and a
+// limitsPerYear has a limit of 500 a year for each algorithm. So no window ends during the test, and a
 // bucket gets no token back.
-const yearly = `
+const limitsPerYear = `
 domain: shop
 descriptors:
   - {key: fixed_window, rate_limit: {unit: year, requests_per_unit: 500}}
@@ -55,42 +55,42 @@ func (p *process) isAllowed(t *testing.T, key string) bool {
 // sendCalls sends calls for a key to both replicas, several at once, and returns the number of
 // allowed calls.
 func sendCalls(t *testing.T, replicas [2]*process, key string, calls int) int64 {
-	var allowed atomic.Int64
-	var sending sync.WaitGroup
+	var allowedCalls atomic.Int64
+	var senderGroup sync.WaitGroup
 	const senders = 8
 	for sender := range senders {
-		sending.Go(func() {
+		senderGroup.Go(func() {
 			for call := sender; call < calls; call += senders {
 				if replicas[call/senders%2].isAllowed(t, key) {
-					allowed.Add(1)
+					allowedCalls.Add(1)
 				}
 			}
 		})
 	}
-	sending.Wait()
-	return allowed.Load()
+	senderGroup.Wait()
+	return allowedCalls.Load()
 }
 
 func TestTwoVersionsShareOneRedis(t *testing.T) {
-	last, current := buildLast(t), buildProgram(t, "../..")
+	lastProgram, currentProgram := buildLast(t), buildProgram(t, "../..")
 	limits := filepath.Join(t.TempDir(), "limits.yaml")
-	require.NoError(t, os.WriteFile(limits, []byte(yearly), 0o600))
+	require.NoError(t, os.WriteFile(limits, []byte(limitsPerYear), 0o600))
 	t.Run("upgrade and rollback keep limits exact", func(t *testing.T) {
-		requireExactLimits(t, last, current, limits)
+		requireExactLimits(t, lastProgram, currentProgram, limits)
 	})
 	t.Run("overrides of both versions apply to both", func(t *testing.T) {
-		requireSharedOverrides(t, last, current, limits)
+		requireSharedOverrides(t, lastProgram, currentProgram, limits)
 	})
 }
 
 // requireExactLimits replaces two replicas of the last version one after the other, and goes back
 // in the same way. Each limit is reached while both versions run.
-func requireExactLimits(t *testing.T, last, current, limits string) {
+func requireExactLimits(t *testing.T, lastProgram, currentProgram, limits string) {
 	redisAddr := redistest.Start(t).Addr
 	keys := []string{"fixed_window", "fixed_window_uncharged", "first_hit_window", "sliding_window", "sliding_log", "token_bucket", "leased"}
 	var replicas [2]*process
-	allowed := map[string]int64{}
-	for _, step := range [][2]string{{last, last}, {current, last}, {current, current}, {last, current}, {last, last}} {
+	allowedCalls := map[string]int64{}
+	for _, step := range [][2]string{{lastProgram, lastProgram}, {currentProgram, lastProgram}, {currentProgram, currentProgram}, {lastProgram, currentProgram}, {lastProgram, lastProgram}} {
 		for i, program := range step {
 			if replicas[i] != nil && replicas[i].program == program {
 				continue
@@ -101,32 +101,32 @@ func requireExactLimits(t *testing.T, last, current, limits string) {
 			replicas[i] = startProcess(t, program, redisAddr, limits)
 		}
 		for _, key := range keys {
-			allowed[key] += sendCalls(t, replicas, key, 136)
+			allowedCalls[key] += sendCalls(t, replicas, key, 136)
 		}
 	}
 	for _, key := range keys {
 		if key == "leased" {
 			// A replica can hold permits of the lease that no call of the test uses.
-			assert.LessOrEqual(t, allowed[key], int64(limitOfYear), key)
-			assert.GreaterOrEqual(t, allowed[key], int64(limitOfYear*99/100), key)
+			assert.LessOrEqual(t, allowedCalls[key], int64(limitOfYear), key)
+			assert.GreaterOrEqual(t, allowedCalls[key], int64(limitOfYear*99/100), key)
 			continue
 		}
-		assert.Equal(t, int64(limitOfYear), allowed[key], key)
+		assert.Equal(t, int64(limitOfYear), allowedCalls[key], key)
 	}
 }
 
 // requireSharedOverrides changes one override with each version in turn.
-func requireSharedOverrides(t *testing.T, last, current, limits string) {
+func requireSharedOverrides(t *testing.T, lastProgram, currentProgram, limits string) {
 	redisAddr := redistest.Start(t).Addr
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name           string
 		setter, reader string
 	}{
-		{"set by the last version", last, current},
-		{"set by this version", current, last},
+		{"set by the last version", lastProgram, currentProgram},
+		{"set by this version", currentProgram, lastProgram},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			setter, reader := startProcess(t, c.setter, redisAddr, limits), startProcess(t, c.reader, redisAddr, limits)
+		t.Run(test.name, func(t *testing.T) {
+			setter, reader := startProcess(t, test.setter, redisAddr, limits), startProcess(t, test.reader, redisAddr, limits)
 			setter.limits(t, "set", "-d", "shop", "overridden=acme", "requests_per_unit=3", "--reason", "upgrade")
 			requireLimit(t, reader, 3)
 			reader.limits(t, "set", "-d", "shop", "overridden=acme", "requests_per_unit=4")

@@ -14,10 +14,10 @@ import (
 )
 
 func TestLoadReportsAllConflictsOfSettings(t *testing.T) {
-	own := certtest.New(t).Issue("localhost")
-	text := filepath.Join(t.TempDir(), "text.pem")
-	require.NoError(t, os.WriteFile(text, []byte("text"), 0o600))
-	for name, c := range map[string]struct {
+	pair := certtest.New(t).Issue("localhost")
+	fileWithoutCert := filepath.Join(t.TempDir(), "text.pem")
+	require.NoError(t, os.WriteFile(fileWithoutCert, []byte("text"), 0o600))
+	for name, test := range map[string]struct {
 		env  map[string]string
 		want []string
 	}{
@@ -56,9 +56,9 @@ func TestLoadReportsAllConflictsOfSettings(t *testing.T) {
 			map[string]string{"BACKEND_TYPE": "memcache", "MEMCACHE_HOST_PORT": "a:1", "OVERRIDES_ENABLED": "true"},
 			[]string{"OVERRIDES_ENABLED=true needs REDIS_URL, for example 127.0.0.1:6379"},
 		},
-		"certificates of memcached": {
-			map[string]string{"BACKEND_TYPE": "memcache", "MEMCACHE_HOST_PORT": "a:1", "MEMCACHE_TLS": "true", "MEMCACHE_TLS_CLIENT_CERT": own.CertFile},
-			[]string{fmt.Sprintf("MEMCACHE_TLS_CLIENT_CERT=%q needs MEMCACHE_TLS_CLIENT_KEY, its key", own.CertFile)},
+		"certificate of memcached without its key": {
+			map[string]string{"BACKEND_TYPE": "memcache", "MEMCACHE_HOST_PORT": "a:1", "MEMCACHE_TLS": "true", "MEMCACHE_TLS_CLIENT_CERT": pair.CertFile},
+			[]string{fmt.Sprintf("MEMCACHE_TLS_CLIENT_CERT=%q needs MEMCACHE_TLS_CLIENT_KEY, its key", pair.CertFile)},
 		},
 		"the URL of an unknown kind is not checked": {
 			map[string]string{"REDIS_URL": "a:1,b:1", "REDIS_TYPE": "ring"},
@@ -87,16 +87,16 @@ func TestLoadReportsAllConflictsOfSettings(t *testing.T) {
 			[]string{`REDIS_URL: URL: got "nowhere", want host:port`},
 		},
 		"files of Redis": {
-			map[string]string{"REDIS_URL": "a:1", "REDIS_TLS": "true", "REDIS_TLS_CLIENT_CERT": own.CertFile, "REDIS_TLS_CACERT": "/no/ca.pem"},
+			map[string]string{"REDIS_URL": "a:1", "REDIS_TLS": "true", "REDIS_TLS_CLIENT_CERT": pair.CertFile, "REDIS_TLS_CACERT": "/no/ca.pem"},
 			[]string{
-				`REDIS_TLS_CLIENT_CERT="` + own.CertFile + `" needs REDIS_TLS_CLIENT_KEY, its key`,
+				`REDIS_TLS_CLIENT_CERT="` + pair.CertFile + `" needs REDIS_TLS_CLIENT_KEY, its key`,
 				`REDIS_TLS_CACERT="/no/ca.pem" can't be read: no such file or directory`,
 			},
 		},
 		"files of gRPC": {
-			map[string]string{"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": own.CertFile, "GRPC_CLIENT_TLS_SAN": "envoy"},
+			map[string]string{"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": pair.CertFile, "GRPC_CLIENT_TLS_SAN": "envoy"},
 			[]string{
-				`GRPC_SERVER_TLS_CERT="` + own.CertFile + `" needs GRPC_SERVER_TLS_KEY, its key`,
+				`GRPC_SERVER_TLS_CERT="` + pair.CertFile + `" needs GRPC_SERVER_TLS_KEY, its key`,
 				`GRPC_CLIENT_TLS_SAN="envoy" needs GRPC_CLIENT_TLS_CACERT, without which no client certificate is verified`,
 			},
 		},
@@ -105,19 +105,19 @@ func TestLoadReportsAllConflictsOfSettings(t *testing.T) {
 			[]string{"GRPC_SERVER_USE_TLS=true needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY"},
 		},
 		"files of the debug listener": {
-			map[string]string{"DEBUG_TLS_KEY": "/no/key.pem", "DEBUG_TLS_CLIENT_CACERT": text},
+			map[string]string{"DEBUG_TLS_KEY": "/no/key.pem", "DEBUG_TLS_CLIENT_CACERT": fileWithoutCert},
 			[]string{
 				`DEBUG_TLS_KEY="/no/key.pem" needs DEBUG_TLS_CERT, its certificate`,
 				`DEBUG_TLS_KEY="/no/key.pem" can't be read: no such file or directory`,
-				`DEBUG_TLS_CLIENT_CACERT="` + text + `" contains no PEM certificate`,
+				`DEBUG_TLS_CLIENT_CACERT="` + fileWithoutCert + `" contains no PEM certificate`,
 			},
 		},
 		"files of xDS": {
 			map[string]string{
 				"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS": "true",
-				"CONFIG_GRPC_XDS_CLIENT_TLS_CERT": own.CertFile, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY": text,
+				"CONFIG_GRPC_XDS_CLIENT_TLS_CERT": pair.CertFile, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY": fileWithoutCert,
 			},
-			[]string{`CONFIG_GRPC_XDS_CLIENT_TLS_CERT="` + own.CertFile + `" and CONFIG_GRPC_XDS_CLIENT_TLS_KEY="` + text + `" are not a certificate and its key: tls: failed to find any PEM data in key input`},
+			[]string{`CONFIG_GRPC_XDS_CLIENT_TLS_CERT="` + pair.CertFile + `" and CONFIG_GRPC_XDS_CLIENT_TLS_KEY="` + fileWithoutCert + `" are not a certificate and its key: tls: failed to find any PEM data in key input`},
 		},
 		"collector of traces": {
 			map[string]string{"TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "localhost:4317", "TRACING_EXPORTER_PROTOCOL": "udp"},
@@ -135,15 +135,15 @@ func TestLoadReportsAllConflictsOfSettings(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := read(t, c.env)
+			_, _, err := read(t, test.env)
 			require.Error(t, err)
-			assert.ElementsMatch(t, c.want, strings.Split(err.Error(), "\n"))
+			assert.ElementsMatch(t, test.want, strings.Split(err.Error(), "\n"))
 		})
 	}
 }
 
 func TestUnusedSettingsAreNotChecked(t *testing.T) {
-	own := certtest.New(t).Issue("localhost")
+	pair := certtest.New(t).Issue("localhost")
 	for name, env := range map[string]map[string]string{
 		"variables of a Kubernetes service redis":  {"REDIS_PORT": "tcp://10.0.0.1:6379", "REDIS_SERVICE_HOST": "10.0.0.1"},
 		"settings of the incumbent without effect": {"REDIS_PIPELINE_WINDOW": "75us"},
@@ -154,7 +154,7 @@ func TestUnusedSettingsAreNotChecked(t *testing.T) {
 		"files without TLS":                        {"GRPC_SERVER_TLS_CERT": "/no/cert.pem", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT": "/no/cert.pem"},
 		"metrics":                                  {"PROMETHEUS_ADDR": "9090", "PROMETHEUS_PATH": "m"},
 		"good settings": {
-			"REDIS_URL": "a:1", "REDIS_TLS": "true", "REDIS_TLS_CLIENT_CERT": own.CertFile, "REDIS_TLS_CLIENT_KEY": own.KeyFile,
+			"REDIS_URL": "a:1", "REDIS_TLS": "true", "REDIS_TLS_CLIENT_CERT": pair.CertFile, "REDIS_TLS_CLIENT_KEY": pair.KeyFile,
 			"CACHE_KEY_PREFIX": "{rls}", "USE_PROMETHEUS": "true",
 		},
 	} {
@@ -169,43 +169,43 @@ func TestUnusedSettingsAreNotChecked(t *testing.T) {
 }
 
 func TestLoadWarnsOfProbableMistakes(t *testing.T) {
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		env  map[string]string
 		want string // empty if no warning is expected
 	}{
-		"timeout of the incumbent":      {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "long timeout set: REDIS_TIMEOUT: got 10s, default 50ms; the timeout bounds a whole call to Redis"},
-		"timeout of one second":         {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "1s"}, ""},
-		"counting in the process":       {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "setting without effect: REDIS_URL,REDIS_TIMEOUT: BACKEND_TYPE=local counts in this process"},
-		"with overrides in Redis":       {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s", "OVERRIDES_ENABLED": "true"}, ""},
-		"memcached in the process":      {map[string]string{"MEMCACHE_SRV": "_a._tcp.b", "MEMCACHE_TLS": "true"}, "setting without effect: MEMCACHE_SRV,MEMCACHE_TLS: BACKEND_TYPE is not memcache"},
-		"Redis beside memcached":        {map[string]string{"BACKEND_TYPE": "memcache", "MEMCACHE_HOST_PORT": "a:1", "REDIS_URL": "a:1", "REDIS_FALLBACK_RATIO": "0.1"}, "setting without effect: REDIS_URL: BACKEND_TYPE=memcache counts in memcached"},
-		"memcached without TLS":         {map[string]string{"BACKEND_TYPE": "memcache", "MEMCACHE_HOST_PORT": "a:1", "MEMCACHE_TLS_CACERT": "c"}, "MEMCACHE_TLS_CACERT: MEMCACHE_TLS is not true"},
-		"timeout of memcached":          {map[string]string{"BACKEND_TYPE": "memcache", "MEMCACHE_HOST_PORT": "a:1", "REDIS_TIMEOUT": "10s"}, "long timeout set: REDIS_TIMEOUT"},
-		"certificates without TLS":      {map[string]string{"GRPC_SERVER_TLS_KEY": "k", "GRPC_CLIENT_TLS_CACERT": "c"}, "GRPC_SERVER_TLS_KEY,GRPC_CLIENT_TLS_CACERT: GRPC_SERVER_USE_TLS is not true"},
-		"certificates for plain xDS":    {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "c"}, "CONFIG_GRPC_XDS_SERVER_TLS_CACERT: CONFIG_GRPC_XDS_SERVER_USE_TLS is not true"},
-		"certificates for no xDS":       {map[string]string{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "c"}, ""},
-		"traces without tracing":        {map[string]string{"TRACING_SAMPLING_RATE": "0.1", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:4317"}, "setting without effect: OTEL_EXPORTER_OTLP_ENDPOINT,TRACING_SAMPLING_RATE: tracing is off"},
-		"tracing that is turned off":    {map[string]string{"TRACING_ENABLED": "true", "OTEL_TRACES_EXPORTER": "none", "TRACING_SERVICE_NAME": "x"}, "setting without effect: TRACING_SERVICE_NAME: tracing is off"},
-		"tracing":                       {map[string]string{"OTEL_TRACES_EXPORTER": "OTLP", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:4317"}, ""},
-		"certificates for plain Redis":  {map[string]string{"REDIS_URL": "a:1", "REDIS_TLS_CACERT": "c"}, "REDIS_TLS_CACERT: REDIS_TLS is not true"},
-		"counting in the process alone": {map[string]string{"BACKEND_TYPE": "local"}, ""},
-		"removed guard":                 {map[string]string{"REDIS_URL": "a:1", "LOCAL_GUARD_RATIO": "1.2"}, "setting without effect: LOCAL_GUARD_RATIO: the setting is deprecated, because the deny cache denies hot keys; remove the setting"},
-		"deprecated size of batches":    {map[string]string{"REDIS_URL": "a:1", "REDIS_MAX_BATCH_SIZE": "5000"}, "setting without effect: REDIS_MAX_BATCH_SIZE: the setting is deprecated, because a batch has at most 256 hits; remove the setting"},
-		"deprecated interval of reads":  {map[string]string{"OVERRIDES_RESYNC_INTERVAL": "1ms"}, "setting without effect: OVERRIDES_RESYNC_INTERVAL: the setting is deprecated, because a replica reads all overrides every 30s; remove the setting"},
-		"path of no decision log":       {map[string]string{"DECISION_LOG_PATH": "decisions.log"}, "setting without effect: DECISION_LOG_PATH: DECISION_LOG is off; set denied or all"},
-		"path of a decision log":        {map[string]string{"DECISION_LOG": "all", "DECISION_LOG_PATH": "decisions.log"}, ""},
-		"files with xDS":                {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "LIMITS_PATH": "x"}, "LIMITS_PATH: limits come from the xDS server"},
+		"timeout of the incumbent":                     {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "long timeout set: REDIS_TIMEOUT: got 10s, default 50ms; the timeout bounds a whole call to Redis"},
+		"timeout of one second":                        {map[string]string{"REDIS_URL": "a:1", "REDIS_TIMEOUT": "1s"}, ""},
+		"counting in the process, with Redis settings": {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s"}, "setting without effect: REDIS_URL,REDIS_TIMEOUT: BACKEND_TYPE=local counts in this process"},
+		"with overrides in Redis":                      {map[string]string{"BACKEND_TYPE": "local", "REDIS_URL": "a:1", "REDIS_TIMEOUT": "10s", "OVERRIDES_ENABLED": "true"}, ""},
+		"memcached in the process":                     {map[string]string{"MEMCACHE_SRV": "_a._tcp.b", "MEMCACHE_TLS": "true"}, "setting without effect: MEMCACHE_SRV,MEMCACHE_TLS: BACKEND_TYPE is not memcache"},
+		"Redis beside memcached":                       {map[string]string{"BACKEND_TYPE": "memcache", "MEMCACHE_HOST_PORT": "a:1", "REDIS_URL": "a:1", "REDIS_FALLBACK_RATIO": "0.1"}, "setting without effect: REDIS_URL: BACKEND_TYPE=memcache counts in memcached"},
+		"memcached without TLS":                        {map[string]string{"BACKEND_TYPE": "memcache", "MEMCACHE_HOST_PORT": "a:1", "MEMCACHE_TLS_CACERT": "c"}, "MEMCACHE_TLS_CACERT: MEMCACHE_TLS is not true"},
+		"timeout of memcached":                         {map[string]string{"BACKEND_TYPE": "memcache", "MEMCACHE_HOST_PORT": "a:1", "REDIS_TIMEOUT": "10s"}, "long timeout set: REDIS_TIMEOUT"},
+		"certificates without TLS":                     {map[string]string{"GRPC_SERVER_TLS_KEY": "k", "GRPC_CLIENT_TLS_CACERT": "c"}, "GRPC_SERVER_TLS_KEY,GRPC_CLIENT_TLS_CACERT: GRPC_SERVER_USE_TLS is not true"},
+		"certificates for plain xDS":                   {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "c"}, "CONFIG_GRPC_XDS_SERVER_TLS_CACERT: CONFIG_GRPC_XDS_SERVER_USE_TLS is not true"},
+		"certificates for no xDS":                      {map[string]string{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT": "c"}, ""},
+		"traces without tracing":                       {map[string]string{"TRACING_SAMPLING_RATE": "0.1", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:4317"}, "setting without effect: OTEL_EXPORTER_OTLP_ENDPOINT,TRACING_SAMPLING_RATE: tracing is off"},
+		"tracing that is turned off":                   {map[string]string{"TRACING_ENABLED": "true", "OTEL_TRACES_EXPORTER": "none", "TRACING_SERVICE_NAME": "x"}, "setting without effect: TRACING_SERVICE_NAME: tracing is off"},
+		"tracing":                                      {map[string]string{"OTEL_TRACES_EXPORTER": "OTLP", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:4317"}, ""},
+		"certificates for plain Redis":                 {map[string]string{"REDIS_URL": "a:1", "REDIS_TLS_CACERT": "c"}, "REDIS_TLS_CACERT: REDIS_TLS is not true"},
+		"counting in the process, without Redis":       {map[string]string{"BACKEND_TYPE": "local"}, ""},
+		"setting of the removed guard":                 {map[string]string{"REDIS_URL": "a:1", "LOCAL_GUARD_RATIO": "1.2"}, "setting without effect: LOCAL_GUARD_RATIO: the setting is deprecated, because the deny cache denies hot keys; remove the setting"},
+		"deprecated size of batches":                   {map[string]string{"REDIS_URL": "a:1", "REDIS_MAX_BATCH_SIZE": "5000"}, "setting without effect: REDIS_MAX_BATCH_SIZE: the setting is deprecated, because a batch has at most 256 hits; remove the setting"},
+		"deprecated interval of reads":                 {map[string]string{"OVERRIDES_RESYNC_INTERVAL": "1ms"}, "setting without effect: OVERRIDES_RESYNC_INTERVAL: the setting is deprecated, because a replica reads all overrides every 30s; remove the setting"},
+		"path of no decision log":                      {map[string]string{"DECISION_LOG_PATH": "decisions.log"}, "setting without effect: DECISION_LOG_PATH: DECISION_LOG is off; set denied or all"},
+		"path of a decision log":                       {map[string]string{"DECISION_LOG": "all", "DECISION_LOG_PATH": "decisions.log"}, ""},
+		"files with xDS":                               {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "LIMITS_PATH": "x"}, "LIMITS_PATH: limits come from the xDS server"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, warnings, err := read(t, c.env)
+			_, warnings, err := read(t, test.env)
 			require.NoError(t, err)
-			if c.want == "" {
+			if test.want == "" {
 				assert.Empty(t, warnings)
 				return
 			}
 			require.Len(t, warnings, 1)
 			w := warnings[0]
-			assert.Contains(t, w.Message+": "+w.Setting+": "+w.Reason, c.want)
+			assert.Contains(t, w.Message+": "+w.Setting+": "+w.Reason, test.want)
 		})
 	}
 }

@@ -21,7 +21,7 @@ func read(t *testing.T, vars map[string]string) (*Settings, []Warning, error) {
 }
 
 func TestValuesAreParsedLikeTheIncumbents(t *testing.T) {
-	s, warnings, err := read(t, map[string]string{
+	settings, warnings, err := read(t, map[string]string{
 		"GRPC_PORT": "0x1F91", "USE_TLS": "", "REDIS_TLS": "T", "REDIS_TYPE": "SENTINEL", "LOG_LEVEL": "WARN",
 		"REDIS_URL": "mymaster,127.0.0.1:26379", "REDIS_SOCKET_TYPE": "TCP",
 		"DRAIN_DELAY": "1m30s", "REDIS_FALLBACK_RATIO": "0.25",
@@ -29,14 +29,14 @@ func TestValuesAreParsedLikeTheIncumbents(t *testing.T) {
 		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "x-one:1, x-two: 2",
 	})
 	require.NoError(t, err)
-	assert.Equal(t, 0x1F91, s.GRPCPort)
-	assert.True(t, s.RedisTLS)
-	assert.Equal(t, "sentinel", s.RedisType)
-	assert.Equal(t, "warn", s.LogLevel)
-	assert.Equal(t, 90*time.Second, s.DrainDelay)
-	assert.Equal(t, 0.25, s.RedisFallbackRatio)
-	assert.Equal(t, headers{"x-one": "1", "x-two": "2"}, s.XDSHeaders)
-	assert.Equal(t, nodeMetadata{"a": "1", "b": "x=y"}, s.XDSNodeMetadata)
+	assert.Equal(t, 0x1F91, settings.GRPCPort)
+	assert.True(t, settings.RedisTLS)
+	assert.Equal(t, "sentinel", settings.RedisType)
+	assert.Equal(t, "warn", settings.LogLevel)
+	assert.Equal(t, 90*time.Second, settings.DrainDelay)
+	assert.Equal(t, 0.25, settings.RedisFallbackRatio)
+	assert.Equal(t, headers{"x-one": "1", "x-two": "2"}, settings.XDSHeaders)
+	assert.Equal(t, nodeMetadata{"a": "1", "b": "x=y"}, settings.XDSNodeMetadata)
 	assert.Empty(t, warnings)
 }
 
@@ -47,9 +47,9 @@ func TestAdminTokensAreParsedWithNames(t *testing.T) {
 		"alice:s3cret":            {"alice": "s3cret"},
 		"alice:a, bob:b:b,secret": {"alice": "a", "bob": "b:b", "admin": "secret"},
 	} {
-		s, _, err := read(t, map[string]string{"ADMIN_TOKEN": text})
+		settings, _, err := read(t, map[string]string{"ADMIN_TOKEN": text})
 		require.NoError(t, err)
-		assert.Equal(t, want, s.AdminTokens, text)
+		assert.Equal(t, want, settings.AdminTokens, text)
 	}
 	for _, text := range []string{",", "alice:", ":s3cret", "a,b", "alice:a,alice:b"} {
 		_, _, err := read(t, map[string]string{"ADMIN_TOKEN": text})
@@ -98,10 +98,10 @@ func TestLoadReportsAllBadValues(t *testing.T) {
 }
 
 func TestKubernetesServiceLinksAreIgnored(t *testing.T) {
-	s, warnings, err := read(t, map[string]string{"GRPC_PORT": "tcp://10.0.0.1:8081", "DEBUG_PORT": "udp://10.0.0.2:1"})
+	settings, warnings, err := read(t, map[string]string{"GRPC_PORT": "tcp://10.0.0.1:8081", "DEBUG_PORT": "udp://10.0.0.2:1"})
 	require.NoError(t, err)
-	assert.Equal(t, 8081, s.GRPCPort)
-	assert.Equal(t, 6070, s.DebugPort)
+	assert.Equal(t, 8081, settings.GRPCPort)
+	assert.Equal(t, 6070, settings.DebugPort)
 	require.Len(t, warnings, 2)
 	assert.Equal(t, "GRPC_PORT", warnings[0].Setting)
 	assert.Contains(t, warnings[0].Reason, "Kubernetes set tcp://10.0.0.1:8081 for the service grpc;")
@@ -138,8 +138,8 @@ func TestUnusedBooleansThatMatchBehaviorAreNotReported(t *testing.T) {
 	}
 }
 
-// incumbents are all variables in the code or the README of envoyproxy/ratelimit.
-const incumbents = `
+// incumbentVariables are all variables in the code or the README of envoyproxy/ratelimit.
+const incumbentVariables = `
 HOST PORT DEBUG_HOST DEBUG_PORT GRPC_UDS GRPC_HOST GRPC_PORT GRPC_MAX_CONNECTION_AGE GRPC_MAX_CONNECTION_AGE_GRACE
 GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN LOG_LEVEL LOG_FORMAT
 CONFIG_TYPE FORCE_START_WITHOUT_INITIAL_CONFIG CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA CONFIG_GRPC_XDS_SERVER_URL
@@ -169,10 +169,10 @@ func TestEveryVariableOfTheIncumbentIsCompared(t *testing.T) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
 		fields[f.Tag.Get("envconfig")] = true
 	}
-	compared := map[string]int{}
+	timesCompared := map[string]int{}
 	count := func(names string, wantField bool) {
 		for name := range strings.FieldsSeq(names) {
-			compared[name]++
+			timesCompared[name]++
 			assert.Equal(t, wantField, fields[name], name)
 		}
 	}
@@ -182,10 +182,10 @@ func TestEveryVariableOfTheIncumbentIsCompared(t *testing.T) {
 	for _, s := range unusedSettings {
 		count(s.Variables, false)
 	}
-	for name, times := range compared {
+	for name, times := range timesCompared {
 		assert.Equal(t, 1, times, "%s is listed more than once", name)
 	}
-	for name := range strings.FieldsSeq(incumbents) {
+	for name := range strings.FieldsSeq(incumbentVariables) {
 		comparison, note := Compare(name)
 		assert.NotEqual(t, OnlyInRls, comparison, name)
 		assert.Equal(t, comparison != SameEffect, note != "", name)
@@ -201,16 +201,16 @@ func TestVariablesHaveEffectiveValuesWithoutSecrets(t *testing.T) {
 	t.Setenv("REDIS_PIPELINE_LIMIT", "5")
 	t.Setenv("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "x")
 	t.Setenv("DOG_STATSD_MOGRIFIER_HITS_NAME", "y")
-	s, _, err := read(t, map[string]string{
+	settings, _, err := read(t, map[string]string{
 		"REDIS_URL": "redis://user:s3cret@127.0.0.1:6379", "REDIS_AUTH": "s3cret", "EXTRA_TAGS": "a:b", "REDIS_TIMEOUT": "0.07s",
 		"USE_DOG_STATSD": "1", "USE_DOG_STATSD_MOGRIFIERS": "hits",
 	})
 	require.NoError(t, err)
-	found := map[string]Variable{}
-	for _, v := range s.Variables() {
+	variables := map[string]Variable{}
+	for _, v := range settings.Variables() {
 		assert.NotContains(t, v.Value, "s3cret")
 		v.Meaning, v.Note = "", ""
-		found[v.Name] = v
+		variables[v.Name] = v
 	}
 	for _, want := range []Variable{
 		{Name: "REDIS_URL", Value: "(secret)", IsSet: true, Comparison: OtherEffect},
@@ -225,22 +225,22 @@ func TestVariablesHaveEffectiveValuesWithoutSecrets(t *testing.T) {
 		{Name: "REDIS_PIPELINE_WINDOW", Comparison: NoEffect},
 		{Name: "MEMCACHE_TLS", Value: "false", Comparison: SameEffect},
 	} {
-		assert.Equal(t, want, found[want.Name])
+		assert.Equal(t, want, variables[want.Name])
 	}
 }
 
 func TestChangedVariablesDifferFromTheirDefaults(t *testing.T) {
 	t.Setenv("REDIS_PIPELINE_LIMIT", "5")
-	s, _, err := read(t, map[string]string{
+	settings, _, err := read(t, map[string]string{
 		"REDIS_URL": "redis://user:s3cret@127.0.0.1:6379", "REDIS_TIMEOUT": "0.05s", "GRPC_MAX_CONNECTION_AGE": "1440m", "PORT": "8080",
 		"LOG_LEVEL": "DEBUG", "DRAIN_DELAY": "5s", "DECISION_LOG_HASH_KEY": "s3cret",
 	})
 	require.NoError(t, err)
-	var changed []string
-	for _, v := range s.ChangedVariables() {
-		changed = append(changed, v.Name+"="+v.Value)
+	var changedNames []string
+	for _, v := range settings.ChangedVariables() {
+		changedNames = append(changedNames, v.Name+"="+v.Value)
 	}
-	assert.Equal(t, []string{"DRAIN_DELAY=5s", "LOG_LEVEL=debug", "DECISION_LOG_HASH_KEY=(secret)", "REDIS_URL=(secret)"}, changed)
+	assert.Equal(t, []string{"DRAIN_DELAY=5s", "LOG_LEVEL=debug", "DECISION_LOG_HASH_KEY=(secret)", "REDIS_URL=(secret)"}, changedNames)
 }
 
 func TestSettingsPageIsUpToDate(t *testing.T) {

@@ -31,9 +31,9 @@ func TestMetricsGoWhereTheIncumbentSendsThem(t *testing.T) {
 		"STATSD_HOST=h DISABLE_STATS=true":        SinkNone,
 	} {
 		t.Run(variables, func(t *testing.T) {
-			s, _, err := read(t, parseVariables(variables))
+			settings, _, err := read(t, parseVariables(variables))
 			require.NoError(t, err)
-			assert.Equal(t, want, s.StatsSink())
+			assert.Equal(t, want, settings.StatsSink())
 		})
 	}
 }
@@ -82,9 +82,9 @@ func TestMogrifiersAreReadInOrder(t *testing.T) {
 	t.Setenv("DOG_STATSD_MOGRIFIER_B_TAGS", "rest:$1, url:http://x")
 	t.Setenv("DOG_STATSD_MOGRIFIER_A_PATTERN", ".")
 	t.Setenv("DOG_STATSD_MOGRIFIER_A_NAME", "a")
-	s, _, err := read(t, map[string]string{"USE_DOG_STATSD": "true", "USE_DOG_STATSD_MOGRIFIERS": "b, A"})
+	settings, _, err := read(t, map[string]string{"USE_DOG_STATSD": "true", "USE_DOG_STATSD_MOGRIFIERS": "b, A"})
 	require.NoError(t, err)
-	mogrifiers, errs := s.Mogrifiers()
+	mogrifiers, errs := settings.Mogrifiers()
 	require.Empty(t, errs)
 	require.Len(t, mogrifiers, 2)
 	assert.Equal(t, `^b\.(.*)$`, mogrifiers[0].Pattern.String())
@@ -109,9 +109,9 @@ func TestBadMogrifiersAreRejected(t *testing.T) {
 }
 
 func TestExtraTagsNeedNamesAndValues(t *testing.T) {
-	s, _, err := read(t, map[string]string{"EXTRA_TAGS": "dc:eu, url:http://x"})
+	settings, _, err := read(t, map[string]string{"EXTRA_TAGS": "dc:eu, url:http://x"})
 	require.NoError(t, err)
-	assert.Equal(t, tags{"dc": "eu", "url": "http://x"}, s.ExtraTags)
+	assert.Equal(t, tags{"dc": "eu", "url": "http://x"}, settings.ExtraTags)
 	for _, text := range []string{"dc", "dc:", ":eu", "dc:eu,"} {
 		_, _, err := read(t, map[string]string{"EXTRA_TAGS": text})
 		assert.ErrorContains(t, err, "EXTRA_TAGS: got", text)

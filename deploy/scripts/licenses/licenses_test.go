@@ -21,7 +21,7 @@ func TestAllDependenciesHaveAllowedLicenses(t *testing.T) {
 }
 
 func TestForbiddenAndUnknownLicensesFail(t *testing.T) {
-	for name, c := range map[string]struct{ file, text, want string }{
+	for name, test := range map[string]struct{ file, text, want string }{
 		"copyleft":  {"LICENSE", "GNU AFFERO GENERAL PUBLIC LICENSE\nVersion 3", "LICENSE: the text names a forbidden license: GNU AFFERO GENERAL PUBLIC LICENSE"},
 		"weak":      {"COPYING", "Mozilla Public License Version 2.0", "COPYING: the text names a forbidden license: Mozilla Public License"},
 		"own words": {"LICENSE.md", "Do what you like.", "LICENSE.md: unknown license; if it is allowed, add it to allowedLicenses"},
@@ -30,9 +30,9 @@ func TestForbiddenAndUnknownLicensesFail(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			require.NoError(t, os.WriteFile(filepath.Join(dir, c.file), []byte(c.text), 0o600))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, test.file), []byte(test.text), 0o600))
 			_, _, err := module{Dir: dir}.notices()
-			require.EqualError(t, err, c.want)
+			require.EqualError(t, err, test.want)
 		})
 	}
 }

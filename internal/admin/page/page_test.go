@@ -19,20 +19,20 @@ import (
 )
 
 // optionsFor returns options of a page that shows s. The page has one quiet rule.
-func optionsFor(s *live.Snapshot) page.Options {
+func optionsFor(snapshot *live.Snapshot) page.Options {
 	return page.Options{
-		Snapshot: func(*http.Request) *live.Snapshot { return s },
+		Snapshot: func(*http.Request) *live.Snapshot { return snapshot },
 		Rules: func(filter string) ([]live.Rule, int) {
-			quiet := pagetest.Rule("shop > tenant=it's", "5 per second", "fixed_window", 0, 0, 0)
-			if !strings.Contains(quiet.Path, strings.ToLower(filter)) {
+			quietRule := pagetest.Rule("shop > tenant=it's", "5 per second", "fixed_window", 0, 0, 0)
+			if !strings.Contains(quietRule.Path, strings.ToLower(filter)) {
 				return nil, 0
 			}
-			return []live.Rule{quiet}, 0
+			return []live.Rule{quietRule}, 0
 		},
 		Rule: func(_ *http.Request, path string) (live.Rule, live.TopKeys, bool) {
-			for _, r := range s.Rules.Shown {
+			for _, r := range snapshot.Rules.Shown {
 				if r.Path == path {
-					return r, s.Keys, true
+					return r, snapshot.Keys, true
 				}
 			}
 			return live.Rule{}, live.TopKeys{}, false
@@ -68,14 +68,14 @@ func TestTextsAreEscaped(t *testing.T) {
 }
 
 func TestHintHasACommandForARule(t *testing.T) {
-	o := optionsFor(pagetest.Quiet())
-	_, body := get(t, o, "/")
+	options := optionsFor(pagetest.Quiet())
+	_, body := get(t, options, "/")
 	assert.Contains(t, body, `rls hit -d shop &#39;tenant=it&#39;\&#39;&#39;s&#39; -n 8`)
-	o.GRPCAddr = "localhost:9000"
-	_, body = get(t, o, "/")
+	options.GRPCAddr = "localhost:9000"
+	_, body = get(t, options, "/")
 	assert.Contains(t, body, `rls hit -a localhost:9000 -d shop`)
-	o.Rules = func(string) ([]live.Rule, int) { return nil, 0 }
-	_, body = get(t, o, "/")
+	options.Rules = func(string) ([]live.Rule, int) { return nil, 0 }
+	_, body = get(t, options, "/")
 	assert.NotContains(t, body, "rls hit")
 	_, body = get(t, optionsFor(pagetest.NoLimits()), "/")
 	assert.Contains(t, body, "No limits are loaded")
@@ -92,11 +92,11 @@ func TestFilterFindsQuietRules(t *testing.T) {
 }
 
 func TestTableSaysHowManyRulesItLeavesOut(t *testing.T) {
-	s := pagetest.Many(250)
-	s.Rules.More = 1000
-	_, body := get(t, optionsFor(s), "/")
+	snapshot := pagetest.Many(250)
+	snapshot.Rules.More = 1000
+	_, body := get(t, optionsFor(snapshot), "/")
 	assert.Contains(t, body, "1,050 more rules.")
-	_, body = get(t, optionsFor(s), "/?filter=svc-0001")
+	_, body = get(t, optionsFor(snapshot), "/?filter=svc-0001")
 	assert.NotContains(t, body, "more rules.")
 }
 
@@ -112,19 +112,19 @@ func TestOpenRuleHasItsDetails(t *testing.T) {
 }
 
 func TestOpenRuleSaysWhereItsFieldsComeFrom(t *testing.T) {
-	o, rule := optionsFor(pagetest.Busy()), "shop > tenant=acme"
-	o.Explain = func(_ *http.Request, domain, descriptor string) (*explain.Report, error) {
+	options, rule := optionsFor(pagetest.Busy()), "shop > tenant=acme"
+	options.Explain = func(_ *http.Request, domain, descriptor string) (*explain.Report, error) {
 		assert.Equal(t, []string{"shop", "tenant=acme"}, []string{domain, descriptor})
 		return &explain.Report{Descriptors: []explain.Descriptor{{Rule: rule, Limits: []explain.Limit{{
 			Limit: "6000 per minute", Algorithm: "fixed_window", Burst: 7, Place: "limits.yaml:14", FromDefaults: []string{"scope"}, DefaultsPlace: "limits.yaml:2", FromOverride: []string{"requests_per_unit"},
 		}}}}}, nil
 	}
-	_, body := get(t, o, "/?part=rule&rule=shop+%3E+tenant%3Dacme")
+	_, body := get(t, options, "/?part=rule&rule=shop+%3E+tenant%3Dacme")
 	for _, text := range []string{"burst 7", "limits.yaml:14", "from the defaults: scope", "limits.yaml:2", "from an override: requests_per_unit"} {
 		assert.Contains(t, body, text)
 	}
 	rule = "shop > tenant" // the example gets another rule
-	_, body = get(t, o, "/?part=rule&rule=shop+%3E+tenant%3Dacme")
+	_, body = get(t, options, "/?part=rule&rule=shop+%3E+tenant%3Dacme")
 	assert.NotContains(t, body, "burst 7")
 	assert.Contains(t, body, "6,000 per minute")
 }
@@ -132,33 +132,33 @@ func TestOpenRuleSaysWhereItsFieldsComeFrom(t *testing.T) {
 // TestKeysLinkToExplain follows the link of a key whose value has the characters that the
 // form of explain escapes.
 func TestKeysLinkToExplain(t *testing.T) {
-	s := pagetest.Busy()
-	s.Keys.Hottest = []live.Key{pagetest.Key(`shop|path=/a,b\%2A|k%3D1=v%3D2`, "shop > path", 1, 1)}
-	s.Keys.Denied = nil
-	_, body := get(t, optionsFor(s), "/")
+	snapshot := pagetest.Busy()
+	snapshot.Keys.Hottest = []live.Key{pagetest.Key(`shop|path=/a,b\%2A|k%3D1=v%3D2`, "shop > path", 1, 1)}
+	snapshot.Keys.Denied = nil
+	_, body := get(t, optionsFor(snapshot), "/")
 	i := strings.Index(body, "descriptor=path")
 	require.Positive(t, i)
 	query, err := url.ParseQuery(strings.ReplaceAll(body[i:i+strings.IndexByte(body[i:], '#')], "&amp;", "&"))
 	require.NoError(t, err)
 	assert.Equal(t, url.Values{"domain": {"shop"}, "descriptor": {`path=/a\,b\\*,k\=1=v=2`}}, query)
 
-	s.Keys.Mode = live.KeysHashed
-	_, body = get(t, optionsFor(s), "/")
+	snapshot.Keys.Mode = live.KeysHashed
+	_, body = get(t, optionsFor(snapshot), "/")
 	assert.NotContains(t, body, "descriptor=path", "a hash links to nothing")
 }
 
 func TestLimitedKeysStandBelowTheState(t *testing.T) {
 	limitedSection := func(change func(*live.Snapshot)) string {
-		s := pagetest.Busy()
-		change(s)
-		o := optionsFor(s)
-		o.SignIn = "/signin"
-		_, body := get(t, o, "/")
+		snapshot := pagetest.Busy()
+		change(snapshot)
+		options := optionsFor(snapshot)
+		options.SignIn = "/signin"
+		_, body := get(t, options, "/")
 		_, section, _ := strings.Cut(body, `id="limited"`)
 		section, _, _ = strings.Cut(section, "</section>")
 		return section
 	}
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		change             func(*live.Snapshot)
 		texts, absentTexts []string
 	}{
@@ -183,11 +183,11 @@ func TestLimitedKeysStandBelowTheState(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			section := limitedSection(c.change)
-			for _, text := range c.texts {
+			section := limitedSection(test.change)
+			for _, text := range test.texts {
 				assert.Contains(t, section, text)
 			}
-			for _, text := range c.absentTexts {
+			for _, text := range test.absentTexts {
 				assert.NotContains(t, section, text)
 			}
 		})
@@ -203,72 +203,72 @@ func TestPageShowsAllReplicas(t *testing.T) {
 		assert.Equal(t, part, section, "the script gets the same table")
 		return section
 	}
-	busy := section(pagetest.Busy())
+	sectionOfBusyPage := section(pagetest.Busy())
 	for _, text := range []string{
 		"rls-7d9f-x2k4p/1", "1,240", "39.7", "0.42", "84.3\u202fMB", "v0.9.0", "9f4e11aa<", "<td>now\n",
 		"rls-7d9f-8rq2m/1", "3 s ago", `<bdi class="cut">rls-7d9f-v6c9d/1</bdi><td><td>`, `<td class="failed">lost, 34 s ago`,
 	} {
-		assert.Contains(t, busy, text)
+		assert.Contains(t, sectionOfBusyPage, text)
 	}
-	assert.NotContains(t, busy, "unknown")
-	away := section(pagetest.RedisAway())
-	assert.Contains(t, away, `Other replicas unknown since <time datetime="2026-03-14T14:01:50Z"`)
-	assert.NotContains(t, away, "8rq2m")
+	assert.NotContains(t, sectionOfBusyPage, "unknown")
+	sectionDuringOutage := section(pagetest.RedisAway())
+	assert.Contains(t, sectionDuringOutage, `Other replicas unknown since <time datetime="2026-03-14T14:01:50Z"`)
+	assert.NotContains(t, sectionDuringOutage, "8rq2m")
 
-	s := pagetest.Busy()
-	s.Fleet = live.NewFleet(make([]live.Replica, 101), 2)
-	assert.Contains(t, section(s), "3 more replicas")
-	s.Fleet = live.NewFleet(s.Fleet.Replicas[:1], 0)
-	assert.Contains(t, section(s), "Only this replica: without shared overrides, replicas do not report themselves")
+	snapshot := pagetest.Busy()
+	snapshot.Fleet = live.NewFleet(make([]live.Replica, 101), 2)
+	assert.Contains(t, section(snapshot), "3 more replicas")
+	snapshot.Fleet = live.NewFleet(snapshot.Fleet.Replicas[:1], 0)
+	assert.Contains(t, section(snapshot), "Only this replica: without shared overrides, replicas do not report themselves")
 }
 
 func TestPageShowsLimitsThatEnvoysShare(t *testing.T) {
-	s := pagetest.Busy()
-	_, page := get(t, optionsFor(s), "/")
+	snapshot := pagetest.Busy()
+	_, page := get(t, optionsFor(snapshot), "/")
 	assert.Contains(t, page, `<section id="quotas" aria-label="Quotas"></section>`, "without quotas the section is empty, so it takes no space")
-	s.Quotas = []quota.RuleStats{{Path: "shop > tenant", Buckets: 1200, Granted: 99, Demanded: 150.5}}
-	_, page = get(t, optionsFor(s), "/")
-	_, part := get(t, optionsFor(s), "/?part=quotas")
+	snapshot.Quotas = []quota.RuleStats{{Path: "shop > tenant", Buckets: 1200, Granted: 99, Demanded: 150.5}}
+	_, page = get(t, optionsFor(snapshot), "/")
+	_, part := get(t, optionsFor(snapshot), "/?part=quotas")
 	assert.Contains(t, page, part, "the script gets the same table")
 	assert.Regexp(t, `shop &gt; tenant</bdi><td>1,200<td>15[01]<td>99`, part)
 }
 
-func TestPageNamesNoSettingAsACaption(t *testing.T) {
+func TestCaptionsOfThePageNameNoSettings(t *testing.T) {
 	for _, mode := range []live.KeyMode{live.KeysOn, live.KeysHashed} {
-		s := pagetest.Busy()
-		s.Keys.Mode, s.Overrides = mode, live.OverrideList{}
-		_, body := get(t, optionsFor(s), "/")
+		snapshot := pagetest.Busy()
+		snapshot.Keys.Mode, snapshot.Overrides = mode, live.OverrideList{}
+		_, body := get(t, optionsFor(snapshot), "/")
 		assert.NotRegexp(t, "[A-Z]+_[A-Z]+=?", strings.ReplaceAll(body, "OVER_LIMIT", ""))
 	}
 }
 
 func TestExplainAnswersTheForm(t *testing.T) {
-	o := optionsFor(pagetest.Busy())
+	options := optionsFor(pagetest.Busy())
 	explainedRequest := ""
-	o.Explain = func(_ *http.Request, domain, descriptor string) (*explain.Report, error) {
+	options.Explain = func(_ *http.Request, domain, descriptor string) (*explain.Report, error) {
 		explainedRequest = domain + "|" + descriptor
 		if descriptor == "bad" {
 			return nil, errors.New("no = found")
 		}
 		return &explain.Report{UnknownDomain: &explain.UnknownDomain{Nearest: "shop"}}, nil
 	}
-	_, _ = get(t, o, "/")
+	_, _ = get(t, options, "/")
 	assert.Empty(t, explainedRequest, "an empty form explains nothing")
-	_, body := get(t, o, "/?domain=shp&descriptor=a%3Db")
+	_, body := get(t, options, "/?domain=shp&descriptor=a%3Db")
 	assert.Equal(t, "shp|a=b", explainedRequest)
 	assert.Contains(t, body, "The nearest domain is")
-	_, body = get(t, o, "/?domain=shop&descriptor=bad")
+	_, body = get(t, options, "/?domain=shop&descriptor=bad")
 	assert.Contains(t, body, "no = found")
 }
 
 func TestExplainShowsTheOverridesOfARule(t *testing.T) {
-	o := optionsFor(pagetest.Busy())
-	o.Explain = func(*http.Request, string, string) (*explain.Report, error) {
+	options := optionsFor(pagetest.Busy())
+	options.Explain = func(*http.Request, string, string) (*explain.Report, error) {
 		return &explain.Report{Descriptors: []explain.Descriptor{{
 			Rule: "shop > tenant=acme", Overrides: []explain.Override{{Target: "shop|tenant=acme", Author: "dana", BaseLimits: "60 per minute"}},
 		}}}, nil
 	}
-	_, body := get(t, o, "/?domain=shop&descriptor=tenant%3Dacme")
+	_, body := get(t, options, "/?domain=shop&descriptor=tenant%3Dacme")
 	assert.Contains(t, body, "set by <bdi>dana</bdi>. Without the override: 60 per minute.")
 }
 
@@ -281,9 +281,9 @@ func TestAssetsAreKeptUntilTheyChange(t *testing.T) {
 		return w
 	}
 	for _, name := range []string{"page.css", "page.js", "icon.svg"} {
-		first := ask("/assets/"+name, "")
-		assert.Equal(t, http.StatusOK, first.Code)
-		assert.Equal(t, http.StatusNotModified, ask("/assets/"+name, first.Header().Get("ETag")).Code)
+		firstAnswer := ask("/assets/"+name, "")
+		assert.Equal(t, http.StatusOK, firstAnswer.Code)
+		assert.Equal(t, http.StatusNotModified, ask("/assets/"+name, firstAnswer.Header().Get("ETag")).Code)
 	}
 	assert.Equal(t, http.StatusNotFound, ask("/assets/", "").Code)
 	assert.Equal(t, http.StatusNotFound, ask("/assets/../page.html", "").Code)

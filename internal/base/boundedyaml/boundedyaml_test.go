@@ -11,10 +11,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// smallPieces are bounds that cut a list after each item.
+// smallPieces are bounds with which each item of a list is a piece.
 var smallPieces = Bounds{PieceNodes: 1}
 
-// readDescriptorItems returns the number of pieces of the field list, and a line such as "2:3 !!strx" for each node of the items.
+// readItems returns the number of pieces of the field list, and a line such as "2:3 !!strx" for each node of the items.
 // It checks that three parsers read the same as one parser.
 func readItems(t testing.TB, data string, b Bounds) (lines []string, pieces int, err error) {
 	lines, pieces, err = readItemsOnce(t, data, b)
@@ -93,13 +93,13 @@ func TestPiecesHaveTheItemsOfTheWholeDocument(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, pieces, err := readItems(t, test.data, smallPieces)
-			whole, wholeErr := Parse([]byte(test.data), Bounds{})
+			wholeDocument, wholeErr := Parse([]byte(test.data), Bounds{})
 			if wholeErr != nil {
 				assert.Equal(t, wholeErr, err)
 				return
 			}
 			require.NoError(t, err)
-			assert.Equal(t, nodeLines(t, listOf(whole.Root)), got)
+			assert.Equal(t, nodeLines(t, listOf(wholeDocument.Root)), got)
 			assert.Equal(t, test.pieces, pieces)
 		})
 	}
@@ -137,11 +137,11 @@ func TestSecondDocumentIsReported(t *testing.T) {
 	assert.Equal(t, 3, d.SecondRoot.Line)
 }
 
-// size returns the number of nodes of n.
-func size(n *yaml.Node) int {
+// nodeCount returns the number of nodes of n.
+func nodeCount(n *yaml.Node) int {
 	total := 1
 	for _, child := range n.Content {
-		total += size(child)
+		total += nodeCount(child)
 	}
 	return total
 }
@@ -153,7 +153,7 @@ func TestCountIsExactForRules(t *testing.T) {
 		var doc yaml.Node
 		require.NoError(t, yaml.Unmarshal([]byte(data), &doc))
 		got, _ := countNodes([]byte(data), 1000)
-		assert.InDelta(t, size(doc.Content[0]), got, 2, data)
+		assert.InDelta(t, nodeCount(doc.Content[0]), got, 2, data)
 	}
 }
 
@@ -163,7 +163,7 @@ func FuzzPieces(f *testing.F) {
 	f.Add("list:\n- &a [x: y]\n- *a\n- {\"k\":v, ? m, l: |\n\n  text\n }\n")
 	f.Add("list: # c\n  - - a\n    - b\n  # d\n  -\n    c: !!str\n...\n")
 	f.Fuzz(func(t *testing.T, data string) {
-		whole, wholeErr := Parse([]byte(data), Bounds{})
+		wholeDocument, wholeErr := Parse([]byte(data), Bounds{})
 		got, _, err := readItems(t, data, smallPieces)
 		if errors.Is(wholeErr, ErrEmpty) || wholeErr != nil && err != nil {
 			return
@@ -171,11 +171,11 @@ func FuzzPieces(f *testing.F) {
 		if wholeErr != nil || err != nil {
 			t.Fatalf("whole %v, pieces %v", wholeErr, err)
 		}
-		if want := nodeLines(t, listOf(whole.Root)); strings.Join(want, "\n") != strings.Join(got, "\n") {
+		if want := nodeLines(t, listOf(wholeDocument.Root)); strings.Join(want, "\n") != strings.Join(got, "\n") {
 			t.Fatalf("got %q, want %q", got, want)
 		}
 		count, _ := countNodes([]byte(data), len(data)*2+1)
-		if nodes := size(whole.Root); nodes*2 > count*3+6 {
+		if nodes := nodeCount(wholeDocument.Root); nodes*2 > count*3+6 {
 			t.Fatalf("count is %d of %d nodes", count, nodes)
 		}
 	})

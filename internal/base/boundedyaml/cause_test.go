@@ -68,9 +68,9 @@ var brokenFiles = []struct{ name, data, place, want string }{
 
 func TestSyntaxErrorsNameLineAndRemedy(t *testing.T) {
 	for _, test := range brokenFiles {
-		for _, ending := range []string{"\n", "\r\n"} {
-			t.Run(fmt.Sprintf("%s %q", test.name, ending), func(t *testing.T) {
-				data := strings.ReplaceAll(test.data, "\n", ending)
+		for _, lineEnd := range []string{"\n", "\r\n"} {
+			t.Run(fmt.Sprintf("%s %q", test.name, lineEnd), func(t *testing.T) {
+				data := strings.ReplaceAll(test.data, "\n", lineEnd)
 				_, _, err := readItems(t, data, smallPieces)
 				p, ok := errors.AsType[*Problem](err)
 				require.True(t, ok, "%v", err)

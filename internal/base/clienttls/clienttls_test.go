@@ -44,7 +44,7 @@ func TestClientAndServerTrustOnlyCertificatesOfTheirCA(t *testing.T) {
 }
 
 // handshake connects a client to a server that requires client certificates of ca.
-func handshake(t *testing.T, c *tls.Config, ca *certtest.Authority, server certtest.Pair) error {
+func handshake(t *testing.T, config *tls.Config, ca *certtest.Authority, server certtest.Pair) error {
 	pair, err := tls.LoadX509KeyPair(server.CertFile, server.KeyFile)
 	require.NoError(t, err)
 	clientConn, serverConn := net.Pipe()
@@ -56,6 +56,6 @@ func handshake(t *testing.T, c *tls.Config, ca *certtest.Authority, server certt
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
 	})
 	go func() { _ = s.Handshake() }()
-	c.ServerName = "server"
-	return tls.Client(clientConn, c).Handshake()
+	config.ServerName = "server"
+	return tls.Client(clientConn, config).Handshake()
 }

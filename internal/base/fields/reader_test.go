@@ -32,7 +32,7 @@ func TestObjectReturnsFieldsWithTheirValues(t *testing.T) {
 }
 
 func TestProblemsHavePlaceAndRemedy(t *testing.T) {
-	for _, c := range []struct{ name, yaml, want, wantIfSecret string }{
+	for _, test := range []struct{ name, yaml, want, wantIfSecret string }{
 		{"unknown field", "{name: a, acess: b}", "f:1:11: unknown key acess in caller; want name, count, access or list; did you mean access?", ""},
 		{"unknown field with a secret", "{name: a, 'token:0123': b}", `f:1:11: unknown key "token:0123" in caller; want name, count, access or list`, "f:1:11: unknown key in caller; want name, count, access or list"},
 		{"missing field", "{}", "f:1:1: name is missing; want the name of the caller", ""},
@@ -51,14 +51,14 @@ func TestProblemsHavePlaceAndRemedy(t *testing.T) {
 		{"empty file", "# nothing", "f: file is empty: name is missing", ""},
 		{"large file", string(make([]byte, 101)), "f: file is 101 bytes; maximum is 100", ""},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			_, err := readTestObject(c.yaml, false)
-			require.EqualError(t, err, c.want)
-			if c.wantIfSecret == "" {
-				c.wantIfSecret = c.want
+		t.Run(test.name, func(t *testing.T) {
+			_, err := readTestObject(test.yaml, false)
+			require.EqualError(t, err, test.want)
+			if test.wantIfSecret == "" {
+				test.wantIfSecret = test.want
 			}
-			_, err = readTestObject(c.yaml, true)
-			assert.EqualError(t, err, c.wantIfSecret)
+			_, err = readTestObject(test.yaml, true)
+			assert.EqualError(t, err, test.wantIfSecret)
 		})
 	}
 }

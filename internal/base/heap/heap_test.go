@@ -37,29 +37,29 @@ func currentPercent() int {
 }
 
 func TestEndOfLoadRestoresGOGCOfTheUser(t *testing.T) {
-	var p gcTuner
+	var tuner gcTuner
 	defer debug.SetGCPercent(debug.SetGCPercent(300))
-	endFirst, endSecond := p.beginLoad(), p.beginLoad()
+	endFirst, endSecond := tuner.beginLoad(), tuner.beginLoad()
 	assert.Equal(t, 400, currentPercent())
 	endFirst()
 	assert.Equal(t, 400, currentPercent(), "the second load is running")
 	endSecond()
 	assert.Equal(t, 300, currentPercent())
-	p.beginLoad()()
+	tuner.beginLoad()()
 	assert.Equal(t, 300, currentPercent(), "after one more load")
 }
 
 func TestLoadAdaptsGOGCToTheLiveHeap(t *testing.T) {
-	var p gcTuner
+	var tuner gcTuner
 	defer debug.SetGCPercent(debug.SetGCPercent(300))
-	done := p.beginLoad()
+	done := tuner.beginLoad()
 	limits := make([]byte, maxLoadHeap/2)
 	runtime.GC()
-	p.applyPercent()
+	tuner.applyPercent()
 	assert.InDelta(t, 100, currentPercent(), 5, "the heap may grow to maxLoadHeap")
 	limits = append(limits, limits...)
 	runtime.GC()
-	p.applyPercent()
+	tuner.applyPercent()
 	assert.Equal(t, 25, currentPercent())
 	runtime.KeepAlive(limits)
 	done()
@@ -69,15 +69,15 @@ func TestLoadAdaptsGOGCToTheLiveHeap(t *testing.T) {
 func TestBoundAfterLoadSetsGOGCAgain(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
 	synctest.Test(t, func(t *testing.T) { // the bubble waits for the end of Bound
-		var p gcTuner
+		var tuner gcTuner
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		runtime.GC()
-		done := p.beginLoad()
+		done := tuner.beginLoad()
 		done()
 		done()
 		assert.Equal(t, 100, currentPercent())
-		p.bound(ctx)
+		tuner.bound(ctx)
 		assert.Equal(t, 400, currentPercent())
 	})
 }
@@ -85,9 +85,9 @@ func TestBoundAfterLoadSetsGOGCAgain(t *testing.T) {
 func TestEndOfBoundRestoresGOGCOfTheUser(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(300))
 	synctest.Test(t, func(t *testing.T) { // the bubble waits for the end of Bound
-		var p gcTuner
+		var tuner gcTuner
 		ctx, cancel := context.WithCancel(t.Context())
-		p.bound(ctx)
+		tuner.bound(ctx)
 		assert.Equal(t, 400, currentPercent())
 		cancel()
 		synctest.Wait()
@@ -98,13 +98,13 @@ func TestEndOfBoundRestoresGOGCOfTheUser(t *testing.T) {
 func TestLoadDuringBoundKeepsGOGCOfBound(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
 	synctest.Test(t, func(t *testing.T) { // the bubble waits for the end of Bound
-		var p gcTuner
+		var tuner gcTuner
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		runtime.GC()
-		p.bound(ctx)
+		tuner.bound(ctx)
 		assert.Equal(t, 400, currentPercent(), "this test needs little memory")
-		p.beginLoad()()
+		tuner.beginLoad()()
 		assert.Equal(t, 400, currentPercent())
 	})
 }

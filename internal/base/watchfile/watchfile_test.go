@@ -48,7 +48,7 @@ func TestChangedFileComesIntoForceIfItIsValid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lockedBuffer
 		var inForce []string // guarded by the mutex of log
-		f, err := Read(Options{
+		file, err := Read(Options{
 			Paths: []string{path}, ContentName: "tokens", Log: slog.New(slog.NewTextHandler(&log, nil)),
 			Apply: func(contents [][]byte) error {
 				data := contents[0]
@@ -63,8 +63,8 @@ func TestChangedFileComesIntoForceIfItIsValid(t *testing.T) {
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
-		var watching sync.WaitGroup
-		watching.Go(func() { f.Watch(ctx) })
+		var watcherGroup sync.WaitGroup
+		watcherGroup.Go(func() { file.Watch(ctx) })
 		waitForReads := func() { time.Sleep(11 * time.Second); synctest.Wait() }
 		for _, step := range []struct {
 			text string
@@ -90,7 +90,7 @@ func TestChangedFileComesIntoForceIfItIsValid(t *testing.T) {
 		waitForReads()
 		assert.Contains(t, log.String(), "tokens rejected; the last tokens stay in force")
 		cancel()
-		watching.Wait()
+		watcherGroup.Wait()
 	})
 }
 
@@ -99,13 +99,13 @@ func TestHalfWrittenFileIsNotApplied(t *testing.T) {
 	write := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
 	write("old")
 	inForce := ""
-	f, err := Read(Options{Paths: []string{path}, Apply: func(c [][]byte) error { inForce = string(c[0]); return nil }})
+	file, err := Read(Options{Paths: []string{path}, Apply: func(c [][]byte) error { inForce = string(c[0]); return nil }})
 	require.NoError(t, err)
 	for _, step := range []struct{ text, want string }{
 		{"", "old"}, {"ne", "old"}, {"new", "old"}, {"new", "new"}, {"", "new"}, {"", ""},
 	} {
 		write(step.text)
-		f.Reload()
+		file.Reload()
 		assert.Equal(t, step.want, inForce, "after %q", step.text)
 	}
 }

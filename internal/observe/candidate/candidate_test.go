@@ -77,7 +77,7 @@ func send(t *testing.T, s *service.Service, tenant string) rlsv3.RateLimitRespon
 }
 
 func TestCandidateIsComparedWithTheLimitsInForce(t *testing.T) {
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		hitsInForce, candidateHits string
 		limiter                    backend.Limiter
 		want                       map[Result]int
@@ -91,23 +91,23 @@ func TestCandidateIsComparedWithTheLimitsInForce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
-				candidate := New(Options{Limiter: c.limiter})
-				candidate.store.Set(descriptors.Compile(limitsOf(t, c.candidateHits)))
+				candidate := New(Options{Limiter: test.limiter})
+				candidate.store.Set(descriptors.Compile(limitsOf(t, test.candidateHits)))
 				candidate.stats.reset(time.Now())
 				go candidate.Run(ctx)
-				s := newService(t, c.hitsInForce, candidate)
+				rateLimiter := newService(t, test.hitsInForce, candidate)
 				for range 5 {
-					send(t, s, "acme")
+					send(t, rateLimiter, "acme")
 					synctest.Wait()
 				}
 				calls, rules := countsOf(candidate)
-				assert.Equal(t, c.want, calls)
-				assert.Equal(t, c.rules, rules)
+				assert.Equal(t, test.want, calls)
+				assert.Equal(t, test.rules, rules)
 				candidate.stats.reset(time.Now())
 				calls, rules = countsOf(candidate)
 				assert.Empty(t, calls, "a new candidate has no calls yet")
 				assert.Empty(t, rules)
-				for result, n := range c.want {
+				for result, n := range test.want {
 					assert.EqualValues(t, n, candidate.Status().TotalCalls[result], result)
 				}
 				cancel()
@@ -120,9 +120,9 @@ func TestCandidateIsComparedWithTheLimitsInForce(t *testing.T) {
 func TestFullQueueDropsCallsAndDelaysNone(t *testing.T) {
 	candidate := New(Options{Limiter: failingLimiter{}})
 	candidate.store.Set(descriptors.Compile(limitsOf(t, "1")))
-	s := newService(t, "4294967295", candidate)
+	rateLimiter := newService(t, "4294967295", candidate)
 	for range queueSize + 3 { // the test does not call Run
-		assert.Equal(t, rlsv3.RateLimitResponse_OK, send(t, s, "acme"))
+		assert.Equal(t, rlsv3.RateLimitResponse_OK, send(t, rateLimiter, "acme"))
 	}
 	calls, _ := countsOf(candidate)
 	assert.Equal(t, map[Result]int{Dropped: 3}, calls)
@@ -149,11 +149,11 @@ func TestRejectedCandidateKeepsTheLastGoodCandidate(t *testing.T) {
 	candidate := New(Options{Limiter: failingLimiter{}})
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
-	rejected := source.Update{Problem: errors.New("limits.yaml:3: mistake")}
-	candidate.Follow(t.Context(), updates{rejected}, log)
+	rejectedUpdate := source.Update{Problem: errors.New("limits.yaml:3: mistake")}
+	candidate.Follow(t.Context(), updates{rejectedUpdate}, log)
 	assert.Contains(t, out.String(), "candidate limits rejected; no candidate is evaluated")
 	assert.NotContains(t, out.String(), "last good")
-	candidate.Follow(t.Context(), updates{{Limits: limitsOf(t, "7")}, rejected}, log)
+	candidate.Follow(t.Context(), updates{{Limits: limitsOf(t, "7")}, rejectedUpdate}, log)
 	assert.Contains(t, out.String(), "candidate limits rejected; the last good candidate is still evaluated")
 	assert.EqualError(t, candidate.Status().Problem, "limits.yaml:3: mistake")
 	assert.Equal(t, 1, candidate.Store().Load().RuleCount())

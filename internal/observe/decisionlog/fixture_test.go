@@ -32,8 +32,8 @@ descriptors:
 
 var testStart = time.Date(2026, 11, 20, 10, 0, 37, 0, time.UTC)
 
-// clock returns a clock that shows testStart at the first reading, and a millisecond more at each further reading.
-func clock() func() time.Time {
+// newClock returns a clock that shows testStart at the first reading, and a millisecond more at each further reading.
+func newClock() func() time.Time {
 	now := testStart
 	return func() time.Time {
 		defer func() { now = now.Add(time.Millisecond) }()

@@ -37,10 +37,10 @@ func takeRecords(s *Subscription) []Record {
 }
 
 func TestRecordDescribesItsDecision(t *testing.T) {
-	now := clock()
-	h := NewHub(now, nil)
-	s := subscribe(t, h, Filter{}, 10)
-	rateLimiter := newService(t, now, nil, h)
+	now := newClock()
+	hub := NewHub(now, nil)
+	subscription := subscribe(t, hub, Filter{}, 10)
+	rateLimiter := newService(t, now, nil, hub)
 	ctx := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{0xab}}))
 	_, err := rateLimiter.ShouldRateLimit(ctx, request("tenant=acme"))
 	require.NoError(t, err)
@@ -49,18 +49,18 @@ func TestRecordDescribesItsDecision(t *testing.T) {
 		Rule: "shop > tenant", Limit: "2 per minute", LimitName: "two", RequestsPerUnit: 2,
 		Code: OK, OverallCode: OK, Hits: 1, Remaining: 1, Source: "local", DurationMicros: 1000,
 		TraceID: "ab000000000000000000000000000000",
-	}}, takeRecords(s))
+	}}, takeRecords(subscription))
 }
 
 func TestRecordOfDescriptorWithoutRuleHasIndexAndHits(t *testing.T) {
-	now := clock()
-	h := NewHub(now, nil)
-	s := subscribe(t, h, Filter{}, 10)
+	now := newClock()
+	hub := NewHub(now, nil)
+	subscription := subscribe(t, hub, Filter{}, 10)
 	req := request("tenant=acme", "other=x")
 	req.HitsAddend = 3
-	_, err := newService(t, now, nil, h).ShouldRateLimit(t.Context(), req)
+	_, err := newService(t, now, nil, hub).ShouldRateLimit(t.Context(), req)
 	require.NoError(t, err)
-	records := takeRecords(s)
+	records := takeRecords(subscription)
 	require.Len(t, records, 2)
 	assert.Equal(t, 1, records[1].DescriptorIndex)
 	assert.Equal(t, int64(3), records[1].Hits)
@@ -68,15 +68,15 @@ func TestRecordOfDescriptorWithoutRuleHasIndexAndHits(t *testing.T) {
 
 func TestRecordHasTheHoldAndWhetherTheCallerWaits(t *testing.T) {
 	for _, hash := range []*Hash{nil, NewHash("secret")} {
-		h := NewHub(nil, hash)
-		s := subscribe(t, h, Filter{}, 10)
-		rateLimiter := newService(t, nil, nil, h)
+		hub := NewHub(nil, hash)
+		subscription := subscribe(t, hub, Filter{}, 10)
+		rateLimiter := newService(t, nil, nil, hub)
 		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(limit.HoldKey, "holder", limit.AcquireKey, "true"))
 		_, err := rateLimiter.ShouldRateLimit(ctx, request("slot=x", "tenant=x"))
 		require.NoError(t, err)
 		_, err = rateLimiter.ShouldRateLimit(t.Context(), request("slot=y"))
 		require.NoError(t, err)
-		records := takeRecords(s)
+		records := takeRecords(subscription)
 		require.Len(t, records, 3)
 		id := "holder"
 		if hash != nil {
@@ -93,7 +93,7 @@ func TestEachDecisionAndEachDescriptorWithoutDecisionHasARecord(t *testing.T) {
 		Code, Overall   Code
 		Shadow          bool
 	}
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		req    *rlsv3.RateLimitRequest
 		change func(*service.Options)
 		want   []row
@@ -120,15 +120,15 @@ func TestEachDecisionAndEachDescriptorWithoutDecisionHasARecord(t *testing.T) {
 		"refund rejected by the rule": {refundOf("tenant=x"), func(o *service.Options) { o.NoRefunds = true }, []row{{"shop > tenant", "", Failed, Failed, false}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := NewHub(nil, nil)
-			s := subscribe(t, h, Filter{}, 10)
-			_, err := newService(t, nil, c.change, h).ShouldRateLimit(t.Context(), c.req)
+			hub := NewHub(nil, nil)
+			subscription := subscribe(t, hub, Filter{}, 10)
+			_, err := newService(t, nil, test.change, hub).ShouldRateLimit(t.Context(), test.req)
 			var rows []row
-			for _, r := range takeRecords(s) {
+			for _, r := range takeRecords(subscription) {
 				rows = append(rows, row{r.Rule, r.LimitName, r.Code, r.OverallCode, r.Shadow})
 				assert.Equal(t, err != nil, r.Error != "")
 			}
-			assert.Equal(t, c.want, rows)
+			assert.Equal(t, test.want, rows)
 		})
 	}
 }
@@ -152,12 +152,12 @@ func (fallbackLimiter) Take(_ context.Context, _ time.Time, _ []backend.Hit, res
 }
 
 func TestRecordOfAFallbackHasItsReason(t *testing.T) {
-	h := NewHub(nil, nil)
-	s := subscribe(t, h, Filter{}, 10)
-	rateLimiter := newService(t, nil, func(o *service.Options) { o.Limiter = fallbackLimiter{} }, h)
+	hub := NewHub(nil, nil)
+	subscription := subscribe(t, hub, Filter{}, 10)
+	rateLimiter := newService(t, nil, func(o *service.Options) { o.Limiter = fallbackLimiter{} }, hub)
 	_, err := rateLimiter.ShouldRateLimit(t.Context(), request("tenant=x"))
 	require.NoError(t, err)
-	r := takeRecords(s)[0]
+	r := takeRecords(subscription)[0]
 	assert.True(t, r.Degraded)
 	assert.Equal(t, []string{"fallback", "breaker_open", limit.FailDeny.String()}, []string{r.Source, r.Reason, r.Mode})
 	assert.Zero(t, r.Remaining)
@@ -186,13 +186,13 @@ func TestFilterSelectsRecords(t *testing.T) {
 			require.NoError(t, err)
 			f, err := ParseFilter(values)
 			require.NoError(t, err)
-			h := NewHub(nil, nil)
-			s := subscribe(t, h, f, 10)
-			rateLimiter := newService(t, nil, nil, h)
+			hub := NewHub(nil, nil)
+			subscription := subscribe(t, hub, f, 10)
+			rateLimiter := newService(t, nil, nil, hub)
 			_, err = rateLimiter.ShouldRateLimit(t.Context(), request("tenant=a", "tenant=b", "both=x", "none=1,user=u"))
 			require.NoError(t, err)
 			var keys []string
-			for _, r := range takeRecords(s) {
+			for _, r := range takeRecords(subscription) {
 				key := ""
 				if r.Rule != "" {
 					key = r.Descriptor[0].Key
@@ -220,9 +220,9 @@ func TestParseFilterNamesTheWrongParameter(t *testing.T) {
 }
 
 func TestFullBufferDropsRecords(t *testing.T) {
-	h := NewHub(nil, nil)
-	slowSubscriber, fastSubscriber := subscribe(t, h, Filter{}, 2), subscribe(t, h, Filter{}, 10)
-	rateLimiter := newService(t, nil, nil, h)
+	hub := NewHub(nil, nil)
+	slowSubscriber, fastSubscriber := subscribe(t, hub, Filter{}, 2), subscribe(t, hub, Filter{}, 10)
+	rateLimiter := newService(t, nil, nil, hub)
 	for range 5 {
 		_, err := rateLimiter.ShouldRateLimit(t.Context(), request("tenant=x"))
 		require.NoError(t, err)
@@ -234,19 +234,19 @@ func TestFullBufferDropsRecords(t *testing.T) {
 }
 
 func TestHubBoundsItsSubscribers(t *testing.T) {
-	h := NewHub(nil, nil)
+	hub := NewHub(nil, nil)
 	var lastSubscription *Subscription
 	for range MaxSubscribers {
-		lastSubscription = subscribe(t, h, Filter{}, 1)
+		lastSubscription = subscribe(t, hub, Filter{}, 1)
 	}
-	_, err := h.Subscribe(Filter{}, 1)
+	_, err := hub.Subscribe(Filter{}, 1)
 	require.EqualError(t, err, fmt.Sprintf("live decisions: got %d subscribers, want at most %d; close another one", MaxSubscribers+1, MaxSubscribers))
 	lastSubscription.Close()
 	lastSubscription.Close() // changes nothing
-	subscribe(t, h, Filter{}, 1)
+	subscribe(t, hub, Filter{}, 1)
 }
 
-func TestAnsweredWithoutSubscribersDoesNotAlloc(t *testing.T) {
-	h := NewHub(nil, nil)
-	assert.Zero(t, testing.AllocsPerRun(100, func() { h.CallAnswered(t.Context(), nil) }))
+func TestCallAnsweredWithoutSubscribersDoesNotAlloc(t *testing.T) {
+	hub := NewHub(nil, nil)
+	assert.Zero(t, testing.AllocsPerRun(100, func() { hub.CallAnswered(t.Context(), nil) }))
 }

@@ -34,11 +34,11 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // dropCounts returns the numbers of dropped records by reason.
-func dropCounts(counts map[DropReason]uint64) (dropped [dropReasonCount]uint64) {
+func dropCounts(counts map[DropReason]uint64) (droppedByReason [dropReasonCount]uint64) {
 	for reason, count := range counts {
-		dropped[reason] = count
+		droppedByReason[reason] = count
 	}
-	return dropped
+	return droppedByReason
 }
 
 // fullDisk is a Writer that writes the first bytes of a line and fails, until hasSpace is set.
@@ -101,7 +101,7 @@ func decodeLines(t *testing.T, text string) []Line {
 }
 
 func TestLogHasDenialsOrAllDecisions(t *testing.T) {
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		logsAll bool
 		want    []Code
 	}{
@@ -111,15 +111,15 @@ func TestLogHasDenialsOrAllDecisions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var out bytes.Buffer
-				f := startLog(t, LogOptions{LogsAll: c.logsAll, SampledShare: 1, Writer: &out})
-				f.call("tenant=a", "tenant=a", "tenant=a", "trial=x", "other=x")
-				f.stop()
+				fixture := startLog(t, LogOptions{LogsAll: test.logsAll, SampledShare: 1, Writer: &out})
+				fixture.call("tenant=a", "tenant=a", "tenant=a", "trial=x", "other=x")
+				fixture.stop()
 				var codes []Code
 				for _, l := range decodeLines(t, out.String()) {
 					codes = append(codes, l.Code)
 				}
-				assert.Equal(t, c.want, codes)
-				assert.EqualValues(t, len(c.want), f.Stats().Written)
+				assert.Equal(t, test.want, codes)
+				assert.EqualValues(t, len(test.want), fixture.Stats().Written)
 			})
 		})
 	}
@@ -128,9 +128,9 @@ func TestLogHasDenialsOrAllDecisions(t *testing.T) {
 func TestLogLineHasTheFieldsOfItsRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		f := startLog(t, LogOptions{SampledShare: 1, Writer: &out})
-		f.call("trial=\x1b[2Jx\u009b\u202e\U000e0001é")
-		f.stop()
+		fixture := startLog(t, LogOptions{SampledShare: 1, Writer: &out})
+		fixture.call("trial=\x1b[2Jx\u009b\u202e\U000e0001é")
+		fixture.stop()
 		assert.Equal(t, `{"time":"2000-01-01T00:00:00Z","domain":"shop","descriptor":[{"key":"trial","value":"\u001b[2Jx\u009b\u202e\udb40\udc01é"}],"descriptor_index":0,`+
 			`"rule":"shop > trial","limit":"0 per minute","requests_per_unit":0,"code":"OVER_LIMIT","overall_code":"OK","hits":1,"remaining":0,`+
 			`"source":"`+decodeLines(t, out.String())[0].Source+`","degraded":false,"shadow":true,"duration_us":0}`+"\n", out.String())
@@ -142,12 +142,12 @@ func TestRecordHasTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for key, want := range map[string]string{"": "10.0.0.1 front-1", "key": NewHash("key").Value("10.0.0.1 front-1")} {
 			var out bytes.Buffer
-			f := startLog(t, LogOptions{LogsAll: true, SampledShare: 1, Writer: &out, Hash: NewHash(key)})
-			s := newService(t, nil, func(o *service.Options) { o.CallerHeader = "x-envoy-node" }, f.Log)
+			fixture := startLog(t, LogOptions{LogsAll: true, SampledShare: 1, Writer: &out, Hash: NewHash(key)})
+			rateLimiter := newService(t, nil, func(o *service.Options) { o.CallerHeader = "x-envoy-node" }, fixture.Log)
 			ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4711}})
-			_, err := s.ShouldRateLimit(metadata.NewIncomingContext(ctx, metadata.Pairs("x-envoy-node", "front-1")), request("tenant=a"))
+			_, err := rateLimiter.ShouldRateLimit(metadata.NewIncomingContext(ctx, metadata.Pairs("x-envoy-node", "front-1")), request("tenant=a"))
 			require.NoError(t, err)
-			f.stop()
+			fixture.stop()
 			assert.Equal(t, want, decodeLines(t, out.String())[0].Caller)
 		}
 	})
@@ -156,9 +156,9 @@ func TestRecordHasTheCaller(t *testing.T) {
 func TestLogHashesValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		f := startLog(t, LogOptions{SampledShare: 1, LogsAll: true, Writer: &out, Hash: NewHash("key")})
-		f.call("tenant=a", "tenant=a", "tenant=b")
-		f.stop()
+		fixture := startLog(t, LogOptions{SampledShare: 1, LogsAll: true, Writer: &out, Hash: NewHash("key")})
+		fixture.call("tenant=a", "tenant=a", "tenant=b")
+		fixture.stop()
 		lines := decodeLines(t, out.String())
 		// printf a | openssl dgst -sha256 -hmac key
 		assert.Equal(t, Entry{"tenant", "780c3db4ce3de5b9"}, lines[0].Descriptor[0])
@@ -171,11 +171,11 @@ func TestLogHashesValues(t *testing.T) {
 func TestSampledCallHasAllItsRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		f := startLog(t, LogOptions{SampledShare: 0.5, LogsAll: true, Writer: &out})
+		fixture := startLog(t, LogOptions{SampledShare: 0.5, LogsAll: true, Writer: &out})
 		for range 1000 {
-			f.call("both=x")
+			fixture.call("both=x")
 		}
-		f.stop()
+		fixture.stop()
 		lines := decodeLines(t, out.String())
 		assert.InDelta(t, 1000, len(lines), 200)
 		for i, l := range lines {
@@ -188,60 +188,60 @@ func TestSampledCallHasAllItsRecords(t *testing.T) {
 func TestRateCapDropsRecordsAndReportsThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		f := startLog(t, LogOptions{SampledShare: 1, MaxPerSecond: 4, Writer: &out})
-		f.call("trial=x", "trial=x", "trial=x", "trial=x")
+		fixture := startLog(t, LogOptions{SampledShare: 1, MaxPerSecond: 4, Writer: &out})
+		fixture.call("trial=x", "trial=x", "trial=x", "trial=x")
 		time.Sleep(1500 * time.Millisecond)
-		f.call("trial=x", "trial=x")
-		f.stop()
+		fixture.call("trial=x", "trial=x")
+		fixture.stop()
 		lines := decodeLines(t, out.String())
 		require.Len(t, lines, 5)
 		assert.EqualValues(t, 2, lines[2].Dropped)
 		assert.Equal(t, "rate", lines[2].Reason)
-		assert.Equal(t, Stats{4, dropCounts(map[DropReason]uint64{DroppedByRate: 2})}, f.Stats())
+		assert.Equal(t, Stats{4, dropCounts(map[DropReason]uint64{DroppedByRate: 2})}, fixture.Stats())
 	})
 }
 
 func TestBusyKeyLosesItsOwnRecordsOnly(t *testing.T) {
-	refused := func(caller string) func(*service.Options) {
+	refuseCaller := func(caller string) func(*service.Options) {
 		return func(o *service.Options) {
 			o.AdmitCaller = func(context.Context, time.Time) error {
 				return status.Errorf(codes.ResourceExhausted, "caller %s: too many calls", caller)
 			}
 		}
 	}
-	for name, c := range map[string]struct {
-		hogs      []string // descriptors of which 1,000 records come first
-		changeHog func(*service.Options)
-		others    int // other keys with three records each
+	for name, test := range map[string]struct {
+		busyDescriptors   []string // 1,000 records of each come first
+		changeBusyService func(*service.Options)
+		otherKeys         int // with three records each
 	}{
-		"one hog":                         {[]string{"trial=hog"}, nil, 10},
-		"two hogs":                        {[]string{"trial=hog", "trial=hog2"}, nil, 8},
-		"a hog without a rule":            {[]string{"other=hog"}, nil, 10},
-		"a refused caller with many keys": {[]string{"other=1", "other=2", "other=3", "other=4"}, refused("hog"), 10},
-		"no hog":                          {nil, nil, 30},
+		"one busy key":                    {[]string{"trial=hog"}, nil, 10},
+		"two busy keys":                   {[]string{"trial=hog", "trial=hog2"}, nil, 8},
+		"a busy key without a rule":       {[]string{"other=hog"}, nil, 10},
+		"a refused caller with many keys": {[]string{"other=1", "other=2", "other=3", "other=4"}, refuseCaller("hog"), 10},
+		"no busy key":                     {nil, nil, 30},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var out bytes.Buffer
-				f := startLog(t, LogOptions{LogsAll: true, SampledShare: 1, MaxPerSecond: 100, Writer: &out})
-				hogService := newService(t, nil, c.changeHog, f.Log)
-				for i := range 1000 * len(c.hogs) {
-					_, _ = hogService.ShouldRateLimit(t.Context(), request(c.hogs[i%len(c.hogs)]))
+				fixture := startLog(t, LogOptions{LogsAll: true, SampledShare: 1, MaxPerSecond: 100, Writer: &out})
+				busyService := newService(t, nil, test.changeBusyService, fixture.Log)
+				for i := range 1000 * len(test.busyDescriptors) {
+					_, _ = busyService.ShouldRateLimit(t.Context(), request(test.busyDescriptors[i%len(test.busyDescriptors)]))
 				}
 				for range 3 {
-					for i := range c.others {
-						f.call(fmt.Sprintf("trial=%d", i))
+					for i := range test.otherKeys {
+						fixture.call(fmt.Sprintf("trial=%d", i))
 					}
 				}
-				f.stop()
-				others := 0
+				fixture.stop()
+				otherLines := 0
 				for _, l := range decodeLines(t, out.String()) {
-					if l.Dropped == 0 && !slices.Contains(c.hogs, FormatEntries(l.Descriptor)) {
-						others++
+					if l.Dropped == 0 && !slices.Contains(test.busyDescriptors, FormatEntries(l.Descriptor)) {
+						otherLines++
 					}
 				}
-				// One of the keys can share its count with a hog.
-				assert.InDelta(t, 3*c.others, others, 3)
+				// One of the keys can share its count with a busy key.
+				assert.InDelta(t, 3*test.otherKeys, otherLines, 3)
 			})
 		})
 	}
@@ -251,23 +251,23 @@ func TestCallsTogetherNeverExceedTheRateCap(t *testing.T) {
 	const callers, calls, maxPerSecond = 4, 1000, 700
 	for name, keys := range map[string]int{"one key": 1, "many keys": 4000} {
 		t.Run(name, func(t *testing.T) {
-			second := newSecondCounts()
-			var allowed atomic.Int64
+			counts := newSecondCounts()
+			var allowedCalls atomic.Int64
 			var goroutines sync.WaitGroup
 			for caller := range callers {
 				goroutines.Go(func() {
 					for i := range calls {
-						if second.addRecord(uint64((caller*calls+i)%keys), maxPerSecond) {
-							allowed.Add(1)
+						if counts.addRecord(uint64((caller*calls+i)%keys), maxPerSecond) {
+							allowedCalls.Add(1)
 						}
 					}
 				})
 			}
 			goroutines.Wait()
 			if keys > 1 {
-				assert.EqualValues(t, maxPerSecond, allowed.Load())
+				assert.EqualValues(t, maxPerSecond, allowedCalls.Load())
 			} else {
-				assert.InDelta(t, maxPerSecond/2, allowed.Load(), callers)
+				assert.InDelta(t, maxPerSecond/2, allowedCalls.Load(), callers)
 			}
 		})
 	}
@@ -284,28 +284,28 @@ func (w blockedWriter) Write(p []byte) (int, error) {
 func TestSlowWriterDropsRecordsAndDelaysNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := blockedWriter{make(chan struct{})}
-		f := startLog(t, LogOptions{SampledShare: 1, Writer: out})
+		fixture := startLog(t, LogOptions{SampledShare: 1, Writer: out})
 		start := time.Now()
-		f.call("trial=x") // the writer takes this record, and blocks
+		fixture.call("trial=x") // the writer takes this record, and blocks
 		for range maxBufferedRecords + 7 {
-			f.call("trial=x")
+			fixture.call("trial=x")
 		}
 		assert.Zero(t, time.Since(start))
 		close(out.unblocked)
-		f.stop()
-		assert.Equal(t, Stats{maxBufferedRecords + 1, dropCounts(map[DropReason]uint64{DroppedByBuffer: 7})}, f.Stats())
+		fixture.stop()
+		assert.Equal(t, Stats{maxBufferedRecords + 1, dropCounts(map[DropReason]uint64{DroppedByBuffer: 7})}, fixture.Stats())
 	})
 }
 
 func TestWriteErrorsAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := &fullDisk{}
-		f := startLog(t, LogOptions{SampledShare: 1, Writer: out})
-		f.call("trial=x", "trial=y", "trial=z")
+		fixture := startLog(t, LogOptions{SampledShare: 1, Writer: out})
+		fixture.call("trial=x", "trial=y", "trial=z")
 		out.hasSpace.Store(true)
 		time.Sleep(time.Second)
-		f.call("trial=after")
-		f.stop()
+		fixture.call("trial=after")
+		fixture.stop()
 
 		var wholeLines strings.Builder // parts of lines of one to three failed writes come first
 		for line := range strings.Lines(out.String()) {
@@ -318,14 +318,14 @@ func TestWriteErrorsAreLoggedOnce(t *testing.T) {
 		require.Len(t, lines, 2)
 		assert.EqualValues(t, 3, lines[0].Dropped)
 		assert.Equal(t, "after", lines[1].Descriptor[0].Value)
-		assert.Equal(t, Stats{1, dropCounts(map[DropReason]uint64{DroppedByWrite: 3})}, f.Stats())
-		assert.Equal(t, 1, strings.Count(f.events.String(), "decision log not written"), f.events.String())
-		assert.Equal(t, 1, strings.Count(f.events.String(), "decision log written again"))
+		assert.Equal(t, Stats{1, dropCounts(map[DropReason]uint64{DroppedByWrite: 3})}, fixture.Stats())
+		assert.Equal(t, 1, strings.Count(fixture.events.String(), "decision log not written"), fixture.events.String())
+		assert.Equal(t, 1, strings.Count(fixture.events.String(), "decision log written again"))
 	})
 }
 
 func TestLogWritesToTheFileAtItsPath(t *testing.T) {
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		change func(t *testing.T, path string, f *logFixture)
 		want   []string // the values of the new file
 	}{
@@ -349,19 +349,19 @@ func TestLogWritesToTheFileAtItsPath(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "logs", "decisions.log")
 			require.NoError(t, os.Mkdir(filepath.Dir(path), 0o750))
 			synctest.Test(t, func(t *testing.T) {
-				f := startLog(t, LogOptions{SampledShare: 1, Path: path})
-				f.call("trial=before")
-				c.change(t, path, f)
+				fixture := startLog(t, LogOptions{SampledShare: 1, Path: path})
+				fixture.call("trial=before")
+				test.change(t, path, fixture)
 				time.Sleep(1500 * time.Millisecond)
-				f.call("trial=after")
-				f.stop()
+				fixture.call("trial=after")
+				fixture.stop()
 				text, err := os.ReadFile(path)
 				require.NoError(t, err)
 				var values []string
 				for _, l := range decodeLines(t, string(text)) {
 					values = append(values, l.Descriptor[0].Value)
 				}
-				assert.Equal(t, c.want, values)
+				assert.Equal(t, test.want, values)
 			})
 		})
 	}
@@ -371,10 +371,10 @@ func TestLogStartsANewLineAfterPartOfALine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "decisions.log")
 	require.NoError(t, os.WriteFile(path, []byte(`{"time":"2026`), 0o600))
 	synctest.Test(t, func(t *testing.T) {
-		f := startLog(t, LogOptions{SampledShare: 1, Path: path})
-		f.call("trial=a")
-		f.call("trial=b")
-		f.stop()
+		fixture := startLog(t, LogOptions{SampledShare: 1, Path: path})
+		fixture.call("trial=a")
+		fixture.call("trial=b")
+		fixture.stop()
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		partOfLine, wholeLines, _ := strings.Cut(string(text), "\n")
@@ -386,13 +386,13 @@ func TestLogStartsANewLineAfterPartOfALine(t *testing.T) {
 func TestMissingDirectoryIsLoggedAndStopsNoCall(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "missing", "decisions.log")
 	synctest.Test(t, func(t *testing.T) {
-		f := startLog(t, LogOptions{SampledShare: 1, Path: path})
-		f.call("trial=x")
+		fixture := startLog(t, LogOptions{SampledShare: 1, Path: path})
+		fixture.call("trial=x")
 		time.Sleep(5 * time.Second)
-		f.stop()
-		assert.Equal(t, 1, strings.Count(f.events.String(), "decision log not written"))
-		assert.Contains(t, f.events.String(), "no such file or directory")
-		assert.Equal(t, dropCounts(map[DropReason]uint64{DroppedByWrite: 1}), f.Stats().Dropped)
+		fixture.stop()
+		assert.Equal(t, 1, strings.Count(fixture.events.String(), "decision log not written"))
+		assert.Contains(t, fixture.events.String(), "no such file or directory")
+		assert.Equal(t, dropCounts(map[DropReason]uint64{DroppedByWrite: 1}), fixture.Stats().Dropped)
 	})
 }
 

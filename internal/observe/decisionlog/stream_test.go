@@ -20,11 +20,11 @@ import (
 const maxWait = 20 * time.Second
 
 func TestStreamSendsSelectedRecordsAtOnce(t *testing.T) {
-	h := NewHub(nil, NewHash("key"))
-	rateLimiter := newService(t, nil, nil, h)
-	s := httptest.NewServer(h)
-	defer s.Close()
-	resp, err := http.Get(s.URL + "?code=OVER_LIMIT&entry=trial%3Da")
+	hub := NewHub(nil, NewHash("key"))
+	rateLimiter := newService(t, nil, nil, hub)
+	server := httptest.NewServer(hub)
+	defer server.Close()
+	resp, err := http.Get(server.URL + "?code=OVER_LIMIT&entry=trial%3Da")
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	assert.Equal(t, "application/x-ndjson", resp.Header.Get("Content-Type"))
@@ -39,12 +39,12 @@ func TestStreamSendsSelectedRecordsAtOnce(t *testing.T) {
 		assert.Equal(t, []Entry{{"trial", "780c3db4ce3de5b9"}}, l.Descriptor)
 	}
 	resp.Body.Close()
-	polltest.Until(t, maxWait, func() bool { return len(*h.subscribers.Load()) == 0 })
+	polltest.Until(t, maxWait, func() bool { return len(*hub.subscribers.Load()) == 0 })
 }
 
 func TestStreamRejectsWrongRequests(t *testing.T) {
-	h := NewHub(nil, nil)
-	for _, c := range []struct {
+	hub := NewHub(nil, nil)
+	for _, test := range []struct {
 		method, query string
 		subscribers   int
 		code          int
@@ -55,13 +55,13 @@ func TestStreamRejectsWrongRequests(t *testing.T) {
 		{"GET", "?per_second=0", 0, 400, "per_second: got \"0\", want a number from 1 to 4096\n"},
 		{"GET", "", MaxSubscribers, 503, "live decisions: got 17 subscribers, want at most 16; close another one\n"},
 	} {
-		for range c.subscribers {
-			subscribe(t, h, Filter{}, 1)
+		for range test.subscribers {
+			subscribe(t, hub, Filter{}, 1)
 		}
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(c.method, "/decisions"+c.query, nil))
-		assert.Equal(t, c.code, w.Code)
-		assert.Equal(t, c.want, w.Body.String())
+		hub.ServeHTTP(w, httptest.NewRequest(test.method, "/decisions"+test.query, nil))
+		assert.Equal(t, test.code, w.Code)
+		assert.Equal(t, test.want, w.Body.String())
 	}
 }
 
@@ -74,22 +74,22 @@ func (pipeWriter) Flush()              {}
 
 func TestStreamReportsDropsAndSendsHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := NewHub(nil, nil)
-		rateLimiter := newService(t, nil, nil, h)
-		r, w := io.Pipe()
+		hub := NewHub(nil, nil)
+		rateLimiter := newService(t, nil, nil, hub)
+		pipeReader, writer := io.Pipe()
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			h.ServeHTTP(pipeWriter{w}, httptest.NewRequest(http.MethodGet, "/decisions", nil))
+			hub.ServeHTTP(pipeWriter{writer}, httptest.NewRequest(http.MethodGet, "/decisions", nil))
 		}()
-		reader := bufio.NewReader(r)
+		reader := bufio.NewReader(pipeReader)
 		readLine := func() string {
 			line, err := reader.ReadString('\n')
 			require.NoError(t, err)
 			return line
 		}
-		var empty [0]byte
-		_, _ = r.Read(empty[:]) // ends the first write, which is empty
+		var emptyBuffer [0]byte
+		_, _ = pipeReader.Read(emptyBuffer[:]) // ends the first write, which is empty
 		synctest.Wait()
 		for range 2 * streamBuffer {
 			_, err := rateLimiter.ShouldRateLimit(t.Context(), request("other=x"))
@@ -111,31 +111,31 @@ func TestStreamReportsDropsAndSendsHeartbeats(t *testing.T) {
 		start := time.Now()
 		assert.Equal(t, "\n", readLine())
 		assert.LessOrEqual(t, time.Since(start), HeartbeatPause)
-		r.Close()
+		pipeReader.Close()
 		<-done
 	})
 }
 
 func TestStreamWithPerSecondSendsRecentRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := NewHub(nil, nil)
-		rateLimiter := newService(t, nil, nil, h)
-		r, w := io.Pipe()
+		hub := NewHub(nil, nil)
+		rateLimiter := newService(t, nil, nil, hub)
+		pipeReader, writer := io.Pipe()
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			h.ServeHTTP(pipeWriter{w}, httptest.NewRequest(http.MethodGet, "/decisions?per_second=5", nil))
+			hub.ServeHTTP(pipeWriter{writer}, httptest.NewRequest(http.MethodGet, "/decisions?per_second=5", nil))
 		}()
 		lines := make(chan Line, 1000)
 		go func() {
-			for reader := bufio.NewScanner(r); reader.Scan(); {
+			for reader := bufio.NewScanner(pipeReader); reader.Scan(); {
 				var l Line
 				if len(reader.Bytes()) > 0 && assert.NoError(t, json.Unmarshal(reader.Bytes(), &l)) {
 					lines <- l
 				}
 			}
 		}()
-		var dropped uint64
+		var droppedLines uint64
 		for second := range 3 {
 			synctest.Wait()
 			for range 100 {
@@ -149,7 +149,7 @@ func TestStreamWithPerSecondSendsRecentRecords(t *testing.T) {
 			for len(lines) > 0 {
 				l := <-lines
 				if l.Dropped > 0 {
-					dropped += l.Dropped
+					droppedLines += l.Dropped
 					assert.Equal(t, "more than 5 per second", l.Reason)
 				} else {
 					records++
@@ -157,8 +157,8 @@ func TestStreamWithPerSecondSendsRecentRecords(t *testing.T) {
 			}
 			assert.Contains(t, []int{5, 10}, records, "second %d", second) // 5 records in the buffer wait for the next second
 		}
-		assert.EqualValues(t, 3*100-15-5, dropped, "all other records are dropped")
-		r.Close()
+		assert.EqualValues(t, 3*100-15-5, droppedLines, "all other records are dropped")
+		pipeReader.Close()
 		<-done
 	})
 }

@@ -16,8 +16,8 @@ import (
 func TestConditionsThatAreNotTestedMakeOneLineAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		e := newEvents(&out)
-		o := e.Conditions()
+		events := newEvents(&out)
+		o := events.Conditions()
 		for range 120 {
 			o.ConditionNotTested("shop", &limitsfile.Descriptor{Key: "agent", Value: "regex(.*bot.*)", File: "limits.yaml", Line: 8})
 			o.ExpressionFailed("shop", &limitsfile.Descriptor{Key: "size", Value: "cel(int(value) > 9)", File: "limits.yaml", Line: 7}, errors.New("no number"))
@@ -27,7 +27,7 @@ func TestConditionsThatAreNotTestedMakeOneLineAMinute(t *testing.T) {
 		assert.Equal(t, 2, strings.Count(out.String(), "condition not tested"))
 		assert.Contains(t, out.String(), `domain=shop descriptor="agent=regex(.*bot.*)" place=limits.yaml:8 count=60`)
 		assert.Contains(t, out.String(), `domain=shop descriptor="size=cel(int(value) > 9)" place=limits.yaml:7 error="no number" failures=60`)
-		families, err := e.Metrics.Gather()
+		families, err := events.Metrics.Gather()
 		assert.NoError(t, err)
 		counts := map[string]float64{}
 		for _, family := range families {

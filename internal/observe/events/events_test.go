@@ -19,8 +19,8 @@ func newEvents(out io.Writer) *Events {
 }
 
 func TestManyChangedOverridesAreOneEvent(t *testing.T) {
-	e := newEvents(io.Discard)
-	e.Limits(false, SourceOverrides).OverridesChanged(make([]reload.OverrideChange, 30))
-	require.Len(t, e.Events(), 2, "the other event is the start")
-	assert.Equal(t, "30 overrides changed", e.Events()[0].Text)
+	events := newEvents(io.Discard)
+	events.Limits(false, SourceOverrides).OverridesChanged(make([]reload.OverrideChange, 30))
+	require.Len(t, events.Events(), 2, "the other event is the start")
+	assert.Equal(t, "30 overrides changed", events.Events()[0].Text)
 }

@@ -19,16 +19,16 @@ import (
 func TestRefusedCallsMakeOneLineAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		e := newEvents(&out)
-		refuse := e.RefusedCalls()
+		events := newEvents(&out)
+		refuse := events.RefusedCalls()
 		for i := range 120 {
 			refuse(fmt.Sprintf("10.0.0.%d", i))
 			time.Sleep(time.Second)
 		}
 		assert.Equal(t, 2, strings.Count(out.String(), "calls refused; a caller sent too many calls"))
 		assert.Contains(t, out.String(), "setting=MAX_CALLER_CALLS_PER_SECOND calls=60 last_caller=10.0.0.60")
-		assert.Equal(t, "calls refused; a caller sent too many calls", e.Events()[0].Text)
-		assert.NotContains(t, fmt.Sprint(e.Events()), "10.0.0.", "viewers see events who may not see callers")
+		assert.Equal(t, "calls refused; a caller sent too many calls", events.Events()[0].Text)
+		assert.NotContains(t, fmt.Sprint(events.Events()), "10.0.0.", "viewers who may not see callers see the events")
 	})
 }
 
@@ -50,13 +50,13 @@ func TestUnconfirmedBatchesMakeOneLineAMinute(t *testing.T) {
 
 func TestLossOfCountersIsLoggedOnceAndIsInTheTimeline(t *testing.T) {
 	var out bytes.Buffer
-	e := newEvents(&out)
-	o := e.Batches(live.NewRecorder(nil, false), 0, redis.RoleMain)
+	events := newEvents(&out)
+	o := events.Batches(live.NewRecorder(nil, false), 0, redis.RoleMain)
 	for range 12 { // the shards of a Cluster
 		o.CountersLost(redis.RoleMain, true)
 	}
 	assert.Equal(t, 1, strings.Count(out.String(), `level=ERROR msg="Redis lost its counters; limits start at 0" server=main`))
-	require.Len(t, e.Events(), 2)
-	assert.Equal(t, "Redis lost its counters; limits start at 0", e.Events()[0].Text)
-	assert.Equal(t, timeline.Attr{Name: "times", Value: "12"}, e.Events()[0].Attrs[0])
+	require.Len(t, events.Events(), 2)
+	assert.Equal(t, "Redis lost its counters; limits start at 0", events.Events()[0].Text)
+	assert.Equal(t, timeline.Attr{Name: "times", Value: "12"}, events.Events()[0].Attrs[0])
 }

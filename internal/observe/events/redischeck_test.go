@@ -17,14 +17,14 @@ import (
 
 func TestRedisCheckLogsOnceAndAgainAfterChange(t *testing.T) {
 	var out bytes.Buffer
-	var findings, reported []redis.Finding
-	c := newEvents(&out).NewRedisCheck(func(context.Context) []redis.Finding { return findings })
-	c.report = func(f []redis.Finding) { reported = f }
+	var findings, reportedFindings []redis.Finding
+	check := newEvents(&out).NewRedisCheck(func(context.Context) []redis.Finding { return findings })
+	check.report = func(f []redis.Finding) { reportedFindings = f }
 	missingRight := redis.Finding{Address: "a:1", Check: redis.CheckRights, Level: redis.LevelProblem, Text: "may not run mget", Advice: "allow mget"}
 	twoMissingRights := missingRight
 	twoMissingRights.Text = "may not run mget, set"
 	note := redis.Finding{Address: "a:1", Check: redis.CheckPersistence, Level: redis.LevelNote, Text: "no append-only file", Advice: "set appendonly yes"}
-	unreachable := redis.Finding{Address: "a:1", Check: redis.CheckConnection, Level: redis.LevelProblem, Text: "no answer"}
+	noAnswer := redis.Finding{Address: "a:1", Check: redis.CheckConnection, Level: redis.LevelProblem, Text: "no answer"}
 	for _, step := range []struct {
 		name     string
 		findings []redis.Finding
@@ -34,16 +34,16 @@ func TestRedisCheckLogsOnceAndAgainAfterChange(t *testing.T) {
 		{"a problem", []redis.Finding{missingRight}, []string{`level=ERROR msg="Redis check failed" check=rights server=main address=a:1 finding="may not run mget" advice="allow mget"`}},
 		{"the same problem", []redis.Finding{missingRight}, nil},
 		{"the problem has grown", []redis.Finding{twoMissingRights}, []string{`finding="may not run mget, set"`}},
-		{"no answer: the outage has its own line", []redis.Finding{unreachable}, nil},
+		{"no answer: the outage has its own line", []redis.Finding{noAnswer}, nil},
 		{"an answer with the same problem", []redis.Finding{twoMissingRights}, nil},
 		{"the problem is repaired, and there is a note", []redis.Finding{note}, []string{`level=INFO msg="Redis check passed with a note" check=persistence`, `level=INFO msg="Redis check passed again" check=rights`}},
 		{"the note is gone", nil, []string{`level=INFO msg="Redis check passed again" check=persistence`}},
 	} {
 		out.Reset()
 		findings = step.findings
-		c.runOnce(t.Context())
-		assert.GreaterOrEqual(t, len(reported), len(step.findings))
-		assert.Equal(t, reported, c.Findings())
+		check.runOnce(t.Context())
+		assert.GreaterOrEqual(t, len(reportedFindings), len(step.findings))
+		assert.Equal(t, reportedFindings, check.Findings())
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if len(step.lines) == 0 {
 			assert.Empty(t, out.String(), step.name)
@@ -60,13 +60,13 @@ func TestRedisCheckLogsOnceAndAgainAfterChange(t *testing.T) {
 func TestRedisIsCheckedAtStartEachMinuteAndAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var checks atomic.Int64
-		c := newEvents(io.Discard).NewRedisCheck(func(context.Context) []redis.Finding { checks.Add(1); return nil })
-		go c.Run(t.Context())
+		check := newEvents(io.Discard).NewRedisCheck(func(context.Context) []redis.Finding { checks.Add(1); return nil })
+		go check.Run(t.Context())
 		synctest.Wait()
 		assert.EqualValues(t, 1, checks.Load())
 		time.Sleep(redisCheckPause + time.Second)
 		assert.EqualValues(t, 2, checks.Load())
-		c.OutageEnded()
+		check.OutageEnded()
 		synctest.Wait()
 		assert.EqualValues(t, 3, checks.Load())
 	})

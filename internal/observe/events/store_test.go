@@ -20,7 +20,7 @@ import (
 )
 
 func TestBreakerOfEachShardIsLogged(t *testing.T) {
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name   string
 		shards []metrics.Shard
 		want   []string
@@ -32,30 +32,30 @@ func TestBreakerOfEachShardIsLogged(t *testing.T) {
 		}},
 		{"one shard: the outage has its own lines", []metrics.Shard{{}}, nil},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
-				o := newEvents(&log).NewStore(StoreOptions{Name: "Redis", Shards: c.shards})
-				shard := len(c.shards) - 1
-				open := fallback.BreakerChange{Shard: shard, Open: true, Err: errors.New("broken")}
-				closed := fallback.BreakerChange{Shard: shard, OpenFor: 1500 * time.Millisecond}
-				for _, change := range []fallback.BreakerChange{open, closed, open, closed} { // the second opening comes too soon for a line
-					o.BreakerChanged(change)
+				store := newEvents(&log).NewStore(StoreOptions{Name: "Redis", Shards: test.shards})
+				shard := len(test.shards) - 1
+				openedBreaker := fallback.BreakerChange{Shard: shard, Open: true, Err: errors.New("broken")}
+				closedBreaker := fallback.BreakerChange{Shard: shard, OpenFor: 1500 * time.Millisecond}
+				for _, change := range []fallback.BreakerChange{openedBreaker, closedBreaker, openedBreaker, closedBreaker} { // the second opening comes too soon for a line
+					store.BreakerChanged(change)
 				}
 				time.Sleep(breakerLogPause)
-				o.BreakerChanged(open)
+				store.BreakerChanged(openedBreaker)
 				var got []string
 				for line := range strings.Lines(log.String()) {
 					_, text, _ := strings.Cut(strings.TrimSpace(line), " ")
 					got = append(got, text)
 				}
-				assert.Equal(t, c.want, got)
+				assert.Equal(t, test.want, got)
 			})
 		})
 	}
 }
 
-func TestPriceInTheLogNamesTheDearestLimits(t *testing.T) {
+func TestPriceInTheLogNamesTheLimitsWithTheMostExcess(t *testing.T) {
 	var log bytes.Buffer
 	outage := &fallback.Outage{Start: time.Unix(1, 0), End: time.Unix(3, 0), Calls: 9, AdmittedCalls: 8, AdmittedHits: 7, MaxExcessHits: 6, Limits: []fallback.LimitPrice{
 		{Rule: "shop > a", Limit: "5 per day", MaxExcessHits: 3},
@@ -71,27 +71,27 @@ func TestPriceInTheLogNamesTheDearestLimits(t *testing.T) {
 func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		e := newEvents(&log)
+		eventLog := newEvents(&log)
 		for range 50 {
-			e.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force"})
+			eventLog.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force"})
 		}
-		o := e.NewStore(StoreOptions{Name: "Redis", Address: "redis:6379", Shards: []metrics.Shard{{}}, Advice: func(error) string { return "the usual" }})
-		down := func() {
-			o.StateChanged(fallback.StateChange{Down: true, Outage: fallback.Outage{Start: time.Now(), Err: context.DeadlineExceeded}})
+		store := eventLog.NewStore(StoreOptions{Name: "Redis", Address: "redis:6379", Shards: []metrics.Shard{{}}, Advice: func(error) string { return "the usual" }})
+		startOutage := func() {
+			store.StateChanged(fallback.StateChange{Down: true, Outage: fallback.Outage{Start: time.Now(), Err: context.DeadlineExceeded}})
 		}
-		up := func() {
-			o.StateChanged(fallback.StateChange{Outage: fallback.Outage{Start: time.Now().Add(-time.Second), End: time.Now(), Err: context.DeadlineExceeded, Calls: 2, MaxExcessHits: 1}})
+		endOutage := func() {
+			store.StateChanged(fallback.StateChange{Outage: fallback.Outage{Start: time.Now().Add(-time.Second), End: time.Now(), Err: context.DeadlineExceeded, Calls: 2, MaxExcessHits: 1}})
 		}
-		reset := func() { // the lock, because a timer writes to the log
-			o.mu.Lock()
-			defer o.mu.Unlock()
+		reset := func() { // takes the lock, because a timer writes to the log
+			store.mu.Lock()
+			defer store.mu.Unlock()
 			log.Reset()
 		}
 		for range 200 { // 420 seconds
-			down()
+			startOutage()
 			time.Sleep(700 * time.Millisecond)
-			up()
-			o.BlipEnded(fallback.Outage{Start: time.Now(), Calls: 1})
+			endOutage()
+			store.BlipEnded(fallback.Outage{Start: time.Now(), Calls: 1})
 			time.Sleep(1400 * time.Millisecond)
 		}
 		time.Sleep(3 * outageLogPause)
@@ -108,7 +108,7 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 		assert.Equal(t, map[string]int{"outages": 200, "blips": 200, "calls": 3 * 200, "most_beyond_limits": 200}, counts)
 		assert.Contains(t, log.String(), `msg="Redis outages repeated" address=redis:6379 outages=5 blips=5 is_down=true`)
 
-		events := e.Events()
+		events := eventLog.Events()
 		assert.Len(t, events, 3+50+1)
 		assert.Equal(t, []timeline.Attr{{Name: "times", Value: "200"}}, events[0].Attrs[:1])
 
@@ -116,7 +116,7 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 		for _, step := range []struct {
 			change func()
 			want   string
-		}{{down, "outage started"}, {up, "outage ended"}, {down, ""}} {
+		}{{startOutage, "outage started"}, {endOutage, "outage ended"}, {startOutage, ""}} {
 			step.change()
 			assert.Contains(t, log.String(), step.want)
 			assert.Equal(t, step.want != "", log.Len() > 0)
@@ -126,23 +126,23 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 		synctest.Wait()
 		assert.Contains(t, log.String(), "outages=1 blips=0 is_down=true", "an outage that goes on")
 		reset()
-		up()
-		assert.Contains(t, log.String(), "outage ended", "the log says the end of each outage that it names")
+		endOutage()
+		assert.Contains(t, log.String(), "outage ended", "the log has the end of each outage whose start it has")
 	})
 }
 
 func TestBlipDoesNotDelayTheLineAboutAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		o := newEvents(&log).NewStore(StoreOptions{Name: "Redis", Shards: []metrics.Shard{{}}, Advice: func(error) string { return "the usual" }})
+		store := newEvents(&log).NewStore(StoreOptions{Name: "Redis", Shards: []metrics.Shard{{}}, Advice: func(error) string { return "the usual" }})
 		for range 2 { // the second blip is only counted
-			o.BlipEnded(fallback.Outage{Start: time.Now(), Calls: 1})
+			store.BlipEnded(fallback.Outage{Start: time.Now(), Calls: 1})
 			time.Sleep(time.Second)
 		}
-		o.StateChanged(fallback.StateChange{Down: true, Outage: fallback.Outage{Start: time.Now(), Err: context.DeadlineExceeded}})
-		o.mu.Lock() // a later line must not race with this look at the log
+		store.StateChanged(fallback.StateChange{Down: true, Outage: fallback.Outage{Start: time.Now(), Err: context.DeadlineExceeded}})
+		store.mu.Lock() // a later line must not race with this look at the log
 		assert.Contains(t, log.String(), "Redis outage started")
-		o.mu.Unlock()
+		store.mu.Unlock()
 		time.Sleep(2 * outageLogPause)
 		synctest.Wait()
 		assert.NotContains(t, log.String(), "outages repeated", "no outage was repeated")

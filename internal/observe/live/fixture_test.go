@@ -37,8 +37,8 @@ descriptors:
   - {key: old, rate_limit: {unit: day, requests_per_unit: 3, enabled: false}}
 `
 
-// rig is a Live and the service that it shows.
-type rig struct {
+// liveFixture is a Live and the service that it shows.
+type liveFixture struct {
 	*Live
 	t        testing.TB
 	service  *service.Service
@@ -60,50 +60,50 @@ func counts(rule, limit string, ok, near, denied, shadow uint64) metrics.RuleCou
 // allHits counts all hits of a denied decision.
 func allHits(d service.Decision) int64 { return d.N }
 
-func newRig(t testing.TB, change func(*Options)) *rig {
-	r := &rig{t: t, store: new(descriptors.Store), events: timeline.New(10), log: new(bytes.Buffer)}
-	o := Options{
+func newFixture(t testing.TB, change func(*Options)) *liveFixture {
+	fixture := &liveFixture{t: t, store: new(descriptors.Store), events: timeline.New(10), log: new(bytes.Buffer)}
+	options := Options{
 		Backend:  "redis",
 		Recorder: NewRecorder(allHits, true),
-		Store:    r.store,
+		Store:    fixture.store,
 		Limits:   func() Limits { return Limits{Source: "file"} },
-		Counts:   func() iter.Seq[metrics.RuleCounts] { return slices.Values(r.counts) },
-		CPUTime:  func() time.Duration { return r.cpuTime },
+		Counts:   func() iter.Seq[metrics.RuleCounts] { return slices.Values(fixture.counts) },
+		CPUTime:  func() time.Duration { return fixture.cpuTime },
 		Process:  func() Process { return Process{Cores: 2} },
-		Redis:    func() *Redis { return r.redis },
-		Draining: func() bool { return r.draining },
-		Events:   r.events,
-		Log:      slog.New(slog.NewTextHandler(r.log, nil)),
+		Redis:    func() *Redis { return fixture.redis },
+		Draining: func() bool { return fixture.draining },
+		Events:   fixture.events,
+		Log:      slog.New(slog.NewTextHandler(fixture.log, nil)),
 		Keys:     KeysOn,
 	}
-	r.redis = &Redis{Up: true, Mode: "local", Ratio: 0.5}
+	fixture.redis = &Redis{Up: true, Mode: "local", Ratio: 0.5}
 	if change != nil {
-		change(&o)
+		change(&options)
 	}
-	r.load(testLimits)
-	r.Live = New(o)
+	fixture.load(testLimits)
+	fixture.Live = New(options)
 	counters := local.New(local.Options{MaxKeys: 100_000})
 	limiter := backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-		if r.result == nil {
+		if fixture.result == nil {
 			counters.Take(ctx, now, hits, results)
 			return
 		}
 		for i := range results {
-			results[i] = *r.result
+			results[i] = *fixture.result
 		}
 	})
-	r.service = service.New(service.Options{Limits: r.store, Limiter: limiter, Observers: []service.Observer{o.Recorder}})
-	return r
+	fixture.service = service.New(service.Options{Limits: fixture.store, Limiter: limiter, Observers: []service.Observer{options.Recorder}})
+	return fixture
 }
 
-func (r *rig) load(limits string) {
+func (r *liveFixture) load(limits string) {
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(limits)}}, limitsfile.Options{})
 	require.NoError(r.t, err)
 	r.store.Set(descriptors.Compile(set))
 }
 
 // call sends a request with the descriptors, each written key=value,key=value.
-func (r *rig) call(texts ...string) {
+func (r *liveFixture) call(texts ...string) {
 	_, _ = r.service.ShouldRateLimit(context.Background(), request(texts...))
 }
 
@@ -121,7 +121,7 @@ func request(texts ...string) *rlsv3.RateLimitRequest {
 }
 
 // tick lets n seconds pass, with a sample in each second.
-func (r *rig) tick(n int) {
+func (r *liveFixture) tick(n int) {
 	for range n {
 		time.Sleep(time.Second)
 		r.takeSample(time.Now())

@@ -19,16 +19,16 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // serve serves the pages of r. Only callers with the header Private see keys.
-func (r *rig) serve() *httptest.Server {
+func (r *liveFixture) serve() *httptest.Server {
 	h := Handlers{Live: r.Live, SeesKeys: func(req *http.Request) bool { return req.Header.Get("Private") != "" }}
 	mux := http.NewServeMux()
 	mux.HandleFunc(SnapshotPath, h.Snapshot)
 	mux.HandleFunc(StreamPath, h.Stream)
 	mux.HandleFunc(RulesPath, h.Rules)
 	mux.HandleFunc(RulePath, h.Rule)
-	s := httptest.NewServer(mux)
-	r.t.Cleanup(s.Close)
-	return s
+	server := httptest.NewServer(mux)
+	r.t.Cleanup(server.Close)
+	return server
 }
 
 // open gets url and returns the response, which stays open until the test ends.
@@ -57,46 +57,46 @@ func get(t testing.TB, url string, isPrivate bool, answer any) (code int, header
 
 func TestOnlyPrivateCallersSeeKeys(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, nil)
-	r.call("tenant=secret")
-	r.takeSample(time.Now())
-	s := r.serve()
-	var private, public, secondPublic Snapshot
-	_, header := get(t, s.URL+SnapshotPath, true, &private)
+	fixture := newFixture(t, nil)
+	fixture.call("tenant=secret")
+	fixture.takeSample(time.Now())
+	server := fixture.serve()
+	var privateSnapshot, publicSnapshot, secondPublicSnapshot Snapshot
+	_, header := get(t, server.URL+SnapshotPath, true, &privateSnapshot)
 	assert.Equal(t, "application/json", header.Get("Content-Type"))
 	assert.Equal(t, "no-store", header.Get("Cache-Control"))
 	assert.Equal(t, "nosniff", header.Get("X-Content-Type-Options"))
-	assert.Equal(t, "shop|tenant=secret", private.Keys.Hottest[0].Key)
-	get(t, s.URL+SnapshotPath, false, &public)
-	assert.Equal(t, KeysHashed, public.Keys.Mode)
-	assert.True(t, public.Keys.Hidden)
-	assert.False(t, private.Keys.Hidden)
-	assert.Regexp(t, "^#[0-9a-f]{16}$", public.Keys.Hottest[0].Key)
-	get(t, s.URL+SnapshotPath, false, &secondPublic)
-	assert.Equal(t, public.Keys.Hottest[0].Key, secondPublic.Keys.Hottest[0].Key)
+	assert.Equal(t, "shop|tenant=secret", privateSnapshot.Keys.Hottest[0].Key)
+	get(t, server.URL+SnapshotPath, false, &publicSnapshot)
+	assert.Equal(t, KeysHashed, publicSnapshot.Keys.Mode)
+	assert.True(t, publicSnapshot.Keys.Hidden)
+	assert.False(t, privateSnapshot.Keys.Hidden)
+	assert.Regexp(t, "^#[0-9a-f]{16}$", publicSnapshot.Keys.Hottest[0].Key)
+	get(t, server.URL+SnapshotPath, false, &secondPublicSnapshot)
+	assert.Equal(t, publicSnapshot.Keys.Hottest[0].Key, secondPublicSnapshot.Keys.Hottest[0].Key)
 
 	var rule RuleAnswer
-	get(t, s.URL+RulePath+"?path=shop+%3E+tenant", true, &rule)
+	get(t, server.URL+RulePath+"?path=shop+%3E+tenant", true, &rule)
 	assert.Equal(t, "shop|tenant=secret", rule.Keys.Hottest[0].Key)
 	assert.Equal(t, "tenant", rule.Rule.Label)
-	get(t, s.URL+RulePath+"?path=shop+%3E+tenant", false, &rule)
-	assert.Equal(t, public.Keys.Hottest[0].Key, rule.Keys.Hottest[0].Key)
-	code, _ := get(t, s.URL+RulePath+"?path=none", true, nil)
+	get(t, server.URL+RulePath+"?path=shop+%3E+tenant", false, &rule)
+	assert.Equal(t, publicSnapshot.Keys.Hottest[0].Key, rule.Keys.Hottest[0].Key)
+	code, _ := get(t, server.URL+RulePath+"?path=none", true, nil)
 	assert.Equal(t, http.StatusNotFound, code)
 
-	hashedRig := newRig(t, func(o *Options) { o.Keys = KeysHashed })
-	hashedRig.call("tenant=secret")
-	hashedRig.takeSample(time.Now())
-	get(t, hashedRig.serve().URL+SnapshotPath, false, &private)
-	assert.False(t, private.Keys.Hidden, "a token shows hashes too")
-	get(t, hashedRig.serve().URL+SnapshotPath, true, &private)
-	assert.Equal(t, KeysHashed, private.Keys.Mode)
-	assert.NotEqual(t, public.Keys.Hottest[0].Key, private.Keys.Hottest[0].Key, "each process has its own hashes")
+	hashedFixture := newFixture(t, func(o *Options) { o.Keys = KeysHashed })
+	hashedFixture.call("tenant=secret")
+	hashedFixture.takeSample(time.Now())
+	get(t, hashedFixture.serve().URL+SnapshotPath, false, &privateSnapshot)
+	assert.False(t, privateSnapshot.Keys.Hidden, "a token shows hashes too")
+	get(t, hashedFixture.serve().URL+SnapshotPath, true, &privateSnapshot)
+	assert.Equal(t, KeysHashed, privateSnapshot.Keys.Mode)
+	assert.NotEqual(t, publicSnapshot.Keys.Hottest[0].Key, privateSnapshot.Keys.Hottest[0].Key, "each process has its own hashes")
 }
 
 func TestRulesAreFoundByName(t *testing.T) {
 	t.Parallel()
-	s := newRig(t, nil).serve()
+	s := newFixture(t, nil).serve()
 	var answer RulesAnswer
 	get(t, s.URL+RulesPath+"?filter=PATH", false, &answer)
 	require.Len(t, answer.Rules, 1)
@@ -108,16 +108,16 @@ func TestRulesAreFoundByName(t *testing.T) {
 }
 
 // readEvent returns the data of the next event of a stream.
-func readEvent(t *testing.T, stream *bufio.Scanner) (s Snapshot) {
+func readEvent(t *testing.T, stream *bufio.Scanner) (snapshot Snapshot) {
 	for stream.Scan() {
 		if text, ok := strings.CutPrefix(stream.Text(), "data: "); ok {
-			require.NoError(t, json.Unmarshal([]byte(text), &s))
-			return s
+			require.NoError(t, json.Unmarshal([]byte(text), &snapshot))
+			return snapshot
 		}
 	}
 	require.NoError(t, stream.Err())
 	t.Fatal("the stream has ended")
-	return s
+	return snapshot
 }
 
 func newScanner(r io.Reader) *bufio.Scanner {
@@ -128,16 +128,16 @@ func newScanner(r io.Reader) *bufio.Scanner {
 
 func TestStreamSendsASnapshotEachSecond(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, nil)
-	s := r.serve()
+	fixture := newFixture(t, nil)
+	server := fixture.serve()
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); r.Run(ctx) }()
+	go func() { defer close(done); fixture.Run(ctx) }()
 	defer func() { stop(); <-done }()
-	r.call("tenant=secret")
-	private, public := open(t, t.Context(), s.URL+StreamPath, true), open(t, t.Context(), s.URL+StreamPath, false) //nolint:bodyclose // open closes them
-	assert.Equal(t, "text/event-stream", private.Header.Get("Content-Type"))
-	privateEvents, publicEvents := newScanner(private.Body), newScanner(public.Body)
+	fixture.call("tenant=secret")
+	privateStream, publicStream := open(t, t.Context(), server.URL+StreamPath, true), open(t, t.Context(), server.URL+StreamPath, false) //nolint:bodyclose // open closes them
+	assert.Equal(t, "text/event-stream", privateStream.Header.Get("Content-Type"))
+	privateEvents, publicEvents := newScanner(privateStream.Body), newScanner(publicStream.Body)
 	lastSnapshot := readEvent(t, privateEvents)
 	for range 2 {
 		nextSnapshot := readEvent(t, privateEvents)
@@ -151,21 +151,21 @@ func TestStreamSendsASnapshotEachSecond(t *testing.T) {
 
 func TestViewersBeyondTheMaximumAreRefused(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, nil)
-	s := r.serve()
+	fixture := newFixture(t, nil)
+	server := fixture.serve()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for range maxViewers {
-		require.Equal(t, http.StatusOK, open(t, ctx, s.URL+StreamPath, true).StatusCode) //nolint:bodyclose // open closes it
+		require.Equal(t, http.StatusOK, open(t, ctx, server.URL+StreamPath, true).StatusCode) //nolint:bodyclose // open closes it
 	}
-	refused := open(t, ctx, s.URL+StreamPath, true) //nolint:bodyclose // open closes it
-	text, err := io.ReadAll(refused.Body)
+	refusedResponse := open(t, ctx, server.URL+StreamPath, true) //nolint:bodyclose // open closes it
+	text, err := io.ReadAll(refusedResponse.Body)
 	require.NoError(t, err)
-	assert.Equal(t, http.StatusServiceUnavailable, refused.StatusCode)
+	assert.Equal(t, http.StatusServiceUnavailable, refusedResponse.StatusCode)
 	assert.Contains(t, string(text), "20 viewers are connected, which is the maximum")
-	assert.NotEmpty(t, refused.Header.Get("Retry-After"))
+	assert.NotEmpty(t, refusedResponse.Header.Get("Retry-After"))
 
 	cancel() // all viewers leave
-	require.Eventually(t, func() bool { return len(r.viewers) == 0 }, 30*time.Second, 10*time.Millisecond)
-	assert.Equal(t, http.StatusOK, open(t, t.Context(), s.URL+StreamPath, true).StatusCode) //nolint:bodyclose // open closes it
+	require.Eventually(t, func() bool { return len(fixture.viewers) == 0 }, 30*time.Second, 10*time.Millisecond)
+	assert.Equal(t, http.StatusOK, open(t, t.Context(), server.URL+StreamPath, true).StatusCode) //nolint:bodyclose // open closes it
 }

@@ -32,18 +32,18 @@ import (
 
 func TestCallsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		fixture := newFixture(t, nil)
 		for range 15 {
-			r.call("tenant=acme", "unknown=1")
+			fixture.call("tenant=acme", "unknown=1")
 		}
-		r.call()
-		counts, _, uses := r.options.Recorder.collect(1)
+		fixture.call()
+		counts, _, uses := fixture.options.Recorder.collect(1)
 		assert.EqualValues(t, 16, counts.calls)
 		assert.EqualValues(t, 5, counts.deniedCalls)
 		assert.EqualValues(t, 1, counts.failedCalls)
 		assert.EqualValues(t, 15, counts.decisions)
 		assert.Equal(t, map[string]float64{"shop > tenant": 1.5}, uses)
-		counts, _, uses = r.options.Recorder.collect(1)
+		counts, _, uses = fixture.options.Recorder.collect(1)
 		assert.Zero(t, counts.calls)
 		assert.Empty(t, uses)
 	})
@@ -51,50 +51,50 @@ func TestCallsAreCounted(t *testing.T) {
 
 func TestDescriptorWithSeveralLimitsIsOneKeyWithItsTightestLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		fixture := newFixture(t, nil)
 		for range 7 {
-			r.call("tenant=acme,path=/a")
+			fixture.call("tenant=acme,path=/a")
 		}
-		r.tick(1)
-		keys := r.Snapshot().Keys
+		fixture.tick(1)
+		keys := fixture.Snapshot().Keys
 		require.Len(t, keys.Hottest, 1)
-		k := keys.Hottest[0]
-		assert.Equal(t, "shop|tenant=acme|path=/a", k.Key)
-		assert.Equal(t, "shop > tenant > path", k.Rule)
-		assert.Equal(t, "5 per hour, token_bucket", k.Limit)
-		assert.EqualValues(t, 5, *k.Spent)
-		assert.EqualValues(t, 5, *k.Capacity)
-		assert.EqualValues(t, 1, k.Share)
+		key := keys.Hottest[0]
+		assert.Equal(t, "shop|tenant=acme|path=/a", key.Key)
+		assert.Equal(t, "shop > tenant > path", key.Rule)
+		assert.Equal(t, "5 per hour, token_bucket", key.Limit)
+		assert.EqualValues(t, 5, *key.Spent)
+		assert.EqualValues(t, 5, *key.Capacity)
+		assert.EqualValues(t, 1, key.Share)
 		require.Len(t, keys.Denied, 1)
-		assert.InDelta(t, float64(k.Rate)*2/7, float64(k.DeniedRate), 1e-9)
+		assert.InDelta(t, float64(key.Rate)*2/7, float64(key.DeniedRate), 1e-9)
 	})
 }
 
 func TestFallbackCountsItsShareOfTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		half, err := limit.New(limit.Spec{Requests: 5, Unit: limit.Minute})
+		fixture := newFixture(t, nil)
+		halfLimit, err := limit.New(limit.Spec{Requests: 5, Unit: limit.Minute})
 		require.NoError(t, err)
-		r.result = &backend.Result{Result: limit.Result{Allowed: true, Remaining: 1}, Source: backend.SourceFallback, Mode: limit.FailLocal, Share: half}
-		r.call("tenant=acme")
-		r.tick(1)
-		k := r.Snapshot().Keys.Hottest[0]
+		fixture.result = &backend.Result{Result: limit.Result{Allowed: true, Remaining: 1}, Source: backend.SourceFallback, Mode: limit.FailLocal, Share: halfLimit}
+		fixture.call("tenant=acme")
+		fixture.tick(1)
+		k := fixture.Snapshot().Keys.Hottest[0]
 		assert.EqualValues(t, 4, *k.Spent)
 		assert.EqualValues(t, 5, *k.Capacity)
 		assert.True(t, k.IsShare)
 
-		r.result.Mode, r.result.Share = limit.FailAllow, nil
-		r.call("tenant=other")
-		r.tick(1)
-		for _, k := range r.Snapshot().Keys.Hottest {
+		fixture.result.Mode, fixture.result.Share = limit.FailAllow, nil
+		fixture.call("tenant=other")
+		fixture.tick(1)
+		for _, k := range fixture.Snapshot().Keys.Hottest {
 			assert.Equal(t, k.Key == "shop|tenant=other", k.Spent == nil, "nobody counts in mode allow")
 		}
-		assert.EqualValues(t, 1, float64(r.Snapshot().Figures.WithoutRedis.Now))
+		assert.EqualValues(t, 1, float64(fixture.Snapshot().Figures.WithoutRedis.Now))
 
-		r.result = nil
-		r.call("tenant=acme")
-		r.tick(1)
-		for _, k := range r.Snapshot().Keys.Hottest {
+		fixture.result = nil
+		fixture.call("tenant=acme")
+		fixture.tick(1)
+		for _, k := range fixture.Snapshot().Keys.Hottest {
 			assert.False(t, k.IsShare, "the whole limit")
 		}
 	})
@@ -102,28 +102,28 @@ func TestFallbackCountsItsShareOfTheLimit(t *testing.T) {
 
 func TestPeeksAndRefundsAreNotHot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		fixture := newFixture(t, nil)
 		req := request("tenant=acme")
 		req.Descriptors[0].IsNegativeHits = true
-		_, err := r.service.ShouldRateLimit(t.Context(), req)
+		_, err := fixture.service.ShouldRateLimit(t.Context(), req)
 		require.NoError(t, err)
-		r.tick(1)
-		assert.Empty(t, r.Snapshot().Keys.Hottest)
-		assert.EqualValues(t, 1, float64(r.Snapshot().Figures.Calls.Now))
+		fixture.tick(1)
+		assert.Empty(t, fixture.Snapshot().Keys.Hottest)
+		assert.EqualValues(t, 1, float64(fixture.Snapshot().Figures.Calls.Now))
 	})
 }
 
 func TestKeysAreForgottenIfOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) { o.Keys, o.Recorder = KeysOff, NewRecorder(allHits, false) })
-		r.call("tenant=secret")
-		assert.Empty(t, r.options.Recorder.hottestKeys.heap)
-		assert.Empty(t, r.options.Recorder.deniedKeys.heap)
-		r.tick(5)
-		assert.Equal(t, TopKeys{Mode: KeysOff, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, Callers: []Key{}, SampledShare: 1}, r.Snapshot().Keys)
-		_, keys, _ := r.Rule("shop > tenant")
+		fixture := newFixture(t, func(o *Options) { o.Keys, o.Recorder = KeysOff, NewRecorder(allHits, false) })
+		fixture.call("tenant=secret")
+		assert.Empty(t, fixture.options.Recorder.hottestKeys.heap)
+		assert.Empty(t, fixture.options.Recorder.deniedKeys.heap)
+		fixture.tick(5)
+		assert.Equal(t, TopKeys{Mode: KeysOff, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, Callers: []Key{}, SampledShare: 1}, fixture.Snapshot().Keys)
+		_, keys, _ := fixture.Rule("shop > tenant")
 		assert.Empty(t, keys.Hottest)
-		rules, _ := r.Rules("tenant")
+		rules, _ := fixture.Rules("tenant")
 		assert.InDelta(t, 0.1, float64(rules[0].Use), 1e-9, "the use of a rule is no key")
 	})
 }
@@ -133,7 +133,7 @@ func TestKeysAreForgottenIfOff(t *testing.T) {
 func TestBusiestKeysOfSampledCallsAreFound(t *testing.T) {
 	t.Parallel()
 	const keys, seconds, perSecond = 1_000_000, 15, 10 * maxEventsPerSecond
-	r, z := NewRecorder(allHits, true), newZipf(keys, 1.1, 7)
+	recorder, keyNumbers := NewRecorder(allHits, true), newZipf(keys, 1.1, 7)
 	l, err := limit.New(limit.Spec{Requests: 1, Unit: limit.Minute})
 	require.NoError(t, err)
 	rule, rateLimit := &descriptors.Rule{Path: "shop > key"}, &descriptors.RateLimit{Limit: l}
@@ -142,36 +142,36 @@ func TestBusiestKeysOfSampledCallsAreFound(t *testing.T) {
 		for range 2 {
 			numbers := make([]int, perSecond/2)
 			for i := range numbers {
-				numbers[i] = z.draw()
+				numbers[i] = keyNumbers.draw()
 			}
 			calls.Go(func() {
 				for _, number := range numbers {
 					random := rand.Uint64()
-					s := r.lockStripe(int(random))
+					s := recorder.lockStripe(int(random))
 					s.calls, s.decisions = s.calls+1, s.decisions+1
 					s.mu.Unlock()
-					if interval := r.sampleInterval.Load(); uint32(random>>32)%interval == 0 {
-						r.mu.Lock()
-						r.addEvent(&event{rule: rule, limit: rateLimit, hits: float64(interval)}, strconv.AppendInt(nil, int64(number), 10))
-						r.mu.Unlock()
+					if interval := recorder.sampleInterval.Load(); uint32(random>>32)%interval == 0 {
+						recorder.mu.Lock()
+						recorder.addEvent(&event{rule: rule, limit: rateLimit, hits: float64(interval)}, strconv.AppendInt(nil, int64(number), 10))
+						recorder.mu.Unlock()
 					}
 				}
 			})
 		}
 		calls.Wait()
-		counts, _, _ := r.collect(1)
+		counts, _, _ := recorder.collect(1)
 		require.EqualValues(t, perSecond, counts.decisions)
 	}
-	assert.InDelta(t, 0.1, r.sampledShare(), 0.01)
+	assert.InDelta(t, 0.1, recorder.sampledShare(), 0.01)
 	foundCount := 0
-	top := r.hottestKeys.topEntries(20, nil)
+	top := recorder.hottestKeys.topEntries(20, nil)
 	for i := range top {
 		if number, _ := strconv.Atoi(string(top[i].key)); number < 20 {
 			foundCount++
 		}
 	}
 	assert.GreaterOrEqual(t, foundCount, 17, "a sample can swap keys near the end of the list")
-	assert.InEpsilon(t, perSecond*z.share(0), top[0].rate, 0.1)
+	assert.InEpsilon(t, perSecond*keyNumbers.share(0), top[0].rate, 0.1)
 }
 
 // share returns the probability of number k.
@@ -184,42 +184,42 @@ func (z *zipf) share(k int) float64 {
 
 func TestRecorderMemoryIsBoundedUnderFloodOfKeys(t *testing.T) {
 	bytesBefore := heapBytes()
-	r := NewRecorder(allHits, true)
-	r.stripes = make([]stripe, maxStripes)
+	recorder := NewRecorder(allHits, true)
+	recorder.stripes = make([]stripe, maxStripes)
 	rule, rateLimit := &descriptors.Rule{}, &descriptors.RateLimit{}
 	key := make([]byte, 10*maxKeyBytes)
 	for i := range 1_000_000 {
 		binary.LittleEndian.PutUint64(key, uint64(i))
-		r.addEvent(&event{rule: rule, limit: rateLimit, hits: 1, deniedHits: 1}, key)
+		recorder.addEvent(&event{rule: rule, limit: rateLimit, hits: 1, deniedHits: 1}, key)
 	}
-	r.collect(1)
+	recorder.collect(1)
 	usedBytes := heapBytes() - bytesBefore
 	assert.Less(t, usedBytes, 4<<20)
 	t.Logf("a Recorder uses %.2f MiB after 1M random keys of %d bytes", float64(usedBytes)/(1<<20), len(key))
-	assert.Len(t, r.hottestKeys.entries, maxSketchKeys)
-	assert.Len(t, r.deniedKeys.entries, maxSketchKeys)
-	runtime.KeepAlive(r)
+	assert.Len(t, recorder.hottestKeys.entries, maxSketchKeys)
+	assert.Len(t, recorder.deniedKeys.entries, maxSketchKeys)
+	runtime.KeepAlive(recorder)
 }
 
 // withAnsweredCall calls f with a call that the service has answered.
-func (r *rig) withAnsweredCall(f func(*service.Call), texts ...string) {
-	s := service.New(service.Options{
-		Limits: r.store, Limiter: local.New(local.Options{MaxKeys: 10}), Observers: []service.Observer{answeredFunc(f)},
+func (r *liveFixture) withAnsweredCall(f func(*service.Call), texts ...string) {
+	rateLimiter := service.New(service.Options{
+		Limits: r.store, Limiter: local.New(local.Options{MaxKeys: 10}), Observers: []service.Observer{observerFunc(f)},
 	})
-	_, err := s.ShouldRateLimit(context.Background(), request(texts...))
+	_, err := rateLimiter.ShouldRateLimit(context.Background(), request(texts...))
 	require.NoError(r.t, err)
 }
 
-// answeredFunc is a service.Observer.
-type answeredFunc func(*service.Call)
+// observerFunc is a service.Observer that is a function.
+type observerFunc func(*service.Call)
 
-func (f answeredFunc) CallAnswered(_ context.Context, c *service.Call) { f(c) }
+func (f observerFunc) CallAnswered(_ context.Context, c *service.Call) { f(c) }
 
-func TestAnsweredAllocatesNothing(t *testing.T) {
-	r := newRig(t, nil)
-	r.withAnsweredCall(func(c *service.Call) {
+func TestCallAnsweredAllocatesNothing(t *testing.T) {
+	fixture := newFixture(t, nil)
+	fixture.withAnsweredCall(func(c *service.Call) {
 		ctx := callerContext("10.0.0.1", &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "shop", Path: "/envoy"}}})
-		assert.Zero(t, testing.AllocsPerRun(10_000, func() { r.options.Recorder.CallAnswered(ctx, c) }))
+		assert.Zero(t, testing.AllocsPerRun(10_000, func() { fixture.options.Recorder.CallAnswered(ctx, c) }))
 	}, "tenant=acme", "tenant=acme,path=/a")
 }
 
@@ -234,8 +234,8 @@ func callerContext(address string, cert *x509.Certificate) context.Context {
 
 func TestCallersHaveTheirAddressAndTheNameInTheirCertificate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		for name, c := range map[string]struct {
+		fixture := newFixture(t, nil)
+		for name, test := range map[string]struct {
 			calls int
 			ctx   context.Context
 		}{
@@ -246,35 +246,35 @@ func TestCallersHaveTheirAddressAndTheNameInTheirCertificate(t *testing.T) {
 			"Unix socket":    {6, peer.NewContext(t.Context(), &peer.Peer{Addr: &net.UnixAddr{Name: "@"}})},
 			"HTTP":           {20, t.Context()},
 		} {
-			for range c.calls {
-				_, err := r.service.ShouldRateLimit(c.ctx, request("tenant="+name))
+			for range test.calls {
+				_, err := fixture.service.ShouldRateLimit(test.ctx, request("tenant="+name))
 				require.NoError(t, err)
 			}
 		}
-		r.tick(2)
+		fixture.tick(2)
 		var texts []string
-		for _, k := range r.Snapshot().Keys.Callers {
+		for _, k := range fixture.Snapshot().Keys.Callers {
 			texts = append(texts, fmt.Sprintf("%s: %v calls, %v denied", k.Key, k.Rate*2, k.DeniedRate*2))
 		}
 		assert.Equal(t, []string{
 			"10.0.0.1 spiffe://shop/envoy: 14 calls, 4 denied", "10.0.0.2 envoy.shop: 9 calls, 0 denied", "fd00::1 envoy: 8 calls, 0 denied",
 			"10.0.0.3: 7 calls, 0 denied", "Unix socket: 6 calls, 0 denied",
 		}, texts)
-		assert.Regexp(t, "^#[0-9a-f]{16}$", r.hashedKeys(r.Snapshot().Keys).Callers[0].Key)
+		assert.Regexp(t, "^#[0-9a-f]{16}$", fixture.hashedKeys(fixture.Snapshot().Keys).Callers[0].Key)
 	})
 }
 
 func BenchmarkAnswered(b *testing.B) {
 	for _, interval := range []uint32{1, 10} {
 		b.Run(fmt.Sprintf("one of %d calls sampled", interval), func(b *testing.B) {
-			r := newRig(b, nil)
-			r.options.Recorder.sampleInterval.Store(interval)
-			r.withAnsweredCall(func(c *service.Call) {
+			fixture := newFixture(b, nil)
+			fixture.options.Recorder.sampleInterval.Store(interval)
+			fixture.withAnsweredCall(func(c *service.Call) {
 				b.ReportAllocs()
 				b.ResetTimer()
 				b.RunParallel(func(pb *testing.PB) {
 					for pb.Next() {
-						r.options.Recorder.CallAnswered(context.Background(), c)
+						fixture.options.Recorder.CallAnswered(context.Background(), c)
 					}
 				})
 			}, "tenant=acme")
@@ -282,7 +282,7 @@ func BenchmarkAnswered(b *testing.B) {
 	}
 }
 
-func TestQuantilesAreExactToABucket(t *testing.T) {
+func TestErrorOfAQuantileIsAtMostOneBucket(t *testing.T) {
 	t.Parallel()
 	var h histogram
 	assert.False(t, h.quantile(0.5, new(histogram), 0).IsKnown())
@@ -301,90 +301,90 @@ func TestQuantilesAreExactToABucket(t *testing.T) {
 	}
 }
 
-func TestDescriptorsWithoutARuleAreSeen(t *testing.T) {
+func TestDescriptorsWithoutARuleAreShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		unknown := request("tenant=acme")
-		unknown.Domain = "shp\u202e"
+		fixture := newFixture(t, nil)
+		requestWithUnknownDomain := request("tenant=acme")
+		requestWithUnknownDomain.Domain = "shp\u202e"
 		for range 5 {
 			for range 3 {
-				r.call("tennant=<b>,path=/x", "tenant=acme")
+				fixture.call("tennant=<b>,path=/x", "tenant=acme")
 			}
-			_, err := r.service.ShouldRateLimit(t.Context(), unknown)
+			_, err := fixture.service.ShouldRateLimit(t.Context(), requestWithUnknownDomain)
 			require.NoError(t, err)
-			r.call("free=1") // its rule is unlimited
-			r.tick(1)
+			fixture.call("free=1") // its rule is unlimited
+			fixture.tick(1)
 		}
-		s := r.Snapshot()
-		assert.EqualValues(t, 4, s.Figures.Unmatched.Now)
-		assert.Equal(t, []Value{4}, s.Figures.Unmatched.Points)
-		require.Len(t, s.Keys.Unmatched, 2)
-		first, second := s.Keys.Unmatched[0], s.Keys.Unmatched[1]
-		assert.InDelta(t, 0.75, float64(first.Share), 1e-9)
-		first.Share, second.Share = 0, 0
-		assert.Equal(t, Key{Key: "shop|tennant=<b>|path=/x", Rule: "shop > tennant > path", Limit: "no rule", Rate: 3}, first)
-		assert.Equal(t, Key{Key: "shp%E2%80%AE|tenant=acme", Rule: "shp%E2%80%AE > tenant", Limit: "unknown domain", Rate: 1}, second)
+		snapshot := fixture.Snapshot()
+		assert.EqualValues(t, 4, snapshot.Figures.Unmatched.Now)
+		assert.Equal(t, []Value{4}, snapshot.Figures.Unmatched.Points)
+		require.Len(t, snapshot.Keys.Unmatched, 2)
+		firstKey, secondKey := snapshot.Keys.Unmatched[0], snapshot.Keys.Unmatched[1]
+		assert.InDelta(t, 0.75, float64(firstKey.Share), 1e-9)
+		firstKey.Share, secondKey.Share = 0, 0
+		assert.Equal(t, Key{Key: "shop|tennant=<b>|path=/x", Rule: "shop > tennant > path", Limit: "no rule", Rate: 3}, firstKey)
+		assert.Equal(t, Key{Key: "shp%E2%80%AE|tenant=acme", Rule: "shp%E2%80%AE > tenant", Limit: "unknown domain", Rate: 1}, secondKey)
 
-		public := r.hashedKeys(r.Snapshot().Keys).Unmatched[0]
+		public := fixture.hashedKeys(fixture.Snapshot().Keys).Unmatched[0]
 		assert.Regexp(t, "^#[0-9a-f]{16}$", public.Key)
 		assert.Equal(t, "shop > tennant > path", public.Rule)
 
-		r.tick(1000)
-		s = r.Snapshot()
-		assert.False(t, s.Figures.Unmatched.HadTraffic())
-		assert.Empty(t, s.Keys.Unmatched)
+		fixture.tick(1000)
+		snapshot = fixture.Snapshot()
+		assert.False(t, snapshot.Figures.Unmatched.HadTraffic())
+		assert.Empty(t, snapshot.Keys.Unmatched)
 	})
 }
 
 func TestExamplesAreHiddenIfKeysAreOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) { o.Keys, o.Recorder = KeysOff, NewRecorder(allHits, false) })
-		r.call("tennant=secret")
-		assert.Empty(t, r.options.Recorder.examples.heap)
-		r.tick(1)
-		s := r.Snapshot()
-		assert.EqualValues(t, 1, s.Figures.Unmatched.Now)
-		assert.Empty(t, s.Keys.Unmatched)
+		fixture := newFixture(t, func(o *Options) { o.Keys, o.Recorder = KeysOff, NewRecorder(allHits, false) })
+		fixture.call("tennant=secret")
+		assert.Empty(t, fixture.options.Recorder.examples.heap)
+		fixture.tick(1)
+		snapshot := fixture.Snapshot()
+		assert.EqualValues(t, 1, snapshot.Figures.Unmatched.Now)
+		assert.Empty(t, snapshot.Keys.Unmatched)
 	})
 }
 
 func TestFloodOfDescriptorsWithoutARuleIsBounded(t *testing.T) {
-	r := newRig(t, nil)
-	recorder := r.options.Recorder
+	fixture := newFixture(t, nil)
+	recorder := fixture.options.Recorder
 	bytesBefore := heapBytes()
 	for i := range 20_000 {
-		r.call(fmt.Sprintf("x%d=%s", i, strings.Repeat("ü", 10*maxKeyBytes)), "common=1")
+		fixture.call(fmt.Sprintf("x%d=%s", i, strings.Repeat("ü", 10*maxKeyBytes)), "common=1")
 	}
 	recorder.collect(1)
 	assert.Less(t, heapBytes()-bytesBefore, 1<<20)
 	assert.EqualValues(t, 10, recorder.sampleInterval.Load(), "the sketches get one of ten calls from now on")
 	assert.Len(t, recorder.examples.entries, maxExampleKeys)
-	examples := r.topKeys(nil).Unmatched
+	examples := fixture.topKeys(nil).Unmatched
 	require.Len(t, examples, maxExamples)
 	assert.Equal(t, "shop|common=1", examples[0].Key)
 	for _, e := range recorder.examples.heap {
 		assert.LessOrEqual(t, len(e.key), maxKeyBytes)
 	}
-	r.withAnsweredCall(func(c *service.Call) {
+	fixture.withAnsweredCall(func(c *service.Call) {
 		assert.Zero(t, testing.AllocsPerRun(1000, func() { recorder.CallAnswered(t.Context(), c) }))
 	}, "nothing="+strings.Repeat("x", 1000))
 }
 
 func TestKeyHasTheSameNumbersInEachList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		allowed, denied := &backend.Result{Result: limit.Result{Allowed: true, Remaining: 1}}, &backend.Result{}
+		fixture := newFixture(t, nil)
+		allowedResult, deniedResult := &backend.Result{Result: limit.Result{Allowed: true, Remaining: 1}}, &backend.Result{}
 		for range 10 {
 			for i := range 12 {
-				r.result = allowed
+				fixture.result = allowedResult
 				if i >= 4 {
-					r.result = denied
+					fixture.result = deniedResult
 				}
-				r.call("tenant=acme")
+				fixture.call("tenant=acme")
 			}
-			r.tick(1)
+			fixture.tick(1)
 		}
-		keys := r.Snapshot().Keys
+		keys := fixture.Snapshot().Keys
 		require.Len(t, keys.Hottest, 1)
 		assert.EqualValues(t, 12, keys.Hottest[0].Rate)
 		assert.EqualValues(t, 8, keys.Hottest[0].DeniedRate)
@@ -394,52 +394,52 @@ func TestKeyHasTheSameNumbersInEachList(t *testing.T) {
 
 func TestLimitedKeysSaySinceWhenAndForHowLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		fixture := newFixture(t, nil)
 		deniedKey := func() Key {
-			keys := r.Snapshot().Keys
+			keys := fixture.Snapshot().Keys
 			require.Len(t, keys.Denied, 1)
 			return keys.Denied[0]
 		}
 		utc := func(t time.Time) *time.Time { return new(t.UTC()) }
 		windowEnd := time.Now().Truncate(time.Minute).Add(time.Minute)
-		r.tick(2)
+		fixture.tick(2)
 		for range 11 {
-			r.call("tenant=acme")
+			fixture.call("tenant=acme")
 		}
 		start := time.Now()
-		r.tick(3)
-		r.call("tenant=acme")
-		r.tick(1)
+		fixture.tick(3)
+		fixture.call("tenant=acme")
+		fixture.tick(1)
 		assert.Equal(t, utc(start), deniedKey().LimitedSince, "the first denial of several")
 		assert.Equal(t, utc(windowEnd), deniedKey().PassesAt)
 
 		time.Sleep(time.Until(windowEnd))
-		r.call("tenant=acme")
-		r.tick(1)
+		fixture.call("tenant=acme")
+		fixture.tick(1)
 		assert.Nil(t, deniedKey().LimitedSince, "the last denial is long ago, and a hit has passed")
 
 		for range 10 {
-			r.call("tenant=acme")
+			fixture.call("tenant=acme")
 		}
 		newStart := time.Now()
-		r.tick(1)
+		fixture.tick(1)
 		assert.Equal(t, utc(newStart), deniedKey().LimitedSince, "a new denial")
 	})
 }
 
 func TestHitsBeyondTheLimitNeverPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		fixture := newFixture(t, nil)
 		req := request("tenant=acme")
 		req.HitsAddend = 11
-		_, err := r.service.ShouldRateLimit(t.Context(), req)
+		_, err := fixture.service.ShouldRateLimit(t.Context(), req)
 		require.NoError(t, err)
-		r.tick(1)
-		denied := r.Snapshot().Keys.Denied
-		require.Len(t, denied, 1)
-		assert.NotNil(t, denied[0].LimitedSince)
-		assert.Nil(t, denied[0].PassesAt)
-		r.tick(10)
-		assert.Nil(t, r.Snapshot().Keys.Denied[0].LimitedSince, "nobody waits")
+		fixture.tick(1)
+		deniedResult := fixture.Snapshot().Keys.Denied
+		require.Len(t, deniedResult, 1)
+		assert.NotNil(t, deniedResult[0].LimitedSince)
+		assert.Nil(t, deniedResult[0].PassesAt)
+		fixture.tick(10)
+		assert.Nil(t, fixture.Snapshot().Keys.Denied[0].LimitedSince, "nobody waits")
 	})
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // run sends calls for some seconds. Each tenant sends callsPerSecond.
-func (r *rig) run(seconds, callsPerSecond int, tenants ...string) {
+func (r *liveFixture) run(seconds, callsPerSecond int, tenants ...string) {
 	for range seconds {
 		for range callsPerSecond {
 			for _, tenant := range tenants {
@@ -36,59 +36,59 @@ func limitsOf(n int) string {
 
 func TestMassDenialIsTroubleWithinTwoMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.load(limitsOf(100))
-		r.run(120, 5, "a", "b")
-		assert.Equal(t, Well, r.Snapshot().State.Level)
+		fixture := newFixture(t, nil)
+		fixture.load(limitsOf(100))
+		fixture.run(120, 5, "a", "b")
+		assert.Equal(t, Well, fixture.Snapshot().State.Level)
 
-		r.load(limitsOf(0))
-		r.events.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force", Attrs: []timeline.Attr{
+		fixture.load(limitsOf(0))
+		fixture.events.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force", Attrs: []timeline.Attr{
 			{Name: "source", Value: "file"}, {Name: "rules", Value: "1"}, {Name: "changed", Value: "shop > tenant: 100 per second → 0 per second"},
 		}})
-		r.run(20, 5, "a", "b")
-		state := r.Snapshot().State
+		fixture.run(20, 5, "a", "b")
+		state := fixture.Snapshot().State
 		assert.Equal(t, Trouble, state.Level)
 		assert.Contains(t, fmt.Sprint(state.Details), "Now 0.0 calls a second are admitted, because limits deny")
 		assert.Contains(t, fmt.Sprint(state.Details), "The limits changed 15s before: limits in force at ")
 		assert.Contains(t, state.Headline, "Mass denial: 100 % of the calls denied since")
 		assert.Contains(t, fmt.Sprint(state.Details), "changed shop > tenant: 100 per second → 0 per second")
 
-		r.run(600, 1, "a", "b")
-		assert.Equal(t, Trouble, r.Snapshot().State.Level, "the trouble lasts as long as the denials")
-		r.load(limitsOf(100))
-		r.run(10, 5, "a", "b")
-		assert.Equal(t, Well, r.Snapshot().State.Level, "the alarm ends soon after the repair")
-		r.run(60, 5, "a", "b")
-		assert.Equal(t, Well, r.Snapshot().State.Level)
+		fixture.run(600, 1, "a", "b")
+		assert.Equal(t, Trouble, fixture.Snapshot().State.Level, "the trouble lasts as long as the denials")
+		fixture.load(limitsOf(100))
+		fixture.run(10, 5, "a", "b")
+		assert.Equal(t, Well, fixture.Snapshot().State.Level, "the alarm ends soon after the repair")
+		fixture.run(60, 5, "a", "b")
+		assert.Equal(t, Well, fixture.Snapshot().State.Level)
 	})
 }
 
 func TestLogHasStartAndEndOfAMassDenialWithoutViewers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.load(limitsOf(100))
-		r.run(120, 5, "a", "b")
+		fixture := newFixture(t, nil)
+		fixture.load(limitsOf(100))
+		fixture.run(120, 5, "a", "b")
 		change := func(n int) {
-			r.load(limitsOf(n))
-			r.events.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force", Attrs: make([]timeline.Attr, 3)})
+			fixture.load(limitsOf(n))
+			fixture.events.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force", Attrs: make([]timeline.Attr, 3)})
 		}
 		change(0)
-		r.run(60, 5, "a", "b")
-		require.Equal(t, 1, strings.Count(r.log.String(), "\n"), "the log has one line for the whole denial")
-		assert.Contains(t, r.log.String(), `level=WARN msg="mass denial started" state="Mass denial: 100 % of the calls denied since `)
-		assert.Contains(t, r.log.String(), "stop the denials with rls limits off --all")
-		assert.Contains(t, r.log.String(), "rls limits rollback")
+		fixture.run(60, 5, "a", "b")
+		require.Equal(t, 1, strings.Count(fixture.log.String(), "\n"), "the log has one line for the whole denial")
+		assert.Contains(t, fixture.log.String(), `level=WARN msg="mass denial started" state="Mass denial: 100 % of the calls denied since `)
+		assert.Contains(t, fixture.log.String(), "stop the denials with rls limits off --all")
+		assert.Contains(t, fixture.log.String(), "rls limits rollback")
 
 		change(100)
-		r.run(10, 5, "a", "b")
-		assert.Contains(t, r.log.String(), `level=INFO msg="mass denial ended" lasted=`)
-		r.run(40, 5, "a", "b")
+		fixture.run(10, 5, "a", "b")
+		assert.Contains(t, fixture.log.String(), `level=INFO msg="mass denial ended" lasted=`)
+		fixture.run(40, 5, "a", "b")
 		change(0)
-		r.run(40, 5, "a", "b")
-		assert.Equal(t, Trouble, r.Snapshot().State.Level)
-		assert.Equal(t, 2, strings.Count(r.log.String(), "\n"), "a second denial within five minutes has no line yet")
-		r.run(300, 5, "a", "b")
-		assert.Equal(t, 3, strings.Count(r.log.String(), "\n"))
+		fixture.run(40, 5, "a", "b")
+		assert.Equal(t, Trouble, fixture.Snapshot().State.Level)
+		assert.Equal(t, 2, strings.Count(fixture.log.String(), "\n"), "a second denial within five minutes has no line yet")
+		fixture.run(300, 5, "a", "b")
+		assert.Equal(t, 3, strings.Count(fixture.log.String(), "\n"))
 	})
 }
 
@@ -98,70 +98,70 @@ func TestMassDenialSaysHowToUndoTheLastChange(t *testing.T) {
 		timeline.Override: "rls limits rollback undoes it",
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, nil)
-			r.load(limitsOf(100))
-			r.run(120, 5, "a", "b")
-			r.load(limitsOf(0))
-			r.events.Add(timeline.Event{Kind: kind, Text: "limits changed", Attrs: make([]timeline.Attr, 3)})
-			r.run(20, 5, "a", "b")
-			assert.Contains(t, fmt.Sprint(r.Snapshot().State.Details), "If this change is the cause: "+want)
+			fixture := newFixture(t, nil)
+			fixture.load(limitsOf(100))
+			fixture.run(120, 5, "a", "b")
+			fixture.load(limitsOf(0))
+			fixture.events.Add(timeline.Event{Kind: kind, Text: "limits changed", Attrs: make([]timeline.Attr, 3)})
+			fixture.run(20, 5, "a", "b")
+			assert.Contains(t, fmt.Sprint(fixture.Snapshot().State.Details), "If this change is the cause: "+want)
 		})
 	}
 }
 
 func TestDenialsOfAFloodAreNoMassDenial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.load(limitsOf(10))
-		r.run(120, 5, "a", "b")
-		r.events.Add(timeline.Event{Kind: timeline.Override, Text: "override set: shop|tenant=other"})
+		fixture := newFixture(t, nil)
+		fixture.load(limitsOf(10))
+		fixture.run(120, 5, "a", "b")
+		fixture.events.Add(timeline.Event{Kind: timeline.Override, Text: "override set: shop|tenant=other"})
 		for range 60 {
-			r.run(1, 5, "a", "b")
+			fixture.run(1, 5, "a", "b")
 			for range 100 {
-				r.call("tenant=hot")
+				fixture.call("tenant=hot")
 			}
 		}
-		state := r.Snapshot().State
+		state := fixture.Snapshot().State
 		assert.Equal(t, Warning, state.Level)
 		assert.Contains(t, state.Headline, "as many calls admitted as before")
 		assert.NotContains(t, fmt.Sprint(state.Details), "The limits changed", "a flood has another cause")
 	})
 }
 
-func TestFloodOfAYoungProcessIsToldFromAMassDenial(t *testing.T) {
+func TestFloodSoonAfterTheStartIsNoMassDenial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.load(limitsOf(10))
-		r.run(45, 5, "a", "b")
+		fixture := newFixture(t, nil)
+		fixture.load(limitsOf(10))
+		fixture.run(45, 5, "a", "b")
 		for range 30 {
 			for range 400 {
-				r.call("tenant=hot")
+				fixture.call("tenant=hot")
 			}
-			r.run(1, 5, "a", "b")
+			fixture.run(1, 5, "a", "b")
 		}
-		assert.Contains(t, r.Snapshot().State.Headline, "as many calls admitted as before")
+		assert.Contains(t, fixture.Snapshot().State.Headline, "as many calls admitted as before")
 	})
 }
 
 func TestFloodIsNoMassDenialIfAnotherClientStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.load(limitsOf(10))
-		r.run(120, 10, "a", "b", "c")
+		fixture := newFixture(t, nil)
+		fixture.load(limitsOf(10))
+		fixture.run(120, 10, "a", "b", "c")
 		for range 60 { // b and c have stopped
-			r.run(1, 1, "a")
+			fixture.run(1, 1, "a")
 			for range 100 {
-				r.call("tenant=hot")
+				fixture.call("tenant=hot")
 			}
 		}
-		state := r.Snapshot().State
+		state := fixture.Snapshot().State
 		assert.Equal(t, Warning, state.Level)
 		assert.Contains(t, state.Headline, "no limit changed, some callers send more, and others less")
 	})
 }
 
-func TestFewDenialsAndShadowModeAreWell(t *testing.T) {
-	for name, c := range map[string]struct {
+func TestFewDenialsAndShadowModeRaiseNoAlarm(t *testing.T) {
+	for name, test := range map[string]struct {
 		limits    string
 		perSecond int
 	}{
@@ -170,23 +170,23 @@ func TestFewDenialsAndShadowModeAreWell(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, nil)
-				r.load(c.limits)
-				r.run(120, c.perSecond, "a")
-				r.call("tenant=a")
-				r.tick(10)
-				assert.Equal(t, Well, r.Snapshot().State.Level)
+				fixture := newFixture(t, nil)
+				fixture.load(test.limits)
+				fixture.run(120, test.perSecond, "a")
+				fixture.call("tenant=a")
+				fixture.tick(10)
+				assert.Equal(t, Well, fixture.Snapshot().State.Level)
 			})
 		})
 	}
 }
 
-func TestMostCallsDeniedFromTheStartIsNotWell(t *testing.T) {
+func TestMassDenialFromTheStartIsAWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.load(limitsOf(0))
-		r.run(40, 5, "a")
-		state := r.Snapshot().State
+		fixture := newFixture(t, nil)
+		fixture.load(limitsOf(0))
+		fixture.run(40, 5, "a")
+		state := fixture.Snapshot().State
 		assert.Equal(t, Warning, state.Level)
 		assert.Contains(t, state.Headline, "100 % of the calls denied")
 	})
@@ -194,90 +194,90 @@ func TestMostCallsDeniedFromTheStartIsNotWell(t *testing.T) {
 
 func TestCallsThatCallersGaveUpAreTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		fixture := newFixture(t, nil)
 		for range 40 {
-			r.options.Recorder.CallGivenUp()
-			r.options.Recorder.CallGivenUp()
-			r.run(1, 50, "a", "b", "c") // answered calls must not dilute the signal
+			fixture.options.Recorder.CallGivenUp()
+			fixture.options.Recorder.CallGivenUp()
+			fixture.run(1, 50, "a", "b", "c") // answered calls must not dilute the signal
 		}
-		s := r.Snapshot()
-		assert.InDelta(t, 2, float64(s.Figures.GivenUp.Now), 0.01)
-		assert.Equal(t, Trouble, s.State.Level)
-		assert.Contains(t, s.State.Headline, "Callers gave up 2.0 calls a second")
+		snapshot := fixture.Snapshot()
+		assert.InDelta(t, 2, float64(snapshot.Figures.GivenUp.Now), 0.01)
+		assert.Equal(t, Trouble, snapshot.State.Level)
+		assert.Contains(t, snapshot.State.Headline, "Callers gave up 2.0 calls a second")
 	})
 }
 
 func TestRefusedCallsAreAWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		refusing := service.New(service.Options{
-			Limits: r.store, Observers: []service.Observer{r.options.Recorder},
+		fixture := newFixture(t, nil)
+		refusingService := service.New(service.Options{
+			Limits: fixture.store, Observers: []service.Observer{fixture.options.Recorder},
 			AdmitCaller: func(context.Context, time.Time) error { return status.Error(codes.ResourceExhausted, "too many calls") },
 		})
-		hog := callerContext("10.0.0.1", nil)
+		busyCaller := callerContext("10.0.0.1", nil)
 		for range 40 {
 			for range 3 {
-				_, err := refusing.ShouldRateLimit(hog, request("tenant=acme"))
+				_, err := refusingService.ShouldRateLimit(busyCaller, request("tenant=acme"))
 				require.Error(t, err)
 			}
-			r.tick(1)
+			fixture.tick(1)
 		}
-		s := r.Snapshot()
-		assert.InDelta(t, 3, float64(s.Figures.Refused.Now), 0.01)
-		assert.Zero(t, s.Figures.Errors.Now)
-		assert.Equal(t, Warning, s.State.Level)
-		assert.Contains(t, s.State.Headline, "Refusing 3.0 calls a second of callers that send too many")
-		require.Len(t, s.Keys.Callers, 1)
-		assert.InDelta(t, 3, float64(s.Keys.Callers[0].DeniedRate), 0.01, "a refused call is a denied call of its caller")
-		assert.Empty(t, s.Keys.Hottest, "no limit counted the calls")
+		snapshot := fixture.Snapshot()
+		assert.InDelta(t, 3, float64(snapshot.Figures.Refused.Now), 0.01)
+		assert.Zero(t, snapshot.Figures.Errors.Now)
+		assert.Equal(t, Warning, snapshot.State.Level)
+		assert.Contains(t, snapshot.State.Headline, "Refusing 3.0 calls a second of callers that send too many")
+		require.Len(t, snapshot.Keys.Callers, 1)
+		assert.InDelta(t, 3, float64(snapshot.Keys.Callers[0].DeniedRate), 0.01, "a refused call is a denied call of its caller")
+		assert.Empty(t, snapshot.Keys.Hottest, "no limit counted the calls")
 	})
 }
 
 func TestStallsOfRedisAreAWarningForAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		fixture := newFixture(t, nil)
 		for range 60 {
 			for range 10 {
-				r.options.Recorder.RedisAnswered(300 * time.Microsecond)
+				fixture.options.Recorder.RedisAnswered(300 * time.Microsecond)
 			}
-			r.tick(1)
+			fixture.tick(1)
 		}
-		assert.Equal(t, Well, r.Snapshot().State.Level)
+		assert.Equal(t, Well, fixture.Snapshot().State.Level)
 		for range 4 {
-			r.options.Recorder.RedisAnswered(63 * time.Millisecond)
-			r.options.Recorder.RedisStalled()
+			fixture.options.Recorder.RedisAnswered(63 * time.Millisecond)
+			fixture.options.Recorder.RedisStalled()
 		}
-		r.tick(5)
-		s := r.Snapshot()
-		assert.Equal(t, Warning, s.State.Level)
-		assert.Contains(t, s.State.Headline, "Redis stands still at times, the network doesn't; last at "+time.Now().UTC().Format("15:04 UTC"))
-		assert.Contains(t, fmt.Sprint(s.State.Details), "Redis kept 4 batches waiting, the last at ")
-		assert.InEpsilon(t, 0.063, float64(s.Figures.RedisMax.Max()), 0.13)
-		r.tick(50)
-		assert.Equal(t, Warning, r.Snapshot().State.Level)
-		r.tick(15)
-		s = r.Snapshot()
-		assert.Equal(t, Well, s.State.Level, "the last stall was more than a minute ago")
-		assert.NotContains(t, s.State.Headline, "stands still")
-		assert.Contains(t, fmt.Sprint(s.State.Details), "Redis kept 4 batches waiting")
-		r.tick(301)
-		assert.NotContains(t, fmt.Sprint(r.Snapshot().State.Details), "batches waiting")
+		fixture.tick(5)
+		snapshot := fixture.Snapshot()
+		assert.Equal(t, Warning, snapshot.State.Level)
+		assert.Contains(t, snapshot.State.Headline, "Redis stands still at times, the network doesn't; last at "+time.Now().UTC().Format("15:04 UTC"))
+		assert.Contains(t, fmt.Sprint(snapshot.State.Details), "Redis kept 4 batches waiting, the last at ")
+		assert.InEpsilon(t, 0.063, float64(snapshot.Figures.RedisMax.Max()), 0.13)
+		fixture.tick(50)
+		assert.Equal(t, Warning, fixture.Snapshot().State.Level)
+		fixture.tick(15)
+		snapshot = fixture.Snapshot()
+		assert.Equal(t, Well, snapshot.State.Level, "the last stall was more than a minute ago")
+		assert.NotContains(t, snapshot.State.Headline, "stands still")
+		assert.Contains(t, fmt.Sprint(snapshot.State.Details), "Redis kept 4 batches waiting")
+		fixture.tick(301)
+		assert.NotContains(t, fmt.Sprint(fixture.Snapshot().State.Details), "batches waiting")
 	})
 }
 
 func TestLostCountersAreAWarningForTenMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.tick(1)
-		assert.Equal(t, Well, r.Snapshot().State.Level)
-		r.options.Recorder.RedisLostCounters()
+		fixture := newFixture(t, nil)
+		fixture.tick(1)
+		assert.Equal(t, Well, fixture.Snapshot().State.Level)
+		fixture.options.Recorder.RedisLostCounters()
 		lossTime := time.Now().UTC().Format("15:04 UTC")
-		r.tick(540)
-		s := r.Snapshot()
-		assert.Equal(t, Warning, s.State.Level)
-		assert.Contains(t, s.State.Headline, "Redis lost counters at "+lossTime)
-		assert.Contains(t, fmt.Sprint(s.State.Details), "rls limits show --changes lists the overrides in force")
-		r.tick(61)
-		assert.Equal(t, Well, r.Snapshot().State.Level)
+		fixture.tick(540)
+		snapshot := fixture.Snapshot()
+		assert.Equal(t, Warning, snapshot.State.Level)
+		assert.Contains(t, snapshot.State.Headline, "Redis lost counters at "+lossTime)
+		assert.Contains(t, fmt.Sprint(snapshot.State.Details), "rls limits show --changes lists the overrides in force")
+		fixture.tick(61)
+		assert.Equal(t, Well, fixture.Snapshot().State.Level)
 	})
 }

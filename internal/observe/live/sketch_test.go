@@ -52,30 +52,30 @@ func TestBusiestKeysOfZipfTrafficAreFound(t *testing.T) {
 	t.Parallel()
 	const keys = 1_000_000
 	for seed := range uint64(1) {
-		s, z := newSketch(maxSketchKeys), newZipf(keys, 1.1, seed)
+		sketch, z := newSketch(maxSketchKeys), newZipf(keys, 1.1, seed)
 		for range 60 { // seconds
 			for range maxEventsPerSecond {
 				number := z.draw()
-				s.add(&event{hash: uint64(number), hits: 1}, binary.AppendUvarint(nil, uint64(number)), 1)
+				sketch.add(&event{hash: uint64(number), hits: 1}, binary.AppendUvarint(nil, uint64(number)), 1)
 			}
-			s.advance(1)
+			sketch.advance(1)
 		}
-		assert.GreaterOrEqual(t, recall(s, 20), 0.95, "seed %d", seed)
+		assert.GreaterOrEqual(t, recall(sketch, 20), 0.95, "seed %d", seed)
 	}
 }
 
 func TestRatesFollowTraffic(t *testing.T) {
 	t.Parallel()
-	s := newSketch(10)
+	sketch := newSketch(10)
 	addSecond := func(hits, denied float64) {
-		s.add(&event{hash: 1, hits: hits, deniedHits: denied}, []byte("a"), hits)
-		s.add(&event{hash: 2, hits: 100}, []byte("b"), 100)
-		s.advance(1)
+		sketch.add(&event{hash: 1, hits: hits, deniedHits: denied}, []byte("a"), hits)
+		sketch.add(&event{hash: 2, hits: 100}, []byte("b"), 100)
+		sketch.advance(1)
 	}
 	for range 20 {
 		addSecond(300, 200)
 	}
-	top := s.topEntries(5, nil)
+	top := sketch.topEntries(5, nil)
 	require.Len(t, top, 2)
 	assert.Equal(t, "a", string(top[0].key))
 	assertRates := func(wantAll, wantDenied float64) {
@@ -87,28 +87,28 @@ func TestRatesFollowTraffic(t *testing.T) {
 	for range 5 {
 		addSecond(10, 0)
 	}
-	top = s.topEntries(5, nil)
+	top = sketch.topEntries(5, nil)
 	assertRates(10, 0)
 	assert.Equal(t, "a", string(top[0].key), "keys are sorted by the hits of the last minutes")
 	for range 120 {
 		addSecond(10, 0)
 	}
-	assert.Equal(t, "b", string(s.topEntries(1, nil)[0].key))
+	assert.Equal(t, "b", string(sketch.topEntries(1, nil)[0].key))
 }
 
 func TestKeyWithoutHitsIsForgotten(t *testing.T) {
 	t.Parallel()
-	s := newSketch(10)
-	s.add(&event{hash: 1, hits: 1}, []byte("a"), 1)
+	sketch := newSketch(10)
+	sketch.add(&event{hash: 1, hits: 1}, []byte("a"), 1)
 	for range 10 {
-		s.add(&event{hash: 2, hits: 1}, []byte("b"), 1)
-		s.advance(60)
+		sketch.add(&event{hash: 2, hits: 1}, []byte("b"), 1)
+		sketch.advance(60)
 	}
-	require.Len(t, s.entries, 1)
-	assert.Equal(t, "b", string(s.topEntries(5, nil)[0].key))
-	s.add(&event{hash: 1, hits: 5}, []byte("a"), 5)
-	assert.Len(t, s.topEntries(5, nil), 2)
-	checkSketch(t, s)
+	require.Len(t, sketch.entries, 1)
+	assert.Equal(t, "b", string(sketch.topEntries(5, nil)[0].key))
+	sketch.add(&event{hash: 1, hits: 5}, []byte("a"), 5)
+	assert.Len(t, sketch.topEntries(5, nil), 2)
+	checkSketch(t, sketch)
 }
 
 // checkSketch checks the heap and the index of s.
@@ -124,43 +124,43 @@ func checkSketch(t *testing.T, s *sketch) {
 
 func TestSketchKeepsItsOrderUnderRandomTraffic(t *testing.T) {
 	t.Parallel()
-	s, random := newSketch(50), rand.New(rand.NewPCG(1, 2))
+	sketch, random := newSketch(50), rand.New(rand.NewPCG(1, 2))
 	total := 0.0
 	for i := range 20_000 {
 		n := float64(random.IntN(5))
 		total += n
-		s.add(&event{hash: uint64(random.IntN(200)), hits: n}, nil, n*float64(random.IntN(2)))
+		sketch.add(&event{hash: uint64(random.IntN(200)), hits: n}, nil, n*float64(random.IntN(2)))
 		if i%1000 == 0 {
-			s.advance(float64(random.IntN(100)))
-			checkSketch(t, s)
+			sketch.advance(float64(random.IntN(100)))
+			checkSketch(t, sketch)
 		}
 	}
-	checkSketch(t, s)
+	checkSketch(t, sketch)
 }
 
 func TestFloodOfKeysLeavesSketchBounded(t *testing.T) {
-	s := newSketch(maxSketchKeys)
+	sketch := newSketch(maxSketchKeys)
 	key := make([]byte, 2*maxKeyBytes)
 	rule, limit := &descriptors.Rule{}, &descriptors.RateLimit{}
-	heavy := 0
+	frequentHits := 0
 	bytesBefore := heapBytes()
 	for i := range 1_000_000 {
 		binary.LittleEndian.PutUint64(key, uint64(i))
-		s.add(&event{hash: uint64(i) + 1<<32, rule: rule, limit: limit, hits: 1}, key[:maxKeyBytes], 1)
+		sketch.add(&event{hash: uint64(i) + 1<<32, rule: rule, limit: limit, hits: 1}, key[:maxKeyBytes], 1)
 		if i%50 == 0 {
-			heavy++
-			s.add(&event{hash: uint64(heavy % 20), rule: rule, limit: limit, hits: 1}, key[:10], 1)
+			frequentHits++
+			sketch.add(&event{hash: uint64(frequentHits % 20), rule: rule, limit: limit, hits: 1}, key[:10], 1)
 		}
 		if i%20_000 == 0 {
-			s.advance(1)
+			sketch.advance(1)
 		}
 	}
 	usedBytes := heapBytes() - bytesBefore
-	assert.Len(t, s.entries, maxSketchKeys)
+	assert.Len(t, sketch.entries, maxSketchKeys)
 	assert.Less(t, usedBytes, 3<<20, "bytes of one sketch")
 	t.Logf("a sketch uses %.2f MiB after 1M random keys of %d bytes", float64(usedBytes)/(1<<20), maxKeyBytes)
-	assert.Equal(t, 1.0, recall(s, 20), "the flood does not hide 20 keys that have a thousandth of the hits each")
-	runtime.KeepAlive(s)
+	assert.Equal(t, 1.0, recall(sketch, 20), "the flood does not hide 20 keys that have a thousandth of the hits each")
+	runtime.KeepAlive(sketch)
 }
 
 func heapBytes() int {
@@ -171,12 +171,12 @@ func heapBytes() int {
 }
 
 func BenchmarkSketch(b *testing.B) {
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name string
 		keys int
 	}{{"zipf", 0}, {"random keys", 1 << 40}} {
-		b.Run(c.name, func(b *testing.B) {
-			s, z := newSketch(maxSketchKeys), newZipf(100_000, 1.1, 1)
+		b.Run(test.name, func(b *testing.B) {
+			sketch, z := newSketch(maxSketchKeys), newZipf(100_000, 1.1, 1)
 			numbers := make([]uint64, 1<<16)
 			for i := range numbers {
 				numbers[i] = uint64(z.draw())
@@ -185,10 +185,10 @@ func BenchmarkSketch(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				hash := numbers[i%len(numbers)]
-				if c.keys > 0 {
+				if test.keys > 0 {
 					hash = uint64(i)
 				}
-				s.add(&event{hash: hash, hits: 1}, key, 1)
+				sketch.add(&event{hash: hash, hits: 1}, key, 1)
 			}
 		})
 	}
@@ -197,17 +197,17 @@ func BenchmarkSketch(b *testing.B) {
 // TestDeniedKeyKeepsItsHitsUnderFlood has more keys with many hits than a sketch of the hottest keys could keep.
 func TestDeniedKeyKeepsItsHitsUnderFlood(t *testing.T) {
 	t.Parallel()
-	s := newSketch(10) // a sketch of the most denied keys
+	sketch := newSketch(10) // a sketch of the most denied keys
 	for range 20 {
-		s.add(&event{hash: 1, hits: 4}, []byte("denied"), 0)
-		s.add(&event{hash: 1, hits: 8, deniedHits: 8}, []byte("denied"), 8)
+		sketch.add(&event{hash: 1, hits: 4}, []byte("denied"), 0)
+		sketch.add(&event{hash: 1, hits: 8, deniedHits: 8}, []byte("denied"), 8)
 		for i := range uint64(50) {
-			s.add(&event{hash: 100 + i, hits: 1000}, []byte("hot"), 0)
+			sketch.add(&event{hash: 100 + i, hits: 1000}, []byte("hot"), 0)
 		}
-		s.advance(1)
-		checkSketch(t, s)
+		sketch.advance(1)
+		checkSketch(t, sketch)
 	}
-	top := s.topEntries(5, nil)
+	top := sketch.topEntries(5, nil)
 	require.Len(t, top, 1)
 	assert.InDelta(t, 12, top[0].rate, 1e-9)
 	assert.InDelta(t, 8, top[0].deniedRate, 1e-9)

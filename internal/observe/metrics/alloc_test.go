@@ -17,20 +17,20 @@ import (
 )
 
 func TestCountingHitsDoesNotAllocate(t *testing.T) {
-	f := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8, MaxSeries: 2})
-	f.hit(1, "user", "a")
-	f.hit(1, "user", "b")
+	fixture := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8, MaxSeries: 2})
+	fixture.hit(1, "user", "a")
+	fixture.hit(1, "user", "b")
 	for _, key := range []string{"plain", "user", "both"} {
 		for _, value := range []string{"a", "c"} {
-			f.hit(1, key, value)
-			perCall := func(observers ...service.Observer) float64 {
+			fixture.hit(1, key, value)
+			allocsPerCall := func(observers ...service.Observer) float64 {
 				store := new(descriptors.Store)
-				store.Set(f.store.Load())
-				s := service.New(service.Options{Limits: store, Limiter: local.New(local.Options{}), Observers: observers})
+				store.Set(fixture.store.Load())
+				rateLimiter := service.New(service.Options{Limits: store, Limiter: local.New(local.Options{}), Observers: observers})
 				req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{{Entries: entriesOf(key, value)}}}
-				return testing.AllocsPerRun(1000, func() { _, _ = s.ShouldRateLimit(t.Context(), req) })
+				return testing.AllocsPerRun(1000, func() { _, _ = rateLimiter.ShouldRateLimit(t.Context(), req) })
 			}
-			assert.Equal(t, perCall(), perCall(f.rules), "%s=%s", key, value)
+			assert.Equal(t, allocsPerCall(), allocsPerCall(fixture.rules), "%s=%s", key, value)
 		}
 	}
 }

@@ -16,27 +16,27 @@ import (
 )
 
 func TestDecisionsWithoutRedisAreCountedByReason(t *testing.T) {
-	m := New()
-	m.Fallback()
-	s := m.Service()
-	degraded := func(reason backend.Reason, mode limit.FailureMode, allowed bool) backend.Result {
+	metrics := New()
+	metrics.Fallback()
+	serviceMetrics := metrics.Service()
+	degradedResult := func(reason backend.Reason, mode limit.FailureMode, allowed bool) backend.Result {
 		return backend.Result{Source: backend.SourceFallback, Reason: reason, Mode: mode, Result: limit.Result{Allowed: allowed}}
 	}
-	observeCall(t, s, "plain", backend.Result{Source: backend.SourceRedis})
-	observeCall(t, s, "plain", degraded(backend.ReasonLate, limit.FailLocal, true))
-	observeCall(t, s, "plain", degraded(backend.ReasonLate, limit.FailLocal, true))
-	observeCall(t, s, "plain", degraded(backend.ReasonOverload, limit.FailLocal, false))
-	observeCall(t, s, "plain", degraded(backend.ReasonBreakerOpen, limit.FailDeny, false))
-	observeCall(t, s, "shadow", degraded(backend.ReasonOutage, limit.FailDeny, false))
-	families, err := m.registry.Gather()
+	observeCall(t, serviceMetrics, "plain", backend.Result{Source: backend.SourceRedis})
+	observeCall(t, serviceMetrics, "plain", degradedResult(backend.ReasonLate, limit.FailLocal, true))
+	observeCall(t, serviceMetrics, "plain", degradedResult(backend.ReasonLate, limit.FailLocal, true))
+	observeCall(t, serviceMetrics, "plain", degradedResult(backend.ReasonOverload, limit.FailLocal, false))
+	observeCall(t, serviceMetrics, "plain", degradedResult(backend.ReasonBreakerOpen, limit.FailDeny, false))
+	observeCall(t, serviceMetrics, "shadow", degradedResult(backend.ReasonOutage, limit.FailDeny, false))
+	families, err := metrics.registry.Gather()
 	require.NoError(t, err)
 	counts := map[string]float64{}
-	for _, f := range families {
-		if f.GetName() != "rls_decisions_without_redis_total" {
+	for _, family := range families {
+		if family.GetName() != "rls_decisions_without_redis_total" {
 			continue
 		}
-		assert.Len(t, f.GetMetric(), 4*3*2)
-		for _, metric := range f.GetMetric() {
+		assert.Len(t, family.GetMetric(), 4*3*2)
+		for _, metric := range family.GetMetric() {
 			var labels []string
 			for _, l := range metric.GetLabel() {
 				labels = append(labels, l.GetValue())
@@ -52,13 +52,13 @@ func TestDecisionsWithoutRedisAreCountedByReason(t *testing.T) {
 }
 
 func TestPriceOfTheOutageIsReadByEachScrape(t *testing.T) {
-	m, status := New(), fallback.Status{Breakers: make([]fallback.BreakerStatus, 1)}
-	m.FallbackStatus([]Shard{{Server: "main"}}, func() fallback.Status { return status })
+	metrics, status := New(), fallback.Status{Breakers: make([]fallback.BreakerStatus, 1)}
+	metrics.FallbackStatus([]Shard{{Server: "main"}}, func() fallback.Status { return status })
 	names := []string{
 		"rls_outage_start_timestamp_seconds", "rls_outage_duration_seconds", "rls_outage_calls", "rls_outage_admitted_calls",
 		"rls_outage_admitted_hits", "rls_outage_max_excess_hits", "rls_outage_limit_max_excess_hits",
 	}
-	assertMetrics(t, m, `
+	assertMetrics(t, metrics, `
 rls_outage_admitted_calls 0
 rls_outage_admitted_hits 0
 rls_outage_calls 0
@@ -71,7 +71,7 @@ rls_outage_start_timestamp_seconds 0
 		Start: start, End: start.Add(90 * time.Second), Calls: 5, AdmittedCalls: 4, AdmittedHits: 7, MaxExcessHits: 6,
 		Limits: []fallback.LimitPrice{{Rule: "shop > tenant", Limit: "10 per day", MaxExcessHits: 6}, {Rule: fallback.OtherRules}},
 	}
-	assertMetrics(t, m, `
+	assertMetrics(t, metrics, `
 rls_outage_admitted_calls 4
 rls_outage_admitted_hits 7
 rls_outage_calls 5
@@ -84,12 +84,12 @@ rls_outage_start_timestamp_seconds 1.7000000005e+09
 }
 
 func TestMetricsShowStateOfBreakersAndTimeInEachState(t *testing.T) {
-	m := New()
+	metrics := New()
 	open := fallback.BreakerStatus{State: fallback.Open, TimeByState: [3]time.Duration{time.Minute, time.Second, 2 * time.Second}}
-	m.FallbackStatus([]Shard{{"main", "0"}, {"main", "1"}}, func() fallback.Status {
+	metrics.FallbackStatus([]Shard{{"main", "0"}, {"main", "1"}}, func() fallback.Status {
 		return fallback.Status{Breakers: []fallback.BreakerStatus{{}, open}}
 	})
-	assertMetrics(t, m, `
+	assertMetrics(t, metrics, `
 rls_redis_breakers{server="main",shard="0",state="closed"} 1
 rls_redis_breakers{server="main",shard="0",state="failing"} 0
 rls_redis_breakers{server="main",shard="0",state="open"} 0
@@ -106,16 +106,16 @@ rls_redis_breaker_seconds_total{server="main",shard="1",state="open"} 2
 }
 
 func TestManyShardsShareTheirSeries(t *testing.T) {
-	m := New()
+	metrics := New()
 	shards := []Shard{{"per_second", "0"}}
 	for i := range maxShardSeries + 1 {
 		shards = append(shards, Shard{"main", fmt.Sprint(i)})
 	}
-	m.FallbackStatus(shards, func() fallback.Status { return fallback.Status{Breakers: make([]fallback.BreakerStatus, len(shards))} })
-	n, err := testutil.GatherAndCount(m.registry, "rls_redis_breakers")
+	metrics.FallbackStatus(shards, func() fallback.Status { return fallback.Status{Breakers: make([]fallback.BreakerStatus, len(shards))} })
+	n, err := testutil.GatherAndCount(metrics.registry, "rls_redis_breakers")
 	require.NoError(t, err)
 	assert.Equal(t, 2*len(fallback.BreakerStates), n)
-	assertMetrics(t, m, `
+	assertMetrics(t, metrics, `
 rls_redis_breakers{server="main",shard="all",state="closed"} 65
 rls_redis_breakers{server="main",shard="all",state="failing"} 0
 rls_redis_breakers{server="main",shard="all",state="open"} 0

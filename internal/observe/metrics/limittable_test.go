@@ -44,19 +44,19 @@ func TestWalkFindsAllLimitsWhileOthersAreAdded(t *testing.T) {
 	for i := range rules {
 		add(i)
 	}
-	var running sync.WaitGroup
-	running.Go(func() {
+	var goroutines sync.WaitGroup
+	goroutines.Go(func() {
 		for i := range 2 * rules {
 			add(i)
 		}
 	})
 	for range 2 {
-		running.Go(func() {
+		goroutines.Go(func() {
 			for range 20 {
 				assert.GreaterOrEqual(t, len(table.allLimits(now)), rules)
 			}
 		})
 	}
-	running.Wait()
+	goroutines.Wait()
 	assert.Len(t, table.allLimits(now), 2*rules)
 }

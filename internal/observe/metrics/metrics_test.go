@@ -43,14 +43,14 @@ func assertMetrics(t *testing.T, m *Metrics, want string, names ...string) {
 	families, err := scrape.Gather()
 	require.NoError(t, err)
 	help := ""
-	for _, f := range families {
-		help += "# HELP " + f.GetName() + " " + f.GetHelp() + "\n# TYPE " + f.GetName() + " " + strings.ToLower(f.GetType().String()) + "\n"
+	for _, family := range families {
+		help += "# HELP " + family.GetName() + " " + family.GetHelp() + "\n# TYPE " + family.GetName() + " " + strings.ToLower(family.GetType().String()) + "\n"
 	}
 	assert.NoError(t, testutil.GatherAndCompare(scrape, strings.NewReader(help+want), names...))
 }
 
 // observeCall lets o observe a call with one descriptor, key=x. The backend answers with result.
-func observeCall(t *testing.T, o service.Observer, key string, result backend.Result) {
+func observeCall(t *testing.T, observer service.Observer, key string, result backend.Result) {
 	t.Helper()
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(`
 domain: d
@@ -62,24 +62,24 @@ descriptors:
 	store := new(descriptors.Store)
 	store.Set(descriptors.Compile(set))
 	counters := backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) { results[0] = result })
-	s := service.New(service.Options{Limits: store, Limiter: counters, Observers: []service.Observer{o}})
-	_, err = s.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+	rateLimiter := service.New(service.Options{Limits: store, Limiter: counters, Observers: []service.Observer{observer}})
+	_, err = rateLimiter.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
 		{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: "x"}}},
 	}})
 	require.NoError(t, err)
 }
 
 func TestDecisionsAreCountedByResultAndSource(t *testing.T) {
-	m := New()
-	allowed := limit.Result{Allowed: true}
-	s := m.Service()
-	observeCall(t, s, "plain", backend.Result{Source: backend.SourceRedis, Result: allowed})
-	observeCall(t, s, "plain", backend.Result{Source: backend.SourceLease, Result: allowed})
+	metrics := New()
+	allowedResult := limit.Result{Allowed: true}
+	s := metrics.Service()
+	observeCall(t, s, "plain", backend.Result{Source: backend.SourceRedis, Result: allowedResult})
+	observeCall(t, s, "plain", backend.Result{Source: backend.SourceLease, Result: allowedResult})
 	observeCall(t, s, "plain", backend.Result{Source: backend.SourceRedis})
-	observeCall(t, s, "shadow", backend.Result{Result: allowed})
+	observeCall(t, s, "shadow", backend.Result{Result: allowedResult})
 	observeCall(t, s, "shadow", backend.Result{Source: backend.SourceDenyCache})
 	observeCall(t, s, "shadow", backend.Result{Source: backend.SourceDenyCache})
-	assertMetrics(t, m, `
+	assertMetrics(t, metrics, `
 rls_decisions_total{result="ok",source="deny_cache"} 0
 rls_decisions_total{result="ok",source="fallback"} 0
 rls_decisions_total{result="ok",source="lease"} 1
@@ -100,16 +100,16 @@ rls_decisions_total{result="shadowed",source="redis"} 0
 
 func TestOutageOfRedisIsMeasuredWhileItLasts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := New()
-		f := m.Fallback()
+		metrics := New()
+		fallbackMetrics := metrics.Fallback()
 		assertOutages := func(want string) {
 			t.Helper()
-			assertMetrics(t, m, want, "rls_redis_up", "rls_redis_down_seconds_total", "rls_redis_state_changes_total",
+			assertMetrics(t, metrics, want, "rls_redis_up", "rls_redis_down_seconds_total", "rls_redis_state_changes_total",
 				"rls_redis_fallback_hits_total", "rls_fallback_replayed_hits_total")
 		}
-		f.StateChanged(fallback.StateChange{Down: true})
-		f.Served(30)
-		f.Served(10)
+		fallbackMetrics.StateChanged(fallback.StateChange{Down: true})
+		fallbackMetrics.Served(30)
+		fallbackMetrics.Served(10)
 		time.Sleep(1500 * time.Millisecond)
 		assertOutages(`
 rls_redis_up 0
@@ -119,10 +119,10 @@ rls_redis_state_changes_total{state="up"} 0
 rls_redis_fallback_hits_total 40
 rls_fallback_replayed_hits_total 0
 `)
-		f.Replayed(7)
-		f.StateChanged(fallback.StateChange{})
+		fallbackMetrics.Replayed(7)
+		fallbackMetrics.StateChanged(fallback.StateChange{})
 		time.Sleep(time.Hour)
-		f.StateChanged(fallback.StateChange{Down: true})
+		fallbackMetrics.StateChanged(fallback.StateChange{Down: true})
 		time.Sleep(time.Second)
 		assertOutages(`
 rls_redis_up 0
@@ -136,19 +136,19 @@ rls_fallback_replayed_hits_total 7
 }
 
 func TestDenyCacheIsCounted(t *testing.T) {
-	m := New()
-	d := m.DenyCache()
+	metrics := New()
+	d := metrics.DenyCache()
 	d.Denied(nil)
 	d.Denied(nil)
-	assertMetrics(t, m, "rls_deny_cache_denials_total 2\n", "rls_deny_cache_denials_total")
+	assertMetrics(t, metrics, "rls_deny_cache_denials_total 2\n", "rls_deny_cache_denials_total")
 }
 
 func TestLeasesAreCounted(t *testing.T) {
-	m := New()
-	m.Leases(func() lease.Stats {
+	metrics := New()
+	metrics.Leases(func() lease.Stats {
 		return lease.Stats{Leases: 2, Held: 30, Taken: 100, Used: 40, Returned: 20, Lapsed: 10, SavedTrips: 35}
 	})
-	assertMetrics(t, m, `
+	assertMetrics(t, metrics, `
 rls_lease_counters 2
 rls_lease_permits_held 30
 rls_lease_permits_lapsed_total 10
@@ -161,14 +161,14 @@ rls_lease_trips_saved_total 35
 }
 
 func TestQuotasAreCounted(t *testing.T) {
-	m := New()
-	m.Quotas(func() quota.Stats {
+	metrics := New()
+	metrics.Quotas(func() quota.Stats {
 		return quota.Stats{
 			Counts:  quota.Counts{Updates: 1, Failures: 2, Conflicts: 3, Ignored: 4, Blocked: 5, Lateness: 1500 * time.Millisecond},
 			Streams: 6, Buckets: 7, Fallbacks: 8, Rules: []quota.RuleStats{{Path: "shop > tenant", Granted: 9.5, Demanded: 10}},
 		}
 	})
-	assertMetrics(t, m, `
+	assertMetrics(t, metrics, `
 rls_quota_buckets 7
 rls_quota_demanded{rule="shop > tenant"} 10
 rls_quota_fallbacks 8
@@ -185,8 +185,8 @@ rls_quota_updates_total 1
 }
 
 func TestObserversDoNotAllocate(t *testing.T) {
-	m := New()
-	decisions, batches, call := m.Service(), m.Redis(redis.RoleMain), new(service.Call)
+	metrics := New()
+	decisions, batches, call := metrics.Service(), metrics.Redis(redis.RoleMain), new(service.Call)
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		decisions.CallAnswered(t.Context(), call)
 		batches.BatchDone(redis.Batch{Hits: 3})
@@ -200,19 +200,19 @@ func (c *localCounters) Evictions() int64 { return int64(c.evictions) }
 func (c *localCounters) Bytes() int64     { return int64(c.bytes) }
 
 func TestLocalCountersAreReadByEachScrape(t *testing.T) {
-	m, counters := New(), &localCounters{}
-	m.Local(counters.Keys, counters.Evictions, counters.Bytes)
+	metrics, counters := New(), &localCounters{}
+	metrics.Local(counters.Keys, counters.Evictions, counters.Bytes)
 	*counters = localCounters{keys: 5, evictions: 3, bytes: 900}
-	assertMetrics(t, m, "rls_local_keys 5\nrls_local_evictions_total 3\nrls_local_memory_bytes 900\n", "rls_local_keys", "rls_local_memory_bytes", "rls_local_evictions_total")
+	assertMetrics(t, metrics, "rls_local_keys 5\nrls_local_evictions_total 3\nrls_local_memory_bytes 900\n", "rls_local_keys", "rls_local_memory_bytes", "rls_local_evictions_total")
 }
 
 func TestRefusedConnectionsAreCountedByReason(t *testing.T) {
-	m := New()
-	refused := m.Refused("grpc")
-	refused(admission.ReasonPendingBytes)
-	refused(admission.ReasonPendingBytes)
-	m.Refused("http")(admission.ReasonConnections)
-	assertMetrics(t, m, `
+	metrics := New()
+	refusedCounter := metrics.Refused("grpc")
+	refusedCounter(admission.ReasonPendingBytes)
+	refusedCounter(admission.ReasonPendingBytes)
+	metrics.Refused("http")(admission.ReasonConnections)
+	assertMetrics(t, metrics, `
 rls_connections_refused_total{listener="grpc",reason="peer_cuts"} 0
 rls_connections_refused_total{listener="grpc",reason="connections"} 0
 rls_connections_refused_total{listener="grpc",reason="frames"} 0
@@ -227,16 +227,16 @@ rls_connections_refused_total{listener="http",reason="pending_bytes"} 0
 }
 
 func TestReloadsAreCounted(t *testing.T) {
-	m := New()
-	r := m.Reload("xds", "overrides")
-	r.LimitsLoaded(4)
-	r.LimitsRejected(nil)
-	r.LimitsRejected(nil)
-	r.ConfigProblems(7)
-	r.Overrides(reload.OverrideCounts{InForce: 3, Rejected: 2, Waiting: 1, OffRules: 4, OffAll: 1})
-	r.SourceState("xds", nil)
-	r.LimitsChanged(reload.LimitsChange{Time: time.UnixMilli(1_700_000_000_500), Rules: 12})
-	assertMetrics(t, m, `
+	metrics := New()
+	reloadMetrics := metrics.Reload("xds", "overrides")
+	reloadMetrics.LimitsLoaded(4)
+	reloadMetrics.LimitsRejected(nil)
+	reloadMetrics.LimitsRejected(nil)
+	reloadMetrics.ConfigProblems(7)
+	reloadMetrics.Overrides(reload.OverrideCounts{InForce: 3, Rejected: 2, Waiting: 1, OffRules: 4, OffAll: 1})
+	reloadMetrics.SourceState("xds", nil)
+	reloadMetrics.LimitsChanged(reload.LimitsChange{Time: time.UnixMilli(1_700_000_000_500), Rules: 12})
+	assertMetrics(t, metrics, `
 ratelimit_service_config_load_error 2
 ratelimit_service_config_load_success 1
 rls_config_domains 4
@@ -252,19 +252,19 @@ rls_overrides{state="waiting"} 1
 rls_source_up{source="overrides"} 0
 rls_source_up{source="xds"} 1
 `, "ratelimit_service_config_load_error", "ratelimit_service_config_load_success", "rls_config_domains", "rls_config_problems", "rls_config_rules", "rls_config_in_force_timestamp_seconds", "rls_overrides", "rls_source_up")
-	r.SourceState("xds", errors.New("connection refused"))
-	assertMetrics(t, m, "rls_source_up{source=\"overrides\"} 0\nrls_source_up{source=\"xds\"} 0\n", "rls_source_up")
+	reloadMetrics.SourceState("xds", errors.New("connection refused"))
+	assertMetrics(t, metrics, "rls_source_up{source=\"overrides\"} 0\nrls_source_up{source=\"xds\"} 0\n", "rls_source_up")
 }
 
 func TestCandidateAndDecisionLogAreReadByEachScrape(t *testing.T) {
-	m := New()
+	metrics := New()
 	c := candidate.Status{Problem: errors.New("a mistake"), Rules: []candidate.RuleCount{{Path: "shop > tenant", NewlyDenied: 3}}}
 	c.Calls[candidate.Same], c.TotalCalls[candidate.Same] = 1, 5
-	m.Candidate(func() candidate.Status { return c })
+	metrics.Candidate(func() candidate.Status { return c })
 	l := decisionlog.Stats{Written: 7}
 	l.Dropped[decisionlog.DroppedByBuffer] = 2
-	m.DecisionLog(func() decisionlog.Stats { return l })
-	assertMetrics(t, m, `
+	metrics.DecisionLog(func() decisionlog.Stats { return l })
+	assertMetrics(t, metrics, `
 rls_candidate_calls_total{result="dropped"} 0
 rls_candidate_calls_total{result="failed"} 0
 rls_candidate_calls_total{result="newly_admitted"} 0
@@ -281,39 +281,39 @@ rls_decision_log_records_total 7
 
 // newCompleteMetrics returns the Metrics of all packages, with at least one series for each metric.
 func newCompleteMetrics(t *testing.T) *Metrics {
-	f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{})
-	f.hit(1, "a", "x")
-	f.sendTo("unknown", &ratelimitv3.RateLimitDescriptor{})
-	f.sendTo("d", &ratelimitv3.RateLimitDescriptor{})
-	m := f.Metrics
-	m.Build(BuildInfo{Version: "v1", Commit: "c1", Date: "d1", GoVersion: "go1"})
-	m.Server()("ShouldRateLimit")
-	m.Reload("file")
-	m.Service()
-	m.Fallback()
-	m.FallbackStatus([]Shard{{Server: "main"}}, func() fallback.Status {
+	fixture := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{})
+	fixture.hit(1, "a", "x")
+	fixture.sendTo("unknown", &ratelimitv3.RateLimitDescriptor{})
+	fixture.sendTo("d", &ratelimitv3.RateLimitDescriptor{})
+	metrics := fixture.Metrics
+	metrics.Build(BuildInfo{Version: "v1", Commit: "c1", Date: "d1", GoVersion: "go1"})
+	metrics.Server()("ShouldRateLimit")
+	metrics.Reload("file")
+	metrics.Service()
+	metrics.Fallback()
+	metrics.FallbackStatus([]Shard{{Server: "main"}}, func() fallback.Status {
 		return fallback.Status{Breakers: make([]fallback.BreakerStatus, 1), Outage: fallback.Outage{Limits: make([]fallback.LimitPrice, 1)}}
 	})
-	m.Redis(redis.Roles[:]...)
-	m.RedisStatus(redisStatus{})
-	m.RedisCheck(redis.Roles[:]...)
-	m.DenyCache()
-	m.Leases(func() lease.Stats { return lease.Stats{} })
-	m.Quotas(func() quota.Stats { return quota.Stats{Rules: []quota.RuleStats{{Path: "shop > tenant"}}} })
-	m.DecisionLog(func() decisionlog.Stats { return decisionlog.Stats{} })
+	metrics.Redis(redis.Roles[:]...)
+	metrics.RedisStatus(redisStatus{})
+	metrics.RedisCheck(redis.Roles[:]...)
+	metrics.DenyCache()
+	metrics.Leases(func() lease.Stats { return lease.Stats{} })
+	metrics.Quotas(func() quota.Stats { return quota.Stats{Rules: []quota.RuleStats{{Path: "shop > tenant"}}} })
+	metrics.DecisionLog(func() decisionlog.Stats { return decisionlog.Stats{} })
 	gate := admission.New(admission.Options{})
-	m.Admission("grpc", gate.Connections, gate.PendingBytes)
-	m.Refused("grpc")
-	m.Callers()
-	m.Candidate(func() candidate.Status {
+	metrics.Admission("grpc", gate.Connections, gate.PendingBytes)
+	metrics.Refused("grpc")
+	metrics.Callers()
+	metrics.Candidate(func() candidate.Status {
 		return candidate.Status{Rules: []candidate.RuleCount{{Path: "shop > tenant"}}}
 	})
-	m.Local(new(localCounters).Keys, new(localCounters).Evictions, new(localCounters).Bytes)
-	m.ConfigHash(func() string { return "abc" })
-	conditionFailed, conditionNotTested := m.Conditions()
+	metrics.Local(new(localCounters).Keys, new(localCounters).Evictions, new(localCounters).Bytes)
+	metrics.ConfigHash(func() string { return "abc" })
+	conditionFailed, conditionNotTested := metrics.Conditions()
 	conditionFailed("shop")
 	conditionNotTested("shop")
-	return m
+	return metrics
 }
 
 func TestNamesFollowPrometheusRules(t *testing.T) {
@@ -330,25 +330,25 @@ var docRow = regexp.MustCompile("(?m)^\\| `((?:rls|ratelimit)_\\w+)(?:\\{([\\w,]
 func TestDocsListAllMetricsWithTypeAndLabels(t *testing.T) {
 	docs, err := os.ReadFile("../../../docs/metrics.md")
 	require.NoError(t, err)
-	documented := map[string]string{}
+	documentedHelps := map[string]string{}
 	for _, row := range docRow.FindAllStringSubmatch(string(docs), -1) {
-		documented[row[1]] = row[3] + " " + row[2]
+		documentedHelps[row[1]] = row[3] + " " + row[2]
 	}
 	families, err := scrapeOf(t, newCompleteMetrics(t)).Gather()
 	require.NoError(t, err)
-	exported := map[string]string{}
-	for _, f := range families {
-		name := f.GetName()
+	exportedHelps := map[string]string{}
+	for _, family := range families {
+		name := family.GetName()
 		if !strings.HasPrefix(name, "rls_") && !strings.HasPrefix(name, "ratelimit_") {
 			continue
 		}
 		var labels []string
-		for _, l := range f.GetMetric()[0].GetLabel() {
+		for _, l := range family.GetMetric()[0].GetLabel() {
 			labels = append(labels, l.GetName())
 		}
-		exported[name] = strings.ToLower(f.GetType().String()) + " " + strings.Join(labels, ",")
+		exportedHelps[name] = strings.ToLower(family.GetType().String()) + " " + strings.Join(labels, ",")
 	}
-	assert.Equal(t, exported, documented)
+	assert.Equal(t, exportedHelps, documentedHelps)
 }
 
 func TestUnusedPackagesHaveNoMetrics(t *testing.T) {
@@ -358,15 +358,15 @@ func TestUnusedPackagesHaveNoMetrics(t *testing.T) {
 }
 
 func TestFailedCallsAreCountedByKind(t *testing.T) {
-	m := New()
-	o := m.Service()
+	metrics := New()
+	o := metrics.Service()
 	for _, code := range []codes.Code{codes.InvalidArgument, codes.FailedPrecondition, codes.Unavailable, codes.Canceled, codes.DeadlineExceeded, codes.ResourceExhausted} {
 		o.CallAnswered(t.Context(), &service.Call{Err: status.Error(code, "failed")})
 	}
 	o.CallAnswered(t.Context(), &service.Call{GlobalShadow: true, Response: &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK}})
 	o.CallAnswered(t.Context(), &service.Call{Response: &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OVER_LIMIT}})
-	m.CallGivenUp() // a gRPC call that was reset, which rls can have answered
-	assertMetrics(t, m, `
+	metrics.CallGivenUp() // a gRPC call that was reset, which rls can have answered
+	assertMetrics(t, metrics, `
 ratelimit_service_global_shadow_mode 1
 ratelimit_service_should_rate_limit_error{err_type="caller_limited"} 1
 ratelimit_service_should_rate_limit_error{err_type="given_up"} 1
@@ -378,22 +378,22 @@ rls_calls_total{code="over_limit"} 1
 }
 
 func TestCallsAreCountedByMethod(t *testing.T) {
-	m := New()
-	observeMethod := m.Server()
-	call, check := observeMethod("ShouldRateLimit"), observeMethod("Check")
-	call(30 * time.Microsecond)
-	call(20 * time.Second)
-	check(time.Millisecond)
+	metrics := New()
+	observeMethod := metrics.Server()
+	observeShouldRateLimit, observeCheck := observeMethod("ShouldRateLimit"), observeMethod("Check")
+	observeShouldRateLimit(30 * time.Microsecond)
+	observeShouldRateLimit(20 * time.Second)
+	observeCheck(time.Millisecond)
 	const times = "ratelimit_service_response_time_seconds"
-	assertMetrics(t, m, `
+	assertMetrics(t, metrics, `
 ratelimit_service_total_requests{grpc_method="Check"} 1
 ratelimit_service_total_requests{grpc_method="ShouldRateLimit"} 2
 `, "ratelimit_service_total_requests")
-	families, err := m.registry.Gather()
+	families, err := metrics.registry.Gather()
 	require.NoError(t, err)
-	for _, f := range families {
-		if f.GetName() == times {
-			h := f.GetMetric()[1].GetHistogram()
+	for _, family := range families {
+		if family.GetName() == times {
+			h := family.GetMetric()[1].GetHistogram()
 			assert.EqualValues(t, 2, h.GetSampleCount())
 			assert.EqualValues(t, 1, h.GetBucket()[0].GetCumulativeCount(), "at most 50 µs")
 			assert.InDelta(t, 20.00003, h.GetSampleSum(), 1e-9)
@@ -402,20 +402,20 @@ ratelimit_service_total_requests{grpc_method="ShouldRateLimit"} 2
 }
 
 func TestConfigHashIsReadByEachScrape(t *testing.T) {
-	m, hash := New(), ""
-	m.ConfigHash(func() string { return hash })
-	assertMetrics(t, m, "", "rls_config_info")
+	metrics, hash := New(), ""
+	metrics.ConfigHash(func() string { return hash })
+	assertMetrics(t, metrics, "", "rls_config_info")
 	hash = "0a1b"
-	assertMetrics(t, m, "rls_config_info{hash=\"0a1b\"} 1\n", "rls_config_info")
+	assertMetrics(t, metrics, "rls_config_info{hash=\"0a1b\"} 1\n", "rls_config_info")
 }
 
 func TestGoodReadsOfSourcesHaveTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := New()
-		r := m.Reload("file", "overrides")
+		metrics := New()
+		reloadMetrics := metrics.Reload("file", "overrides")
 		time.Sleep(time.Until(time.Unix(1_700_000_000, 0)))
-		r.SourceRead("file")
-		assertMetrics(t, m, fmt.Sprintf(`
+		reloadMetrics.SourceRead("file")
+		assertMetrics(t, metrics, fmt.Sprintf(`
 rls_source_last_success_timestamp_seconds{source="file"} %v
 rls_source_last_success_timestamp_seconds{source="overrides"} 0
 `, 1.7e9), "rls_source_last_success_timestamp_seconds")

@@ -13,18 +13,18 @@ import (
 )
 
 func TestBatchesAreMeasuredForEachRedis(t *testing.T) {
-	m := New()
-	r := m.Redis(redis.Roles[:]...)
+	metrics := New()
+	r := metrics.Redis(redis.Roles[:]...)
 	r.BatchDone(redis.Batch{Hits: 3, QueuedHits: 20, Wait: 125 * time.Millisecond, Duration: 125 * time.Millisecond})
 	r.BatchDone(redis.Batch{Hits: 1, Wait: time.Second, Duration: 500 * time.Millisecond, Err: errors.New("broken")})
 	r.BatchDone(redis.Batch{Role: redis.RolePerSecond, Hits: 5})
-	families, err := m.registry.Gather()
+	families, err := metrics.registry.Gather()
 	require.NoError(t, err)
 	sums, counts := map[string]float64{}, map[string]uint64{}
-	for _, f := range families {
-		for _, metric := range f.GetMetric() {
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
 			if h := metric.GetHistogram(); h != nil && metric.GetLabel() != nil {
-				sums[f.GetName()+" "+metric.GetLabel()[0].GetValue()] = h.GetSampleSum()
+				sums[family.GetName()+" "+metric.GetLabel()[0].GetValue()] = h.GetSampleSum()
 				counts[metric.GetLabel()[0].GetValue()] += h.GetSampleCount()
 			}
 		}
@@ -34,16 +34,16 @@ func TestBatchesAreMeasuredForEachRedis(t *testing.T) {
 		"rls_redis_batch_hits per_second": 5, "rls_redis_queued_hits per_second": 0, "rls_redis_batch_wait_seconds per_second": 0, "rls_redis_batch_duration_seconds per_second": 0,
 	}, sums)
 	assert.Equal(t, map[string]uint64{"main": 2 * 4, "per_second": 1 * 4}, counts)
-	assertMetrics(t, m, `
+	assertMetrics(t, metrics, `
 rls_redis_batch_errors_total{server="main"} 1
 rls_redis_batch_errors_total{server="per_second"} 0
 `, "rls_redis_batch_errors_total")
 }
 
 func TestErrorsAreCountedByKind(t *testing.T) {
-	m := New()
-	r := m.Redis(redis.RoleMain)
-	n, err := testutil.GatherAndCount(m.registry, "rls_redis_errors_total")
+	metrics := New()
+	r := metrics.Redis(redis.RoleMain)
+	n, err := testutil.GatherAndCount(metrics.registry, "rls_redis_errors_total")
 	require.NoError(t, err)
 	assert.Equal(t, len(redis.ErrorKinds()), n, "each kind has a series from the start")
 	r.Failed(redis.RoleMain, redis.KindOOM)
@@ -77,9 +77,9 @@ func (s redisStatus) PoolStats() []redis.PoolStats {
 }
 
 func TestQueuesAndConnectionsAreReadByEachScrape(t *testing.T) {
-	m, status := New(), &redisStatus{}
-	m.RedisStatus(status)
-	assertMetrics(t, m, `
+	metrics, status := New(), &redisStatus{}
+	metrics.RedisStatus(status)
+	assertMetrics(t, metrics, `
 rls_redis_queue_hits{server="main",shard="0"} 0
 rls_redis_queue_hits{server="main",shard="1"} 10
 rls_redis_queue_hits{server="per_second",shard="0"} 20
@@ -90,7 +90,7 @@ rls_redis_queue_hits{server="per_second",shard="0"} 20
 		"ratelimit_redis_per_second_pool_cx_active",
 	}
 	status.pools = []redis.PoolStats{{Connections: 5, Idle: 3, Opened: 9, Waits: 4, WaitTime: 1500 * time.Millisecond, Timeouts: 1}}
-	assertMetrics(t, m, `
+	assertMetrics(t, metrics, `
 ratelimit_redis_pool_cx_active 5
 ratelimit_redis_pool_cx_local_close 4
 ratelimit_redis_pool_cx_total 9
@@ -102,5 +102,5 @@ rls_redis_connections{server="main",state="idle"} 3
 rls_redis_connections{server="main",state="in_use"} 2
 `, names...)
 	status.pools = []redis.PoolStats{{Connections: 6, Opened: 9}}
-	assertMetrics(t, m, "ratelimit_redis_pool_cx_local_close 4\n", "ratelimit_redis_pool_cx_local_close")
+	assertMetrics(t, metrics, "ratelimit_redis_pool_cx_local_close 4\n", "ratelimit_redis_pool_cx_local_close")
 }

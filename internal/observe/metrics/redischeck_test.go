@@ -11,14 +11,14 @@ import (
 )
 
 func TestRedisCheckCountsProblemsByCheck(t *testing.T) {
-	m := New()
-	report := m.RedisCheck(redis.RoleMain)
+	metrics := New()
+	report := metrics.RedisCheck(redis.RoleMain)
 	count := func(check string) float64 {
-		families, err := m.registry.Gather()
+		families, err := metrics.registry.Gather()
 		assert.NoError(t, err)
-		for _, f := range families {
-			for _, metric := range f.Metric {
-				if f.GetName() == "rls_redis_check_problems" && strings.Contains(metric.String(), `"`+check+`"`) {
+		for _, family := range families {
+			for _, metric := range family.Metric {
+				if family.GetName() == "rls_redis_check_problems" && strings.Contains(metric.String(), `"`+check+`"`) {
 					return metric.GetGauge().GetValue()
 				}
 			}
@@ -37,7 +37,7 @@ func TestRedisCheckCountsProblemsByCheck(t *testing.T) {
 	assert.Zero(t, count(redis.CheckRights), "another Redis")
 	report(nil)
 	assert.Zero(t, count(redis.CheckMemory))
-	problems, err := testutil.GatherAndLint(m.registry, "rls_redis_check_problems")
+	problems, err := testutil.GatherAndLint(metrics.registry, "rls_redis_check_problems")
 	assert.NoError(t, err)
 	assert.Empty(t, problems)
 }

@@ -38,14 +38,14 @@ type ruleFixture struct {
 }
 
 func newRuleFixture(t testing.TB, limits string, l backend.Limiter, o RuleOptions, change ...func(*service.Options)) *ruleFixture {
-	m := New()
+	metrics := New()
 	o.Log, o.MaxSeries = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), cmp.Or(o.MaxSeries, 1000)
-	f := &ruleFixture{Metrics: m, t: t, ctx: context.Background(), store: &descriptors.Store{Prepare: m.PrepareRules}}
-	so := service.Options{Limits: f.store, Limiter: l, Observers: []service.Observer{m.RuleObserver(o)}}
+	f := &ruleFixture{Metrics: metrics, t: t, ctx: context.Background(), store: &descriptors.Store{Prepare: metrics.PrepareRules}}
+	serviceOptions := service.Options{Limits: f.store, Limiter: l, Observers: []service.Observer{metrics.RuleObserver(o)}}
 	for _, f := range change {
-		f(&so)
+		f(&serviceOptions)
 	}
-	f.service = service.New(so)
+	f.service = service.New(serviceOptions)
 	f.load(limits)
 	return f
 }
@@ -100,7 +100,7 @@ descriptors:
 const hundredPerYear = "domain: d\ndescriptors: [{key: a, rate_limit: {unit: year, requests_per_unit: 100}}]\n"
 
 func TestHitsAreCountedLikeTheIncumbent(t *testing.T) {
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name string
 		key  string
 		hits []int64
@@ -116,12 +116,12 @@ func TestHitsAreCountedLikeTheIncumbent(t *testing.T) {
 		{"denied hits that are not charged", "log", []int64{7, 1, 1, 3, 2}, HitSums{Total: 14, WithinLimit: 9, NearLimit: 1, OverLimit: 5}},
 		{"shadow mode", "shadow", []int64{1, 4, 4}, HitSums{Total: 9, WithinLimit: 1, NearLimit: 1, OverLimit: 7, ShadowHits: 7}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
-			for _, n := range c.hits {
-				f.hit(n, c.key, "x")
+		t.Run(test.name, func(t *testing.T) {
+			fixture := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
+			for _, n := range test.hits {
+				fixture.hit(n, test.key, "x")
 			}
-			assert.Equal(t, []RuleCounts{{"d", "d > " + c.key, "", c.want}}, f.Rules())
+			assert.Equal(t, []RuleCounts{{"d", "d > " + test.key, "", test.want}}, fixture.Rules())
 		})
 	}
 }
@@ -130,8 +130,8 @@ func TestHitsInShadowNeverExceedHitsOverTheLimit(t *testing.T) {
 	const hits = 2_000_000
 	var c hitCounts
 	var h hitClassifier
-	var work sync.WaitGroup
-	work.Go(func() {
+	var goroutine sync.WaitGroup
+	goroutine.Go(func() {
 		for range hits {
 			h.count(&c, &service.Decision{Limit: &descriptors.RateLimit{Limit: &limit.Limit{}}, Hit: &backend.Hit{N: 1, Shadow: true}})
 		}
@@ -142,20 +142,20 @@ func TestHitsInShadowNeverExceedHitsOverTheLimit(t *testing.T) {
 			break
 		}
 	}
-	work.Wait()
+	goroutine.Wait()
 }
 
 func TestHitsDeniedWithoutTheBackendAreCounted(t *testing.T) {
-	half, err := limit.New(limit.Spec{Requests: 5, Unit: limit.Year, ChargeDenied: true})
+	halfLimit, err := limit.New(limit.Spec{Requests: 5, Unit: limit.Year, ChargeDenied: true})
 	require.NoError(t, err)
 	fallback := func(mode limit.FailureMode, r limit.Result) backend.Result {
 		result := backend.Result{Source: backend.SourceFallback, Mode: mode, Result: r}
 		if mode == limit.FailLocal {
-			result.Share = half
+			result.Share = halfLimit
 		}
 		return result
 	}
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name   string
 		result backend.Result
 		want   HitSums
@@ -168,111 +168,113 @@ func TestHitsDeniedWithoutTheBackendAreCounted(t *testing.T) {
 		{"fallback, 5 of half the limit spent", fallback(limit.FailLocal, limit.Result{Allowed: true}), HitSums{Total: 4, WithinLimit: 4, NearLimit: 1}},
 		{"fallback, 8 of half the limit spent", fallback(limit.FailLocal, limit.Result{Remaining: -3}), HitSums{Total: 4, OverLimit: 3, NearLimit: 1}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			answer := backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) { results[0] = c.result })
-			f := newRuleFixture(t, tenPerYear, answer, RuleOptions{NearLimitRatio: 0.8})
-			f.hit(4, "a", "x")
-			assert.Equal(t, []RuleCounts{{"d", "d > a", "", c.want}}, f.Rules())
+		t.Run(test.name, func(t *testing.T) {
+			answer := backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
+				results[0] = test.result
+			})
+			fixture := newRuleFixture(t, tenPerYear, answer, RuleOptions{NearLimitRatio: 0.8})
+			fixture.hit(4, "a", "x")
+			assert.Equal(t, []RuleCounts{{"d", "d > a", "", test.want}}, fixture.Rules())
 		})
 	}
 }
 
 func TestDeniedHitsAreOverIfTheyAreNotCharged(t *testing.T) {
-	f := newRuleFixture(t, tenPerYear+"  - {key: small, max_hits: 3, rate_limit: {unit: year, requests_per_unit: 10}}\n", local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
-	f.ctx = metadata.NewIncomingContext(t.Context(), metadata.Pairs(limit.AcquireKey, "true"))
-	f.hit(7, "a", "x")
-	f.hit(5, "a", "x")
-	f.hit(2, "small", "x")
-	f.hit(4, "small", "x")
+	fixture := newRuleFixture(t, tenPerYear+"  - {key: small, max_hits: 3, rate_limit: {unit: year, requests_per_unit: 10}}\n", local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
+	fixture.ctx = metadata.NewIncomingContext(t.Context(), metadata.Pairs(limit.AcquireKey, "true"))
+	fixture.hit(7, "a", "x")
+	fixture.hit(5, "a", "x")
+	fixture.hit(2, "small", "x")
+	fixture.hit(4, "small", "x")
 	assert.Equal(t, []RuleCounts{
 		{"d", "d > a", "", HitSums{Total: 12, WithinLimit: 7, OverLimit: 5}},
 		{"d", "d > small", "", HitSums{Total: 6, WithinLimit: 2, OverLimit: 4}},
-	}, f.Rules())
+	}, fixture.Rules())
 }
 
 func TestDeniedHitsAreOverIfAllOrNoneAreCharged(t *testing.T) {
-	f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8}, func(o *service.Options) { o.AllOrNone = true })
-	f.hit(7, "a", "x")
-	f.hit(5, "a", "x")
-	f.hit(3, "shadow", "x")
+	fixture := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8}, func(o *service.Options) { o.AllOrNone = true })
+	fixture.hit(7, "a", "x")
+	fixture.hit(5, "a", "x")
+	fixture.hit(3, "shadow", "x")
 	assert.Equal(t, []RuleCounts{
 		{"d", "d > a", "", HitSums{Total: 12, WithinLimit: 7, OverLimit: 5}},
 		{"d", "d > shadow", "", HitSums{Total: 3, NearLimit: 1, OverLimit: 1, ShadowHits: 1}},
-	}, f.Rules())
+	}, fixture.Rules())
 }
 
 func TestNearLimitHasSinglePrecision(t *testing.T) {
-	for _, c := range []struct {
+	for _, test := range []struct {
 		ratio float32
 		want  uint64
 	}{{0.8, 20}, {0.29, 71}, {1, 0}, {1.5, 0}, {0, 100}, {-1, 100}} {
-		f := newRuleFixture(t, hundredPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: c.ratio})
-		f.hit(100, "a", "x")
-		assert.Equal(t, c.want, f.Rules()[0].NearLimit, c.ratio)
+		fixture := newRuleFixture(t, hundredPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: test.ratio})
+		fixture.hit(100, "a", "x")
+		assert.Equal(t, test.want, fixture.Rules()[0].NearLimit, test.ratio)
 	}
 }
 
 func TestLimitsOfOneRuleAreCountedApart(t *testing.T) {
-	f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
-	f.hit(3, "several", "x")
-	f.hit(3, "unlimited", "x")
-	three := HitSums{Total: 3, WithinLimit: 3}
+	fixture := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
+	fixture.hit(3, "several", "x")
+	fixture.hit(3, "unlimited", "x")
+	threeHits := HitSums{Total: 3, WithinLimit: 3}
 	assert.Equal(t, []RuleCounts{
-		{"d", "d > several", "n", three},
-		{"d", "d > several", "per year", three},
-		{"d", "d > several", "per year, token_bucket, per instance", three},
-	}, f.Rules())
+		{"d", "d > several", "n", threeHits},
+		{"d", "d > several", "per year", threeHits},
+		{"d", "d > several", "per year, token_bucket, per instance", threeHits},
+	}, fixture.Rules())
 }
 
 func TestCountsSurviveReloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const other = "domain: d\ndescriptors: [{key: other, rate_limit: {unit: year, requests_per_unit: 10}}]\n"
-		f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
-		f.hit(1, "a", "x")
-		f.load(tenPerYear)
-		f.hit(1, "a", "x")
+		const otherLimits = "domain: d\ndescriptors: [{key: other, rate_limit: {unit: year, requests_per_unit: 10}}]\n"
+		fixture := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
+		fixture.hit(1, "a", "x")
+		fixture.load(tenPerYear)
+		fixture.hit(1, "a", "x")
 		assertTotal := func(want uint64) {
 			t.Helper()
-			if counts := f.Rules(); assert.Len(t, counts, 1) {
+			if counts := fixture.Rules(); assert.Len(t, counts, 1) {
 				assert.Equal(t, want, counts[0].Total)
 			}
 		}
 		assertTotal(2)
-		f.load(other)
+		fixture.load(otherLimits)
 		time.Sleep(removedRuleTTL - time.Second)
-		f.load(tenPerYear)
-		f.hit(1, "a", "x")
+		fixture.load(tenPerYear)
+		fixture.hit(1, "a", "x")
 		assertTotal(3)
-		f.load(other)
+		fixture.load(otherLimits)
 		time.Sleep(removedRuleTTL - time.Second)
 		assertTotal(3)
 		time.Sleep(time.Second)
-		assert.Empty(t, f.Rules())
-		f.load(tenPerYear)
-		f.hit(1, "a", "x")
+		assert.Empty(t, fixture.Rules())
+		fixture.load(tenPerYear)
+		fixture.hit(1, "a", "x")
 		assertTotal(1)
 	})
 }
 
 func TestRemovedRulesAreDeletedWithoutScrapes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{})
+		fixture := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{})
 		for i := range 100 {
 			key := fmt.Sprintf("k%d", i)
-			f.load("domain: d\ndescriptors: [{key: " + key + ", rate_limit: {unit: year, requests_per_unit: 10}}]\n")
-			f.hit(1, key, "x")
+			fixture.load("domain: d\ndescriptors: [{key: " + key + ", rate_limit: {unit: year, requests_per_unit: 10}}]\n")
+			fixture.hit(1, key, "x")
 			time.Sleep(time.Minute)
-			assert.LessOrEqual(t, len(f.rules.limits.limitsByRule), 11)
+			assert.LessOrEqual(t, len(fixture.rules.limits.limitsByRule), 11)
 		}
 	})
 }
 
 func TestCountsWithTheSameKeyHaveDifferentIDs(t *testing.T) {
-	f := newPerValueFixture(t, 1)
-	f.hit(1, "user", "other")
-	f.hit(2, "user", "x")
+	fixture := newPerValueFixture(t, 1)
+	fixture.hit(1, "user", "other")
+	fixture.hit(2, "user", "x")
 	totals := map[string]uint64{}
-	for c := range f.KeyCounts() {
+	for c := range fixture.KeyCounts() {
 		assert.Equal(t, "d.user_other", c.Key)
 		totals[c.ID] += c.Total
 	}
@@ -280,13 +282,13 @@ func TestCountsWithTheSameKeyHaveDifferentIDs(t *testing.T) {
 }
 
 func TestCountsHaveTheMetricKeysOfTheIncumbent(t *testing.T) {
-	f := newRuleFixture(t, "domain: d\ndescriptors:\n  - {key: a, value_to_metric: true, rate_limit: {unit: year, requests_per_unit: 2}}\n", local.New(local.Options{}), RuleOptions{MaxSeries: 2})
+	fixture := newRuleFixture(t, "domain: d\ndescriptors:\n  - {key: a, value_to_metric: true, rate_limit: {unit: year, requests_per_unit: 2}}\n", local.New(local.Options{}), RuleOptions{MaxSeries: 2})
 	for range 3 {
-		f.hit(1, "a", "10.0.0.1:80")
+		fixture.hit(1, "a", "10.0.0.1:80")
 	}
-	f.hit(1, "a", "x")
+	fixture.hit(1, "a", "x")
 	byKey := map[string]uint64{}
-	for c := range f.KeyCounts() {
+	for c := range fixture.KeyCounts() {
 		byKey[c.Key] += c.Total
 	}
 	assert.Equal(t, map[string]uint64{"d.a_10_0_0_1_80": 3, "d.a_x": 1}, byKey)

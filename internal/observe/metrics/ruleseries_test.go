@@ -36,19 +36,19 @@ func newPerValueFixture(t testing.TB, maxSeries int) *ruleFixture {
 }
 
 func TestSeriesHaveTheLabelsOfTheIncumbentAndTheRule(t *testing.T) {
-	f := newPerValueFixture(t, 10)
-	f.hit(1, "user", "10.0.0.1")
-	f.hit(2, "user", "a:80|b")
-	f.hit(3, "user", "www.example.com")
-	f.hit(4, "both", "x")
-	f.hit(5, "plain", "x")
-	f.hit(6, "plain", "x", "b", "y", "c", "z")
-	f.hit(7, "plain", "x", "b", "y", "d", "z")
-	f.sendTo("d", &ratelimitv3.RateLimitDescriptor{
+	fixture := newPerValueFixture(t, 10)
+	fixture.hit(1, "user", "10.0.0.1")
+	fixture.hit(2, "user", "a:80|b")
+	fixture.hit(3, "user", "www.example.com")
+	fixture.hit(4, "both", "x")
+	fixture.hit(5, "plain", "x")
+	fixture.hit(6, "plain", "x", "b", "y", "c", "z")
+	fixture.hit(7, "plain", "x", "b", "y", "d", "z")
+	fixture.sendTo("d", &ratelimitv3.RateLimitDescriptor{
 		Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "user", Value: "x"}},
 		Limit:   &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: 4},
 	})
-	assertMetrics(t, f.Metrics, totalHits+`{domain="d",key1="user_10_0_0_1",key2="",rule="d > user=10.0.0.1"} 1
+	assertMetrics(t, fixture.Metrics, totalHits+`{domain="d",key1="user_10_0_0_1",key2="",rule="d > user=10.0.0.1"} 1
 `+totalHits+`{domain="d",key1="user_a_80_b",key2="",rule="d > user=a:80|b"} 2
 `+totalHits+`{domain="d",key1="user_www",key2="example",rule="d > user=www.example.com"} 3
 `+totalHits+`{domain="d",key1="both_x",key2="",rule="d > both=x (per hour)"} 4
@@ -61,106 +61,106 @@ func TestSeriesHaveTheLabelsOfTheIncumbentAndTheRule(t *testing.T) {
 }
 
 func TestAllCountsOfARuleAreExported(t *testing.T) {
-	f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
-	f.hit(5, "shadow", "x")
-	f.hit(4, "shadow", "x")
+	fixture := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8})
+	fixture.hit(5, "shadow", "x")
+	fixture.hit(4, "shadow", "x")
 	const labels = `{domain="d",key1="shadow",key2="",rule="d > shadow"}`
 	const prefix = "ratelimit_service_rate_limit_"
-	assertMetrics(t, f.Metrics,
+	assertMetrics(t, fixture.Metrics,
 		prefix+"total_hits"+labels+" 9\n"+prefix+"within_limit"+labels+" 0\n"+prefix+"near_limit"+labels+" 1\n"+
 			prefix+"over_limit"+labels+" 7\n"+prefix+"over_limit_with_local_cache"+labels+" 0\n"+prefix+"shadow_mode"+labels+" 7\n",
 		prefix+"total_hits", prefix+"within_limit", prefix+"near_limit", prefix+"over_limit", prefix+"over_limit_with_local_cache", prefix+"shadow_mode")
 }
 
 func TestSeriesWithTheSameLabelsAreAdded(t *testing.T) {
-	f := newPerValueFixture(t, 1)
-	f.hit(1, "user", "other")
-	f.hit(2, "user", "x")
-	f.hit(3, "user", "y")
-	assertMetrics(t, f.Metrics, totalHits+`{domain="d",key1="user_other",key2="",rule="d > user=other"} 6`+"\n", totalHits)
-	assert.EqualValues(t, 6, f.Rules()[0].Total)
+	fixture := newPerValueFixture(t, 1)
+	fixture.hit(1, "user", "other")
+	fixture.hit(2, "user", "x")
+	fixture.hit(3, "user", "y")
+	assertMetrics(t, fixture.Metrics, totalHits+`{domain="d",key1="user_other",key2="",rule="d > user=other"} 6`+"\n", totalHits)
+	assert.EqualValues(t, 6, fixture.Rules()[0].Total)
 }
 
 func TestChangedFlagsStartNewSeries(t *testing.T) {
-	f := newPerValueFixture(t, 10)
-	f.hit(1, "user", "x")
-	f.load(strings.ReplaceAll(perValue, "value_to_metric", "share_threshold: false, quota_mode"))
-	f.hit(2, "user", "x")
-	assertMetrics(t, f.Metrics, totalHits+`{domain="d",key1="user",key2="",rule="d > user"} 2
+	fixture := newPerValueFixture(t, 10)
+	fixture.hit(1, "user", "x")
+	fixture.load(strings.ReplaceAll(perValue, "value_to_metric", "share_threshold: false, quota_mode"))
+	fixture.hit(2, "user", "x")
+	assertMetrics(t, fixture.Metrics, totalHits+`{domain="d",key1="user",key2="",rule="d > user"} 2
 `+totalHits+`{domain="d",key1="user_x",key2="",rule="d > user=x"} 1
 `, totalHits)
-	counts := f.Rules()
+	counts := fixture.Rules()
 	require.Len(t, counts, 1)
 	assert.EqualValues(t, 3, counts[0].Total)
 }
 
 func TestValuesBeyondTheMaximumCountAsOther(t *testing.T) {
-	var logged bytes.Buffer
-	f := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{MaxSeries: 3, Log: slog.New(slog.NewTextHandler(&logged, nil))})
+	var logText bytes.Buffer
+	fixture := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{MaxSeries: 3, Log: slog.New(slog.NewTextHandler(&logText, nil))})
 	for range 2 {
 		for i := range 100 {
-			f.hit(1, "user", fmt.Sprint("u", i))
+			fixture.hit(1, "user", fmt.Sprint("u", i))
 		}
 	}
-	assertMetrics(t, f.Metrics, totalHits+`{domain="d",key1="user_u0",key2="",rule="d > user=u0"} 2
+	assertMetrics(t, fixture.Metrics, totalHits+`{domain="d",key1="user_u0",key2="",rule="d > user=u0"} 2
 `+totalHits+`{domain="d",key1="user_u1",key2="",rule="d > user=u1"} 2
 `+totalHits+`{domain="d",key1="user_u2",key2="",rule="d > user=u2"} 2
 `+totalHits+`{domain="d",key1="user_other",key2="",rule="d > user=other"} 194
 `, totalHits)
-	assert.Equal(t, 1, strings.Count(logged.String(), "\n"), logged.String())
-	assert.Contains(t, logged.String(), `msg="metrics limited" rule="d > user" setting=METRICS_MAX_SERIES max_series=3`)
+	assert.Equal(t, 1, strings.Count(logText.String(), "\n"), logText.String())
+	assert.Contains(t, logText.String(), `msg="metrics limited" rule="d > user" setting=METRICS_MAX_SERIES max_series=3`)
 }
 
 func TestLongValuesCountAsOther(t *testing.T) {
-	f := newPerValueFixture(t, 3)
-	f.hit(1, "user", strings.Repeat("x", 300))
-	f.hit(1, "user", "y")
-	assertMetrics(t, f.Metrics, totalHits+`{domain="d",key1="user_y",key2="",rule="d > user=y"} 1
+	fixture := newPerValueFixture(t, 3)
+	fixture.hit(1, "user", strings.Repeat("x", 300))
+	fixture.hit(1, "user", "y")
+	assertMetrics(t, fixture.Metrics, totalHits+`{domain="d",key1="user_y",key2="",rule="d > user=y"} 1
 `+totalHits+`{domain="d",key1="user_other",key2="",rule="d > user=other"} 1
 `, totalHits)
 }
 
 func TestUnknownDomainsAreCountedUpToAMaximum(t *testing.T) {
-	f := newPerValueFixture(t, 2)
-	two := []*ratelimitv3.RateLimitDescriptor{{}, {}}
+	fixture := newPerValueFixture(t, 2)
+	twoDescriptors := []*ratelimitv3.RateLimitDescriptor{{}, {}}
 	for _, domain := range []string{"a.b", "b", "c", "a.b", strings.Repeat("x", 300)} {
-		f.sendTo(domain, two...)
+		fixture.sendTo(domain, twoDescriptors...)
 	}
-	f.sendTo("d", two...)
-	f.sendTo("", two...)
+	fixture.sendTo("d", twoDescriptors...)
+	fixture.sendTo("", twoDescriptors...)
 	const name = "ratelimit_service_rate_limit_domain_not_found"
-	assertMetrics(t, f.Metrics, name+`{domain="a.b"} 4
+	assertMetrics(t, fixture.Metrics, name+`{domain="a.b"} 4
 `+name+`{domain="b"} 2
 `+name+`{domain="other"} 4
 `, name)
 }
 
 func TestDescriptorsWithoutARuleAreCountedByDomain(t *testing.T) {
-	f := newPerValueFixture(t, 2)
+	fixture := newPerValueFixture(t, 2)
 	descriptor := func(key string) *ratelimitv3.RateLimitDescriptor {
 		return &ratelimitv3.RateLimitDescriptor{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: "x"}}}
 	}
-	f.sendTo("d", descriptor("user"), descriptor("usr"))
-	f.sendTo("d", descriptor("usr"))
-	f.sendTo("unknown", descriptor("usr"))
+	fixture.sendTo("d", descriptor("user"), descriptor("usr"))
+	fixture.sendTo("d", descriptor("usr"))
+	fixture.sendTo("unknown", descriptor("usr"))
 	const name = "rls_unmatched_descriptors_total"
-	assertMetrics(t, f.Metrics, name+`{domain="d"} 2
+	assertMetrics(t, fixture.Metrics, name+`{domain="d"} 2
 `, name)
 }
 
 func TestIdleValuesMakeRoomForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newPerValueFixture(t, 2)
+		fixture := newPerValueFixture(t, 2)
 		hitAll := func(values ...string) {
 			for _, value := range values {
-				f.hit(1, "user", value)
+				fixture.hit(1, "user", value)
 			}
-			_ = f.Rules()
+			_ = fixture.Rules()
 		}
 		assertValues := func(want ...string) {
 			t.Helper()
 			var got []string
-			for _, s := range f.rules.limits.allLimits(time.Now())[0].valueSeries.values.allValues() {
+			for _, s := range fixture.rules.limits.allLimits(time.Now())[0].valueSeries.values.allValues() {
 				got = append(got, strings.TrimPrefix(s.labels()[1], "user_"))
 			}
 			assert.ElementsMatch(t, want, got)
@@ -174,7 +174,7 @@ func TestIdleValuesMakeRoomForOthers(t *testing.T) {
 		assertValues("busy")
 		hitAll("new", "newer")
 		assertValues("busy", "new")
-		assert.EqualValues(t, 7, f.Rules()[0].Total)
+		assert.EqualValues(t, 7, fixture.Rules()[0].Total)
 	})
 }
 
@@ -184,27 +184,27 @@ func TestFloodOfRandomValuesLeavesSeriesBounded(t *testing.T) {
 	if os.Getenv("RLS_TEST_FULL") != "" {
 		values = 1_000_000
 	}
-	f := newPerValueFixture(t, 1000)
-	rule := f.store.Load().Domain("d").Match(entriesOf("user", "x"))
-	f.hit(1, "user", "first")
+	fixture := newPerValueFixture(t, 1000)
+	rule := fixture.store.Load().Domain("d").Match(entriesOf("user", "x"))
+	fixture.hit(1, "user", "first")
 	limit := rule.Limits[0].Metrics.Load().(*limitSeries)
 	bytesBefore := heapBytes()
-	var running sync.WaitGroup
+	var callerGroup sync.WaitGroup
 	for caller := range callers {
-		running.Go(func() {
+		callerGroup.Go(func() {
 			entries := entriesOf("user", "")
 			for i := range values / callers {
 				entries[0].Value = fmt.Sprintf("00000000-0000-0000-0000-%d-%010d", caller, i)
-				f.rules.seriesOf(limit, "d", rule, entries).withinLimit.Add(1)
+				fixture.rules.seriesOf(limit, "d", rule, entries).withinLimit.Add(1)
 			}
 		})
 	}
-	running.Wait()
+	callerGroup.Wait()
 	growth := heapBytes() - bytesBefore
 	t.Logf("%d bytes for %d values", growth, values)
 	assert.Less(t, growth, int64(maxBytes))
 	assert.Len(t, limit.valueSeries.values.allValues(), 1000)
-	assert.EqualValues(t, values+1, f.Rules()[0].Total)
+	assert.EqualValues(t, values+1, fixture.Rules()[0].Total)
 	assert.Greater(t, limit.valueSeries.otherSeries.Load().withinLimit.Load(), uint64(values-1000))
 }
 
@@ -217,19 +217,19 @@ func heapBytes() int64 {
 }
 
 func TestConcurrentHitsOfOneValueHaveOneSeries(t *testing.T) {
-	f := newPerValueFixture(t, 100)
+	fixture := newPerValueFixture(t, 100)
 	var callers sync.WaitGroup
 	for range 8 {
 		callers.Go(func() {
 			for i := range 1000 {
-				f.hit(1, "user", fmt.Sprint(i%50))
+				fixture.hit(1, "user", fmt.Sprint(i%50))
 			}
 		})
 	}
 	callers.Wait()
-	counts := f.Rules()
+	counts := fixture.Rules()
 	require.Len(t, counts, 1)
 	assert.EqualValues(t, 8000, counts[0].Total)
-	flags := f.store.Load().Domain("d").Match(entriesOf("user", "x")).MetricFlags()
-	assert.Len(t, f.rules.limits.find(limitName{rule: "d > user", flags: flags}).valueSeries.values.allValues(), 50)
+	flags := fixture.store.Load().Domain("d").Match(entriesOf("user", "x")).MetricFlags()
+	assert.Len(t, fixture.rules.limits.find(limitName{rule: "d > user", flags: flags}).valueSeries.values.allValues(), 50)
 }

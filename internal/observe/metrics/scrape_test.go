@@ -36,16 +36,16 @@ func scrapeOf(t *testing.T, m *Metrics) prometheus.Gatherer {
 	m.Handler(nil).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	require.Equal(t, http.StatusOK, page.Code)
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	byName, err := parser.TextToMetricFamilies(page.Body)
+	families, err := parser.TextToMetricFamilies(page.Body)
 	require.NoError(t, err)
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-		return slices.SortedFunc(maps.Values(byName), func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) }), nil
+		return slices.SortedFunc(maps.Values(families), func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) }), nil
 	})
 }
 
 // newLibraryRegistry returns a registry with a metric of each kind, and a second registry that also has the counts of
 // the rules of f. No metric changes from scrape to scrape.
-func newLibraryRegistry(f *ruleFixture) (otherMetrics, allMetrics *prometheus.Registry) {
+func newLibraryRegistry(fixture *ruleFixture) (otherMetrics, allMetrics *prometheus.Registry) {
 	otherMetrics, allMetrics = prometheus.NewRegistry(), prometheus.NewRegistry()
 	registerInBoth := func(c prometheus.Collector) { otherMetrics.MustRegister(c); allMetrics.MustRegister(c) }
 	counter := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ratelimit_service_rate_limit_over", Help: "Sorted among the rules."}, []string{"text"})
@@ -65,7 +65,7 @@ func newLibraryRegistry(f *ruleFixture) (otherMetrics, allMetrics *prometheus.Re
 		for _, m := range RuleMetrics {
 			desc := prometheus.NewDesc("ratelimit_service_rate_limit_"+m.Name, m.Help, []string{"domain", "key1", "key2", "rule"}, nil)
 			values := map[ruleLabels]float64{}
-			for _, l := range f.rules.limits.allLimits(time.Now()) {
+			for _, l := range fixture.rules.limits.allLimits(time.Now()) {
 				for s := range l.series() {
 					sums := s.sums()
 					values[s.labels()] += float64(m.Value(&sums))
@@ -90,8 +90,8 @@ type taggedGatherer struct {
 
 func (g taggedGatherer) Gather() ([]*dto.MetricFamily, error) {
 	families, err := g.Registry.Gather()
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
 			m.Label = g.labels.addTo(m.GetLabel())
 		}
 	}
@@ -102,19 +102,19 @@ func (g taggedGatherer) Gather() ([]*dto.MetricFamily, error) {
 // must send the same bytes.
 func TestScrapeHasTheBytesOfTheLibrary(t *testing.T) {
 	const values = 500
-	f := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8, MaxSeries: values})
-	f.hit(3, "user", "other") // has the labels of the values beyond MaxSeries
+	fixture := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{NearLimitRatio: 0.8, MaxSeries: values})
+	fixture.hit(3, "user", "other") // has the labels of the values beyond MaxSeries
 	for i := range values + 1 {
-		f.hit(int64(i%20+1), "user", fmt.Sprintf("u%d\\ \"x\"\ny\xff.é", i))
+		fixture.hit(int64(i%20+1), "user", fmt.Sprintf("u%d\\ \"x\"\ny\xff.é", i))
 	}
-	f.hit(11, "both", "x")
-	f.hit(2, "plain", "x", "b", "y", "c", "z")
-	otherMetrics, allMetrics := newLibraryRegistry(f)
-	f.registry = otherMetrics
-	ours := httptest.NewServer(nil)
-	library := httptest.NewServer(nil)
-	defer ours.Close()
-	defer library.Close()
+	fixture.hit(11, "both", "x")
+	fixture.hit(2, "plain", "x", "b", "y", "c", "z")
+	otherMetrics, allMetrics := newLibraryRegistry(fixture)
+	fixture.registry = otherMetrics
+	ourServer := httptest.NewServer(nil)
+	libraryServer := httptest.NewServer(nil)
+	defer ourServer.Close()
+	defer libraryServer.Close()
 	get := func(server *httptest.Server, query, accept, encoding string) (http.Header, []byte) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/metrics"+query, nil)
 		require.NoError(t, err)
@@ -137,8 +137,8 @@ func TestScrapeHasTheBytesOfTheLibrary(t *testing.T) {
 	}
 	const prometheusAccept = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
 	for _, tags := range []map[string]string{nil, {"dc": "eu\n1", "rule": "not this", "zone": "z"}} {
-		ours.Config.Handler = f.Handler(tags)
-		library.Config.Handler = promhttp.HandlerFor(taggedGatherer{allMetrics, extraLabelsOf(tags)}, promhttp.HandlerOpts{})
+		ourServer.Config.Handler = fixture.Handler(tags)
+		libraryServer.Config.Handler = promhttp.HandlerFor(taggedGatherer{allMetrics, extraLabelsOf(tags)}, promhttp.HandlerOpts{})
 		requests := []struct{ query, accept, encoding string }{
 			{"", prometheusAccept, "gzip"},
 			{"", "", ""},
@@ -159,64 +159,64 @@ func TestScrapeHasTheBytesOfTheLibrary(t *testing.T) {
 			requests = requests[:1]
 		}
 		for _, r := range requests {
-			wantHeader, want := get(library, r.query, r.accept, r.encoding)
-			header, got := get(ours, r.query, r.accept, r.encoding)
+			wantHeader, want := get(libraryServer, r.query, r.accept, r.encoding)
+			header, got := get(ourServer, r.query, r.accept, r.encoding)
 			assert.Equal(t, wantHeader, header, "%+v", r)
 			assert.True(t, bytes.Equal(want, got), "%v %+v", tags, r)
 		}
 	}
-	_, text := get(ours, "", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited", "")
+	_, text := get(ourServer, "", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited", "")
 	assert.Contains(t, string(text), "# TYPE", "the text format is for all clients")
 }
 
 func TestFailedGatheringIsAnError(t *testing.T) {
-	m := New()
-	m.registry.MustRegister(prometheus.CollectorFunc(func(metrics chan<- prometheus.Metric) {
+	registry := New()
+	registry.registry.MustRegister(prometheus.CollectorFunc(func(metrics chan<- prometheus.Metric) {
 		metrics <- prometheus.NewInvalidMetric(prometheus.NewDesc("a", "", nil, nil), errors.New("no value"))
 	}))
 	page := httptest.NewRecorder()
-	m.Handler(nil).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	registry.Handler(nil).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	assert.Equal(t, http.StatusInternalServerError, page.Code)
 	assert.Contains(t, page.Body.String(), "no value")
 }
 
-func TestScrapesFollowEachOther(t *testing.T) {
+func TestScrapeWaitsForTheEndOfAnotherScrape(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := New()
-		require.True(t, m.beginScrape(t.Context()))
-		code := func(ctx context.Context) int {
+		metrics := New()
+		require.True(t, metrics.beginScrape(t.Context()))
+		scrapeStatus := func(ctx context.Context) int {
 			page := httptest.NewRecorder()
-			m.Handler(nil).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil).WithContext(ctx))
+			metrics.Handler(nil).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil).WithContext(ctx))
 			if page.Code != http.StatusOK {
 				assert.Contains(t, page.Body.String(), "another scrape is in progress")
 			}
 			return page.Code
 		}
 		var secondScrape sync.WaitGroup
-		secondScrape.Go(func() { assert.Equal(t, http.StatusOK, code(t.Context())) })
+		secondScrape.Go(func() { assert.Equal(t, http.StatusOK, scrapeStatus(t.Context())) })
 		time.Sleep(maxScrapeWait / 2)
-		m.endScrape()
+		metrics.endScrape()
 		secondScrape.Wait()
 
-		require.True(t, m.beginScrape(t.Context()))
+		require.True(t, metrics.beginScrape(t.Context()))
 		start := time.Now()
-		assert.Equal(t, http.StatusServiceUnavailable, code(t.Context()))
+		assert.Equal(t, http.StatusServiceUnavailable, scrapeStatus(t.Context()))
 		assert.Equal(t, maxScrapeWait, time.Since(start))
-		leftCtx, cancel := context.WithCancel(t.Context())
+		doneCtx, cancel := context.WithCancel(t.Context())
 		cancel()
-		assert.Equal(t, http.StatusServiceUnavailable, code(leftCtx), "a client that has left does not wait")
+		assert.Equal(t, http.StatusServiceUnavailable, scrapeStatus(doneCtx), "a client that has left does not wait")
 	})
 }
 
 // The scrape of a client that does not read lasts until the write deadline.
 func TestClientThatDoesNotReadEndsWithItsScrape(t *testing.T) {
-	f := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{})
+	fixture := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{})
 	for i := range 1000 {
-		f.hit(1, "user", fmt.Sprintf("%d%s", i, strings.Repeat("x", 200)))
+		fixture.hit(1, "user", fmt.Sprintf("%d%s", i, strings.Repeat("x", 200)))
 	}
 	pages := http.NewServeMux()
-	pages.Handle("/unread", f.handler(nil, 100*time.Millisecond, nil))
-	pages.Handle("/metrics", f.Handler(nil))
+	pages.Handle("/unread", fixture.handler(nil, 100*time.Millisecond, nil))
+	pages.Handle("/metrics", fixture.Handler(nil))
 	server := httptest.NewServer(pages)
 	defer server.Close()
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())
@@ -252,21 +252,21 @@ func TestWriteDeadlineOutlivesScrape(t *testing.T) {
 
 func TestScrapeOfManyRulesAllocatesAFractionOfTheLibrary(t *testing.T) {
 	const series = 5_000
-	f := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{MaxSeries: series})
+	fixture := newRuleFixture(t, perValue, local.New(local.Options{}), RuleOptions{MaxSeries: series})
 	for i := range series {
-		f.hit(1, "user", fmt.Sprintf("u%d", i))
+		fixture.hit(1, "user", fmt.Sprintf("u%d", i))
 	}
-	allocatedBy := func(h http.Handler) uint64 {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
+	countAllocatedBytes := func(h http.Handler) uint64 {
+		var statsBefore, statsAfter runtime.MemStats
+		runtime.ReadMemStats(&statsBefore)
 		h.ServeHTTP(discardPage{}, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-		runtime.ReadMemStats(&after)
-		return after.TotalAlloc - before.TotalAlloc
+		runtime.ReadMemStats(&statsAfter)
+		return statsAfter.TotalAlloc - statsBefore.TotalAlloc
 	}
-	_, allMetrics := newLibraryRegistry(f)
-	ours, library := allocatedBy(f.Handler(nil)), allocatedBy(promhttp.HandlerFor(allMetrics, promhttp.HandlerOpts{}))
-	t.Logf("%d bytes for each set of labels; the library needs %d", ours/series, library/series)
-	assert.Less(t, 5*ours, library)
+	_, allMetrics := newLibraryRegistry(fixture)
+	ourBytes, libraryBytes := countAllocatedBytes(fixture.Handler(nil)), countAllocatedBytes(promhttp.HandlerFor(allMetrics, promhttp.HandlerOpts{}))
+	t.Logf("%d bytes for each set of labels; the library needs %d", ourBytes/series, libraryBytes/series)
+	assert.Less(t, 5*ourBytes, libraryBytes)
 }
 
 // discardPage is a http.ResponseWriter that keeps nothing.
@@ -277,22 +277,22 @@ func (discardPage) Write(p []byte) (int, error) { return len(p), nil }
 func (discardPage) WriteHeader(int)             {}
 
 func TestMetricsLikeThoseOfTheIncumbent(t *testing.T) {
-	f := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NoRuleLabel: true})
-	f.ResponseTimeMillis = true
-	f.Server()("ShouldRateLimit")(20 * time.Millisecond)
+	fixture := newRuleFixture(t, tenPerYear, local.New(local.Options{}), RuleOptions{NoRuleLabel: true})
+	fixture.ResponseTimeMillis = true
+	fixture.Server()("ShouldRateLimit")(20 * time.Millisecond)
 	scrape := func() string {
 		w := httptest.NewRecorder()
-		f.Handler(nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		fixture.Handler(nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		return w.Body.String()
 	}
-	f.hit(1, "a", "x")
-	f.hit(2, "log", "x")
+	fixture.hit(1, "a", "x")
+	fixture.hit(2, "log", "x")
 	out := scrape()
 	assert.Contains(t, out, `ratelimit_service_rate_limit_total_hits{domain="d",key1="a",key2="",rule=""} 1`+"\n", "an empty label is a missing label")
 	assert.NotContains(t, out, "total_negative_hits")
 	assert.Contains(t, out, `ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="10"} 0`+"\n")
 	assert.Contains(t, out, `ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="25"} 1`+"\n")
 	assert.Contains(t, out, `ratelimit_service_response_time_seconds_sum{grpc_method="ShouldRateLimit"} 20`+"\n")
-	f.hit(-1, "a", "x")
+	fixture.hit(-1, "a", "x")
 	assert.Contains(t, scrape(), `ratelimit_service_rate_limit_total_negative_hits{domain="d",key1="a",key2="",rule=""} 1`+"\n")
 }

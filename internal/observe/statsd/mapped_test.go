@@ -15,19 +15,19 @@ import (
 )
 
 // mappedText applies a mapping to the metrics of p. It returns the metrics in the text format, without comments.
-func mappedText(t *testing.T, p *process, mapping string) string {
+func mappedText(t *testing.T, source *process, mapping string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "mapping.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(mapping), 0o600))
 	m, err := LoadMapping(file)
 	require.NoError(t, err)
-	gathered, err := p.registry.Gather()
+	ownFamilies, err := source.registry.Gather()
 	require.NoError(t, err)
-	families, err := FamilyMapper(m, p.allRules)(gathered)
+	families, err := FamilyMapper(m, source.allRules)(ownFamilies)
 	require.NoError(t, err)
 	var b, lines strings.Builder
-	for _, f := range families {
-		_, err := expfmt.MetricFamilyToText(&b, f)
+	for _, family := range families {
+		_, err := expfmt.MetricFamilyToText(&b, family)
 		require.NoError(t, err)
 	}
 	for line := range strings.Lines(b.String()) {
@@ -39,21 +39,21 @@ func mappedText(t *testing.T, p *process, mapping string) string {
 }
 
 func newMappedProcess() *process {
-	p := newProcess()
-	p.rules = []metrics.KeyCounts{
+	testProcess := newProcess()
+	testProcess.rules = []metrics.KeyCounts{
 		{Key: "d.k.l.m", HitSums: metrics.HitSums{Total: 5}},
 		{Key: "d.k.l.n", HitSums: metrics.HitSums{Total: 3, RefundedHits: 2}},
 		{Key: "d.k", HitSums: metrics.HitSums{Total: 1}},
 	}
-	p.counter("ratelimit_service_config_load_success").Add(2)
-	p.counter("rls_ours_total").Add(7)
+	testProcess.counter("ratelimit_service_config_load_success").Add(2)
+	testProcess.counter("rls_ours_total").Add(7)
 	times := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "ratelimit_service_response_time_seconds", Buckets: []float64{.001, .01}}, []string{"grpc_method"})
-	p.registry.MustRegister(times)
+	testProcess.registry.MustRegister(times)
 	for range 3 {
 		times.WithLabelValues("ShouldRateLimit").Observe(.0005)
 	}
 	times.WithLabelValues("ShouldRateLimit").Observe(.005)
-	return p
+	return testProcess
 }
 
 func TestMappingRenamesMetrics(t *testing.T) {

@@ -13,11 +13,11 @@ import (
 )
 
 func TestPageHasTotalsSinceTheStart(t *testing.T) {
-	p := newProcess()
-	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 5, WithinLimit: 5}}}
-	p.counter("ratelimit_service_config_load_success").Add(2)
+	process := newProcess()
+	process.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 5, WithinLimit: 5}}}
+	process.counter("ratelimit_service_config_load_success").Add(2)
 	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rls_decisions_total"}, []string{"result", "source"})
-	p.registry.MustRegister(decisions)
+	process.registry.MustRegister(decisions)
 	decisions.WithLabelValues("over_limit", "deny_cache").Add(3)
 	decisions.WithLabelValues("over_limit", "redis").Add(4)
 	decisions.WithLabelValues("ok", "redis").Add(5)
@@ -29,11 +29,11 @@ func TestPageHasTotalsSinceTheStart(t *testing.T) {
 		"rls_decisions_total.over_limit.deny_cache.__dc=eu: 3",
 		"rls_decisions_total.over_limit.redis.__dc=eu: 4",
 	}
-	page := Handler(p.registry, p.allRules, map[string]string{"dc": "eu"})
+	page := Handler(process.registry, process.allRules, map[string]string{"dc": "eu"})
 	for range 2 { // the page does not show the growth since the last request
 		assert.ElementsMatch(t, lines, linesOf(page))
 	}
-	p.counter("rls_deny_cache_denials_total")
+	process.counter("rls_deny_cache_denials_total")
 	assert.ElementsMatch(t, append(lines,
 		"ratelimit.localcache.hitCount.__dc=eu: 3",
 		"ratelimit.localcache.missCount.__dc=eu: 9",

@@ -20,14 +20,14 @@ import (
 )
 
 func TestRulesHaveTheNamesOfTheIncumbent(t *testing.T) {
-	server, p := listenTCP(t), newProcess()
+	server, process := listenTCP(t), newProcess()
 	// envoyproxy/ratelimit sends these lines for 4 calls with limits of 3 and 2.
-	p.rules = []metrics.KeyCounts{
+	process.rules = []metrics.KeyCounts{
 		{Key: "shop.plain", HitSums: metrics.HitSums{Total: 4, WithinLimit: 3, NearLimit: 1, OverLimit: 1}},
 		{Key: "shop.ip_10_0_0_1", HitSums: metrics.HitSums{Total: 4, WithinLimit: 2, NearLimit: 1, OverLimit: 2}},
 		{Key: "shop.a_b_c_10_0_0_2_80", HitSums: metrics.HitSums{Total: 4, WithinLimit: 2, NearLimit: 1, OverLimit: 2, DeniedByCache: 1, ShadowHits: 2}},
 	}
-	p.exporter(&server.Server, map[string]string{"dc": "eu.1", "app": "x"}).flush(t.Context())
+	process.exporter(&server.Server, map[string]string{"dc": "eu.1", "app": "x"}).flush(t.Context())
 	assert.Equal(t, []string{
 		"ratelimit.service.rate_limit.shop.a_b_c_10_0_0_2_80.near_limit.__app=x.__dc=eu_1:1|c",
 		"ratelimit.service.rate_limit.shop.a_b_c_10_0_0_2_80.over_limit.__app=x.__dc=eu_1:2|c",
@@ -47,41 +47,41 @@ func TestRulesHaveTheNamesOfTheIncumbent(t *testing.T) {
 }
 
 func TestFlushSendsGrowthSinceTheLastFlush(t *testing.T) {
-	server, p := listenUDP(t), newProcess()
-	loads, gauge := p.counter("ratelimit_service_config_load_success"), prometheus.NewGauge(prometheus.GaugeOpts{Name: "rls_redis_up"})
-	p.registry.MustRegister(gauge)
-	e := p.exporter(&server.Server, nil)
+	server, process := listenUDP(t), newProcess()
+	loadCounter, gauge := process.counter("ratelimit_service_config_load_success"), prometheus.NewGauge(prometheus.GaugeOpts{Name: "rls_redis_up"})
+	process.registry.MustRegister(gauge)
+	exporter := process.exporter(&server.Server, nil)
 
-	loads.Add(2)
-	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 5, WithinLimit: 5}}}
-	e.flush(t.Context())
+	loadCounter.Add(2)
+	process.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 5, WithinLimit: 5}}}
+	exporter.flush(t.Context())
 	assert.Equal(t, []string{
 		"ratelimit.service.config_load_success:2|c", "ratelimit.service.rate_limit.d.k.total_hits:5|c",
 		"ratelimit.service.rate_limit.d.k.within_limit:5|c", "rls_redis_up:0|g",
 	}, server.lines(t))
 
 	gauge.Set(0.25)
-	e.flush(t.Context())
+	exporter.flush(t.Context())
 	assert.Equal(t, []string{"rls_redis_up:0.25|g"}, server.lines(t), "only gauges are sent without growth")
 
-	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 3, WithinLimit: 3}}}
-	e.flush(t.Context())
+	process.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 3, WithinLimit: 3}}}
+	exporter.flush(t.Context())
 	assert.Equal(t, []string{
 		"ratelimit.service.rate_limit.d.k.total_hits:3|c", "ratelimit.service.rate_limit.d.k.within_limit:3|c", "rls_redis_up:0.25|g",
 	}, server.lines(t), "a lower count has started again at 0")
 }
 
 func TestLabelsBecomeSegmentsOfNames(t *testing.T) {
-	server, p := listenTCP(t), newProcess()
-	p.counterVec("ratelimit_service_total_requests", "grpc_method").WithLabelValues("ShouldRateLimit").Inc()
-	p.counterVec("ratelimit_service_should_rate_limit_error", "err_type").WithLabelValues("redis_error").Inc()
-	notFound := p.counterVec("ratelimit_service_rate_limit_domain_not_found", "domain")
+	server, process := listenTCP(t), newProcess()
+	process.counterVec("ratelimit_service_total_requests", "grpc_method").WithLabelValues("ShouldRateLimit").Inc()
+	process.counterVec("ratelimit_service_should_rate_limit_error", "err_type").WithLabelValues("redis_error").Inc()
+	notFound := process.counterVec("ratelimit_service_rate_limit_domain_not_found", "domain")
 	notFound.WithLabelValues("a:b").Inc()
 	notFound.WithLabelValues("a_b").Add(2)
-	p.counterVec("rls_decisions_total", "source").WithLabelValues("deny.cache").Inc()
-	p.counter("promhttp_requests_total").Inc()
-	p.counterVec("rls_config_info", "hash").WithLabelValues("abc").Inc()
-	p.exporter(&server.Server, nil).flush(t.Context())
+	process.counterVec("rls_decisions_total", "source").WithLabelValues("deny.cache").Inc()
+	process.counter("promhttp_requests_total").Inc()
+	process.counterVec("rls_config_info", "hash").WithLabelValues("abc").Inc()
+	process.exporter(&server.Server, nil).flush(t.Context())
 	assert.Equal(t, []string{
 		"ratelimit.service.call.should_rate_limit.redis_error:1|c",
 		"ratelimit.service.rate_limit.a_b.domain_not_found:1|c",
@@ -92,18 +92,18 @@ func TestLabelsBecomeSegmentsOfNames(t *testing.T) {
 }
 
 func TestTimersHaveOneLinePerBucket(t *testing.T) {
-	server, p := listenTCP(t), newProcess()
+	server, process := listenTCP(t), newProcess()
 	times := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "ratelimit_service_response_time_seconds", Buckets: []float64{0.001, 0.003},
 	}, []string{"grpc_method"})
-	p.registry.MustRegister(times)
+	process.registry.MustRegister(times)
 	calls := times.WithLabelValues("ShouldRateLimit")
-	e := p.exporter(&server.Server, nil)
+	exporter := process.exporter(&server.Server, nil)
 	for range 12_500 {
 		calls.Observe(0.0002)
 	}
 	calls.Observe(0.002)
-	e.flush(t.Context())
+	exporter.flush(t.Context())
 	assert.Equal(t, []string{
 		"ratelimit_server.ShouldRateLimit.response_time:0.5|ms|@0.000100",
 		"ratelimit_server.ShouldRateLimit.response_time:0.5|ms|@0.000400",
@@ -112,20 +112,20 @@ func TestTimersHaveOneLinePerBucket(t *testing.T) {
 	for range 4 {
 		calls.Observe(7)
 	}
-	e.flush(t.Context())
+	exporter.flush(t.Context())
 	assert.Equal(t, []string{"ratelimit_server.ShouldRateLimit.response_time:3|ms|@0.250000"}, server.lines(t))
 }
 
 func TestDogStatsDHasTagsAndMogrifiedNames(t *testing.T) {
-	server, p := listenUDP(t), newProcess()
+	server, process := listenUDP(t), newProcess()
 	server.DogStatsD = true
 	server.Mogrifiers = []Mogrifier{
 		{Pattern: regexp.MustCompile(`^ratelimit\.service\.rate_limit\.([^.]+)\.(.+)\.total_hits$`), Name: "hits.$1", Tags: []Tag{{"rule", "$2-$3"}}},
 		{Pattern: regexp.MustCompile(`total_hits|within_limit`), Name: "$0"},
 	}
-	p.rules = []metrics.KeyCounts{{Key: "shop.plain", HitSums: metrics.HitSums{Total: 4, WithinLimit: 3, OverLimit: 1}}}
-	p.counterVec("rls_decisions_total", "source").WithLabelValues("deny_cache").Inc()
-	p.exporter(&server.Server, map[string]string{"dc": "eu.1"}).flush(t.Context())
+	process.rules = []metrics.KeyCounts{{Key: "shop.plain", HitSums: metrics.HitSums{Total: 4, WithinLimit: 3, OverLimit: 1}}}
+	process.counterVec("rls_decisions_total", "source").WithLabelValues("deny_cache").Inc()
+	process.exporter(&server.Server, map[string]string{"dc": "eu.1"}).flush(t.Context())
 	assert.Equal(t, []string{
 		"hits.shop:4|c|#dc:eu_1,rule:plain-$3",
 		"ratelimit.service.rate_limit.shop.plain.over_limit:1|c|#dc:eu_1",
@@ -135,14 +135,14 @@ func TestDogStatsDHasTagsAndMogrifiedNames(t *testing.T) {
 }
 
 func TestPacketsHaveAtMostPacketBytes(t *testing.T) {
-	server, p := listenUDP(t), newProcess()
+	server, process := listenUDP(t), newProcess()
 	want := map[string]bool{}
 	for i := range 100 {
 		key := fmt.Sprintf("d.%s%d", strings.Repeat("k", 50), i)
-		p.rules = append(p.rules, metrics.KeyCounts{Key: key, HitSums: metrics.HitSums{Total: 1}})
+		process.rules = append(process.rules, metrics.KeyCounts{Key: key, HitSums: metrics.HitSums{Total: 1}})
 		want["ratelimit.service.rate_limit."+key+".total_hits:1|c"] = true
 	}
-	p.exporter(&server.Server, nil).flush(t.Context())
+	process.exporter(&server.Server, nil).flush(t.Context())
 	got := map[string]bool{}
 	for len(got) < len(want) {
 		lines := server.lines(t)
@@ -155,19 +155,19 @@ func TestPacketsHaveAtMostPacketBytes(t *testing.T) {
 }
 
 func TestCountsAreSentAfterTheServerWasDown(t *testing.T) {
-	server, p := listenTCP(t), newProcess()
+	server, process := listenTCP(t), newProcess()
 	deadServer := server.Server
 	deadServer.Port = 1
-	e := p.exporter(&deadServer, nil)
-	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 2}}}
-	e.flush(t.Context())
-	assert.Contains(t, p.logText.String(), `level=WARN msg="metrics not sent" statsd=127.0.0.1:1 error=`)
+	exporter := process.exporter(&deadServer, nil)
+	process.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 2}}}
+	exporter.flush(t.Context())
+	assert.Contains(t, process.logText.String(), `level=WARN msg="metrics not sent" statsd=127.0.0.1:1 error=`)
 
-	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 5}}}
-	e.sink = p.exporter(&server.Server, nil).sink
-	e.flush(t.Context())
+	process.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 5}}}
+	exporter.sink = process.exporter(&server.Server, nil).sink
+	exporter.flush(t.Context())
 	assert.Equal(t, []string{"ratelimit.service.rate_limit.d.k.total_hits:5|c"}, server.lines(t))
-	assert.Contains(t, p.logText.String(), `level=INFO msg="metrics sent again"`)
+	assert.Contains(t, process.logText.String(), `level=INFO msg="metrics sent again"`)
 }
 
 // fakeSink fails while err is set, and counts the flushes.
@@ -183,23 +183,23 @@ func (f *fakeSink) flush(context.Context, func() (iter.Seq[point], error)) error
 
 func TestFailingServerIsLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, failing := newProcess(), &fakeSink{err: errors.New("connection refused")}
-		e := p.exporter(nil, nil)
-		e.sink = failing
+		process, failingSink := newProcess(), &fakeSink{err: errors.New("connection refused")}
+		exporter := process.exporter(nil, nil)
+		exporter.sink = failingSink
 		for range 13 { // the first flush, and twelve flushes in two minutes
-			e.flush(t.Context())
+			exporter.flush(t.Context())
 			time.Sleep(10 * time.Second)
 		}
-		assert.Equal(t, 3, strings.Count(p.logText.String(), "metrics not sent"))
+		assert.Equal(t, 3, strings.Count(process.logText.String(), "metrics not sent"))
 		for range 12 { // the server works for each second flush
-			failing.err = nil
-			e.flush(t.Context())
-			failing.err = errors.New("connection refused")
-			e.flush(t.Context())
+			failingSink.err = nil
+			exporter.flush(t.Context())
+			failingSink.err = errors.New("connection refused")
+			exporter.flush(t.Context())
 			time.Sleep(10 * time.Second)
 		}
-		assert.LessOrEqual(t, strings.Count(p.logText.String(), "metrics not sent"), 5)
-		assert.LessOrEqual(t, strings.Count(p.logText.String(), "metrics sent again"), 4)
+		assert.LessOrEqual(t, strings.Count(process.logText.String(), "metrics not sent"), 5)
+		assert.LessOrEqual(t, strings.Count(process.logText.String(), "metrics sent again"), 4)
 	})
 }
 
@@ -220,22 +220,22 @@ func TestExporterFlushesAtIntervalsAndAtTheEnd(t *testing.T) {
 }
 
 func TestCloseSendsTheLastChanges(t *testing.T) {
-	server, p := listenTCP(t), newProcess()
-	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 2}}}
-	New(p.options(&server.Server, nil)).Close()
+	server, process := listenTCP(t), newProcess()
+	process.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 2}}}
+	New(process.options(&server.Server, nil)).Close()
 	assert.Equal(t, []string{"ratelimit.service.rate_limit.d.k.total_hits:2|c"}, server.lines(t))
 }
 
 func TestLogHasALineForEachChange(t *testing.T) {
-	p := newProcess()
+	process := newProcess()
 	gauge, goroutines := prometheus.NewGauge(prometheus.GaugeOpts{Name: "rls_redis_up"}), prometheus.NewGauge(prometheus.GaugeOpts{Name: "go_goroutines"})
-	p.registry.MustRegister(gauge, goroutines)
-	e := p.exporter(nil, map[string]string{"dc": "eu"})
-	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 2}}}
-	e.flush(t.Context())
-	e.flush(t.Context())
+	process.registry.MustRegister(gauge, goroutines)
+	exporter := process.exporter(nil, map[string]string{"dc": "eu"})
+	process.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 2}}}
+	exporter.flush(t.Context())
+	exporter.flush(t.Context())
 	var lines []string
-	for line := range strings.Lines(p.logText.String()) {
+	for line := range strings.Lines(process.logText.String()) {
 		_, line, found := strings.Cut(line, "level=")
 		require.True(t, found)
 		lines = append(lines, strings.TrimSpace(line))
@@ -247,25 +247,25 @@ func TestLogHasALineForEachChange(t *testing.T) {
 }
 
 func TestNoMetricsAreReadIfTheLogDropsTheirLines(t *testing.T) {
-	p := newProcess()
-	e := p.exporter(nil, nil)
-	p.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 2}}}
-	p.level.Set(slog.LevelWarn)
-	e.flush(t.Context())
-	assert.Zero(t, p.ruleReads)
-	p.level.Set(slog.LevelInfo)
-	e.flush(t.Context())
-	assert.Contains(t, p.logText.String(), "type=counter value=2")
+	process := newProcess()
+	exporter := process.exporter(nil, nil)
+	process.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 2}}}
+	process.level.Set(slog.LevelWarn)
+	exporter.flush(t.Context())
+	assert.Zero(t, process.ruleReads)
+	process.level.Set(slog.LevelInfo)
+	exporter.flush(t.Context())
+	assert.Contains(t, process.logText.String(), "type=counter value=2")
 }
 
 func TestReaderForgetsRemovedRules(t *testing.T) {
-	p := newProcess()
-	e := p.exporter(nil, nil)
+	process := newProcess()
+	exporter := process.exporter(nil, nil)
 	for i := range 3 {
-		p.rules = []metrics.KeyCounts{{Key: fmt.Sprint("d.k", i), HitSums: metrics.HitSums{Total: 2}}}
-		e.flush(t.Context())
+		process.rules = []metrics.KeyCounts{{Key: fmt.Sprint("d.k", i), HitSums: metrics.HitSums{Total: 2}}}
+		exporter.flush(t.Context())
 	}
-	assert.Len(t, e.reader.ruleSums, 1)
+	assert.Len(t, exporter.reader.ruleSums, 1)
 }
 
 // FuzzLines checks that the text of a request neither ends a line early nor forges a counter.

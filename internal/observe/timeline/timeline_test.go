@@ -61,12 +61,12 @@ func TestRepeatedEventsAreOneEntry(t *testing.T) {
 		require.Len(t, got, 3)
 		assert.Equal(t, []string{"outage ended", "outage started", "limits in force"}, []string{got[0].Text, got[1].Text, got[2].Text})
 		assert.Equal(t, []Attr{{"times", "1000"}, {"first", start}, {"kind", "timeout"}}, got[1].Attrs)
-		assert.Equal(t, time.Now(), got[0].Time, "the last")
+		assert.Equal(t, time.Now(), got[0].Time, "the time of the last repetition")
 
 		time.Sleep(mergeTime)
 		events.Add(Event{Kind: Breaker, Text: "outage started", Repeats: true})
 		got = events.Events()
-		assert.Empty(t, got[0].Attrs, "a new outage after a calm time")
+		assert.Empty(t, got[0].Attrs, "an outage after a time without outages is a new event")
 	})
 }
 

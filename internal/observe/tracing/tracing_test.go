@@ -96,8 +96,8 @@ func attributes(s tracetest.SpanStub) map[string]string {
 
 func TestSpanDescribesItsCall(t *testing.T) {
 	tracer, spans := newTestTracer(t, 1)
-	s := newService(t, tracer, nil)
-	_, err := s.ShouldRateLimit(t.Context(), request("tenant", "free", "tenant", "other"))
+	rateLimiter := newService(t, tracer, nil)
+	_, err := rateLimiter.ShouldRateLimit(t.Context(), request("tenant", "free", "tenant", "other"))
 	require.NoError(t, err)
 	require.Len(t, spans.GetSpans(), 1)
 	span := spans.GetSpans()[0]
@@ -115,15 +115,15 @@ func TestSpanDescribesItsCall(t *testing.T) {
 
 func TestSpanDescribesErrorsAndDegradedDecisions(t *testing.T) {
 	tracer, spans := newTestTracer(t, 1)
-	s := newService(t, tracer, limiterFunc(func(_ context.Context, results []backend.Result) {
+	rateLimiter := newService(t, tracer, limiterFunc(func(_ context.Context, results []backend.Result) {
 		results[0] = backend.Result{Source: backend.SourceFallback, Reason: backend.ReasonLate}
 		if len(results) > 1 {
 			results[1] = backend.Result{Err: errors.New("broken")}
 		}
 	}))
-	_, err := s.ShouldRateLimit(t.Context(), request("tenant"))
+	_, err := rateLimiter.ShouldRateLimit(t.Context(), request("tenant"))
 	require.NoError(t, err)
-	_, err = s.ShouldRateLimit(t.Context(), request("tenant", "tenant"))
+	_, err = rateLimiter.ShouldRateLimit(t.Context(), request("tenant", "tenant"))
 	require.Error(t, err)
 	degradedSpan, failedSpan := spans.GetSpans()[0], spans.GetSpans()[1]
 	assert.Equal(t, "[late]", attributes(degradedSpan)["rls.degraded_reasons"])
@@ -140,7 +140,7 @@ const (
 
 func TestSpanHasTheParentThatTheHeadersName(t *testing.T) {
 	t.Setenv("OTEL_PROPAGATORS", "")
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		headers []string
 		sampled bool
 	}{
@@ -155,19 +155,19 @@ func TestSpanHasTheParentThatTheHeadersName(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tracer, spans := newTestTracer(t, 0.5)
-			s := newService(t, tracer, nil)
+			rateLimiter := newService(t, tracer, nil)
 			header := http.Header{}
-			for i := 0; i < len(c.headers); i += 2 {
-				header.Set(c.headers[i], c.headers[i+1])
+			for i := 0; i < len(test.headers); i += 2 {
+				header.Set(test.headers[i], test.headers[i+1])
 			}
 			for _, ctx := range []context.Context{
-				metadata.NewIncomingContext(t.Context(), metadata.Pairs(c.headers...)),
+				metadata.NewIncomingContext(t.Context(), metadata.Pairs(test.headers...)),
 				tracer.HTTPContext(t.Context(), header),
 			} {
 				spans.Reset()
-				_, err := s.ShouldRateLimit(ctx, request("tenant"))
+				_, err := rateLimiter.ShouldRateLimit(ctx, request("tenant"))
 				require.NoError(t, err)
-				if !c.sampled {
+				if !test.sampled {
 					assert.Empty(t, spans.GetSpans())
 					continue
 				}
@@ -184,13 +184,13 @@ func TestSpanHasTheParentThatTheHeadersName(t *testing.T) {
 func TestSpanOfABatchLinksToItsCalls(t *testing.T) {
 	tracer, spans := newTestTracer(t, 1)
 	start := time.Now()
-	first, firstSpan := tracer.tracer.Start(t.Context(), "first")
-	second, secondSpan := tracer.tracer.Start(t.Context(), "second")
-	unsampled := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
+	firstCtx, firstSpan := tracer.tracer.Start(t.Context(), "first")
+	secondCtx, secondSpan := tracer.tracer.Start(t.Context(), "second")
+	unsampledCtx := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
 		TraceID: firstSpan.SpanContext().TraceID(), SpanID: trace.SpanID{1},
 	}))
 	tracer.BatchAnswered(redis.Batch{Role: redis.RolePerSecond, Hits: 5, QueuedHits: 7, Wait: time.Millisecond, Duration: 3 * time.Millisecond, Err: errors.New("no connection")},
-		start, []context.Context{unsampled, first, first, second, t.Context()})
+		start, []context.Context{unsampledCtx, firstCtx, firstCtx, secondCtx, t.Context()})
 	firstSpan.End()
 	secondSpan.End()
 
@@ -223,23 +223,23 @@ func TestStartRejectsAnUnknownProtocol(t *testing.T) {
 
 // BenchmarkCall measures calls without tracing, calls that are not sampled, and sampled calls.
 func BenchmarkCall(b *testing.B) {
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name string
 		isOn bool
 		rate float64
 	}{{"off", false, 0}, {"not sampled", true, 0}, {"sampled", true, 1}} {
-		b.Run(c.name, func(b *testing.B) {
+		b.Run(test.name, func(b *testing.B) {
 			var tracer *Tracer
-			if c.isOn {
-				tracer = newTracer(Options{SamplingRate: &c.rate, Log: slog.New(slog.DiscardHandler)}, sdktrace.WithBatcher(tracetest.NewNoopExporter()))
+			if test.isOn {
+				tracer = newTracer(Options{SamplingRate: &test.rate, Log: slog.New(slog.DiscardHandler)}, sdktrace.WithBatcher(tracetest.NewNoopExporter()))
 				defer func() { assert.NoError(b, tracer.Close(b.Context())) }()
 			}
-			s := newService(b, tracer, nil)
+			rateLimiter := newService(b, tracer, nil)
 			ctx := metadata.NewIncomingContext(b.Context(), metadata.Pairs(":authority", "rls", "content-type", "application/grpc", "x-request-id", "a"))
 			req := request("tenant")
 			b.ReportAllocs()
 			for b.Loop() {
-				_, _ = s.ShouldRateLimit(ctx, req)
+				_, _ = rateLimiter.ShouldRateLimit(ctx, req)
 			}
 		})
 	}

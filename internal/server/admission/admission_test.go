@@ -44,15 +44,15 @@ func TestScannerFindsFramesInAnyPieces(t *testing.T) {
 			data = appendFrame(data, f)
 		}
 		s := frameScanner{skipBytes: len(clientPreface)}
-		var scanned []frame
+		var scannedFrames []frame
 		for len(data) > 0 {
 			n := rapid.IntRange(1, len(data)).Draw(t, "piece")
-			s.scan(data[:n], func(f frame) { scanned = append(scanned, f) }, func([]byte) {})
+			s.scan(data[:n], func(f frame) { scannedFrames = append(scannedFrames, f) }, func([]byte) {})
 			data = data[n:]
 		}
-		assert.Equal(t, len(frames), len(scanned))
-		for i := range scanned {
-			assert.Equal(t, frames[i], scanned[i])
+		assert.Equal(t, len(frames), len(scannedFrames))
+		for i := range scannedFrames {
+			assert.Equal(t, frames[i], scannedFrames[i])
 		}
 	})
 }
@@ -153,51 +153,51 @@ func (c *client) answer(stream uint32) {
 }
 
 func TestConnectionsAreBounded(t *testing.T) {
-	f := newGateFixture(t, Options{MaxConnections: 5, MaxPeerConnections: 2})
-	first := f.connect("10.0.0.1")
-	require.NotNil(t, f.connect("10.0.0.1"))
-	assert.Nil(t, f.connect("10.0.0.1"), "the third connection of its address")
-	require.NotNil(t, f.connect("10.0.0.2"))
-	require.NotNil(t, f.connect(""))
-	require.NotNil(t, f.connect(""))
-	assert.Nil(t, f.connect("10.0.0.3"), "the sixth connection of all addresses")
-	assert.Equal(t, []Reason{ReasonPeerConnections, ReasonConnections}, f.reasons)
-	assert.Equal(t, 5, f.gate.Connections())
+	fixture := newGateFixture(t, Options{MaxConnections: 5, MaxPeerConnections: 2})
+	firstClient := fixture.connect("10.0.0.1")
+	require.NotNil(t, fixture.connect("10.0.0.1"))
+	assert.Nil(t, fixture.connect("10.0.0.1"), "the third connection of its address")
+	require.NotNil(t, fixture.connect("10.0.0.2"))
+	require.NotNil(t, fixture.connect(""))
+	require.NotNil(t, fixture.connect(""))
+	assert.Nil(t, fixture.connect("10.0.0.3"), "the sixth connection of all addresses")
+	assert.Equal(t, []Reason{ReasonPeerConnections, ReasonConnections}, fixture.reasons)
+	assert.Equal(t, 5, fixture.gate.Connections())
 
-	require.NoError(t, first.server.Close())
-	assert.Error(t, first.server.Close())
-	assert.NotNil(t, f.connect("10.0.0.1"), "a closed connection makes room")
+	require.NoError(t, firstClient.server.Close())
+	assert.Error(t, firstClient.server.Close())
+	assert.NotNil(t, fixture.connect("10.0.0.1"), "a closed connection makes room")
 }
 
 func TestConnectionWithMostPendingBytesIsCut(t *testing.T) {
-	f := newGateFixture(t, Options{MaxPendingBytes: 50_000})
-	attacker, other := f.connect("10.0.0.1"), f.connect("10.0.0.2")
-	require.NoError(t, other.send(frame{length: 1000, kind: frameData, stream: 1}))
+	fixture := newGateFixture(t, Options{MaxPendingBytes: 50_000})
+	attackerClient, otherClient := fixture.connect("10.0.0.1"), fixture.connect("10.0.0.2")
+	require.NoError(t, otherClient.send(frame{length: 1000, kind: frameData, stream: 1}))
 	for stream := range uint32(2) {
-		require.NoError(t, attacker.send(frame{length: 16_000, kind: frameData, stream: 1 + 2*stream}))
+		require.NoError(t, attackerClient.send(frame{length: 16_000, kind: frameData, stream: 1 + 2*stream}))
 	}
-	assert.Empty(t, f.reasons)
-	_ = attacker.send(frame{length: 16_000, kind: frameData, stream: 5})
-	assert.Equal(t, []Reason{ReasonPendingBytes}, f.reasons)
-	assert.EqualValues(t, 1000+frameOverhead, f.gate.PendingBytes(), "the bytes of the other client")
-	require.NoError(t, other.send(frame{length: 1000, kind: frameData, stream: 3}))
-	assert.Equal(t, 1, f.gate.Connections())
+	assert.Empty(t, fixture.reasons)
+	_ = attackerClient.send(frame{length: 16_000, kind: frameData, stream: 5})
+	assert.Equal(t, []Reason{ReasonPendingBytes}, fixture.reasons)
+	assert.EqualValues(t, 1000+frameOverhead, fixture.gate.PendingBytes(), "the bytes of the other client")
+	require.NoError(t, otherClient.send(frame{length: 1000, kind: frameData, stream: 3}))
+	assert.Equal(t, 1, fixture.gate.Connections())
 }
 
 func TestConnectionsSendWhileAnotherIsCut(t *testing.T) {
 	const maxPending = 50_000
-	f := newGateFixture(t, Options{MaxPendingBytes: maxPending})
-	third := f.connect("10.0.0.3")
+	fixture := newGateFixture(t, Options{MaxPendingBytes: maxPending})
+	thirdClient := fixture.connect("10.0.0.3")
 	thirdErr := make(chan error)
-	var attacker *client
-	attacker = f.connectBeforeClose("10.0.0.1", func() {
-		attacker.server.(*streamConn).countRequest(frame{length: 1, kind: frameData, stream: 3})
-		go func() { thirdErr <- third.send(frame{length: 60_000, kind: frameData, stream: 1}) }()
-		polltest.Until(t, 10*time.Second, func() bool { return f.gate.PendingBytes() > maxPending })
+	var attackerClient *client
+	attackerClient = fixture.connectBeforeClose("10.0.0.1", func() {
+		attackerClient.server.(*streamConn).countRequest(frame{length: 1, kind: frameData, stream: 3})
+		go func() { thirdErr <- thirdClient.send(frame{length: 60_000, kind: frameData, stream: 1}) }()
+		polltest.Until(t, 10*time.Second, func() bool { return fixture.gate.PendingBytes() > maxPending })
 	})
-	require.NoError(t, attacker.send(frame{length: 40_000, kind: frameData, stream: 1}))
+	require.NoError(t, attackerClient.send(frame{length: 40_000, kind: frameData, stream: 1}))
 	sendErr := make(chan error)
-	go func() { sendErr <- f.connect("10.0.0.2").send(frame{length: 20_000, kind: frameData, stream: 1}) }()
+	go func() { sendErr <- fixture.connect("10.0.0.2").send(frame{length: 20_000, kind: frameData, stream: 1}) }()
 	for _, conn := range []struct {
 		sendErr <-chan error
 		isCut   bool
@@ -209,36 +209,36 @@ func TestConnectionsSendWhileAnotherIsCut(t *testing.T) {
 			require.Fail(t, "a connection waits forever")
 		}
 	}
-	assert.Equal(t, []Reason{ReasonPendingBytes, ReasonPendingBytes}, f.reasons)
-	assert.EqualValues(t, 20_000+frameOverhead, f.gate.PendingBytes())
+	assert.Equal(t, []Reason{ReasonPendingBytes, ReasonPendingBytes}, fixture.reasons)
+	assert.EqualValues(t, 20_000+frameOverhead, fixture.gate.PendingBytes())
 }
 
 func TestAnsweredAndResetStreamsAreNotPending(t *testing.T) {
 	resets := 0
-	f := newGateFixture(t, Options{MaxPendingBytes: 1 << 20, OnReset: func() { resets++ }})
-	c := f.connect("10.0.0.1")
-	require.NoError(t, c.send(frame{length: 9000, kind: frameData, stream: 1}, frame{length: 9000, kind: frameData, stream: 3}))
-	assert.EqualValues(t, 2*(9000+frameOverhead), f.gate.PendingBytes())
-	c.answer(1)
-	assert.EqualValues(t, 9000+frameOverhead, f.gate.PendingBytes())
-	require.NoError(t, c.send(frame{length: 9000, kind: frameData, stream: 1}))
-	assert.EqualValues(t, 9000+frameOverhead, f.gate.PendingBytes(), "a late frame of an answered stream")
+	fixture := newGateFixture(t, Options{MaxPendingBytes: 1 << 20, OnReset: func() { resets++ }})
+	client := fixture.connect("10.0.0.1")
+	require.NoError(t, client.send(frame{length: 9000, kind: frameData, stream: 1}, frame{length: 9000, kind: frameData, stream: 3}))
+	assert.EqualValues(t, 2*(9000+frameOverhead), fixture.gate.PendingBytes())
+	client.answer(1)
+	assert.EqualValues(t, 9000+frameOverhead, fixture.gate.PendingBytes())
+	require.NoError(t, client.send(frame{length: 9000, kind: frameData, stream: 1}))
+	assert.EqualValues(t, 9000+frameOverhead, fixture.gate.PendingBytes(), "a late frame of an answered stream")
 	assert.Zero(t, resets)
-	require.NoError(t, c.send(frame{length: 4, kind: frameReset, stream: 3}))
-	assert.Zero(t, f.gate.PendingBytes())
+	require.NoError(t, client.send(frame{length: 4, kind: frameReset, stream: 3}))
+	assert.Zero(t, fixture.gate.PendingBytes())
 	assert.Equal(t, 1, resets)
-	require.NoError(t, c.send(frame{length: 4, kind: frameReset, stream: 1}))
+	require.NoError(t, client.send(frame{length: 4, kind: frameReset, stream: 1}))
 	assert.Equal(t, 2, resets, "a caller that gave up before the answer arrived")
 }
 
 func TestSmallWholeRequestsAreNotPending(t *testing.T) {
-	f := newGateFixture(t, Options{MaxPendingBytes: 1})
-	c := f.connect("10.0.0.1")
+	fixture := newGateFixture(t, Options{MaxPendingBytes: 1})
+	client := fixture.connect("10.0.0.1")
 	for stream := range uint32(100) {
-		require.NoError(t, c.send(frame{length: maxSmallRequest, kind: frameData, flags: 1, stream: stream}))
+		require.NoError(t, client.send(frame{length: maxSmallRequest, kind: frameData, flags: 1, stream: stream}))
 	}
-	assert.Zero(t, f.gate.PendingBytes())
-	assert.Empty(t, f.reasons)
+	assert.Zero(t, fixture.gate.PendingBytes())
+	assert.Empty(t, fixture.reasons)
 }
 
 // maxResetsOfTests is the bound on resets in tests. It allows 1,500 frames in a second.
@@ -271,16 +271,16 @@ func TestFloodOfFramesCutsItsConnectionOnly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
-				attacker, innocent := f.connect("10.0.0.1"), f.connect("10.0.0.1")
+				fixture := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
+				attackerClient, innocentClient := fixture.connect("10.0.0.1"), fixture.connect("10.0.0.1")
 				for range 5 {
-					require.NoError(t, attacker.sendEvenly(300, flood))
+					require.NoError(t, attackerClient.sendEvenly(300, flood))
 				}
-				assert.Empty(t, f.reasons, "fewer frames than the bound")
-				require.NoError(t, innocent.send(resetFrame))
-				assert.Error(t, attacker.sendEvenly(10_000, flood))
-				assert.Equal(t, []Reason{ReasonFrames}, f.reasons)
-				require.NoError(t, innocent.send(resetFrame), "the connections of an address have bounds of their own")
+				assert.Empty(t, fixture.reasons, "fewer frames than the bound")
+				require.NoError(t, innocentClient.send(resetFrame))
+				assert.Error(t, attackerClient.sendEvenly(10_000, flood))
+				assert.Equal(t, []Reason{ReasonFrames}, fixture.reasons)
+				require.NoError(t, innocentClient.send(resetFrame), "the connections of an address have bounds of their own")
 			})
 		})
 	}
@@ -288,28 +288,28 @@ func TestFloodOfFramesCutsItsConnectionOnly(t *testing.T) {
 
 func TestFramesOfAnsweredStreamCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
-		c := f.connect("10.0.0.1")
+		fixture := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
+		client := fixture.connect("10.0.0.1")
 		lateFrame := frame{length: 1, kind: frameData, stream: 1}
-		require.NoError(t, c.send(lateFrame))
-		c.answer(1)
-		require.NoError(t, c.sendEvenly(900, lateFrame))
-		assert.Error(t, c.sendEvenly(10_000, lateFrame))
-		assert.Equal(t, []Reason{ReasonFrames}, f.reasons)
+		require.NoError(t, client.send(lateFrame))
+		client.answer(1)
+		require.NoError(t, client.sendEvenly(900, lateFrame))
+		assert.Error(t, client.sendEvenly(10_000, lateFrame))
+		assert.Equal(t, []Reason{ReasonFrames}, fixture.reasons)
 	})
 }
 
 // The frames of a reset call are not pending, so only the bound on frames applies to them.
 func TestDataOfResetCallsCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newGateFixture(t, Options{MaxResets: maxResetsOfTests, MaxPendingBytes: 1 << 30})
-		c := f.connect("10.0.0.1")
+		fixture := newGateFixture(t, Options{MaxResets: maxResetsOfTests, MaxPendingBytes: 1 << 30})
+		client := fixture.connect("10.0.0.1")
 		stream := uint32(1)
 		sendCall := func() error {
 			frames := slices.Repeat([]frame{{length: 1, kind: frameData, stream: stream}}, 96)
 			frames = append(frames, frame{length: 4, kind: frameReset, stream: stream})
 			stream += 2
-			return c.send(frames...)
+			return client.send(frames...)
 		}
 		for range 14 {
 			require.NoError(t, sendCall())
@@ -317,21 +317,21 @@ func TestDataOfResetCallsCounts(t *testing.T) {
 		}
 		assert.NoError(t, sendCall())
 		assert.Error(t, errors.Join(sendCall(), sendCall()), "more frames than the bound")
-		assert.Equal(t, []Reason{ReasonFrames}, f.reasons)
+		assert.Equal(t, []Reason{ReasonFrames}, fixture.reasons)
 	})
 }
 
 func TestAnsweredCallsAllowResets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
-		envoy := f.connect("10.0.0.1")
+		fixture := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
+		envoy := fixture.connect("10.0.0.1")
 		for range 20 {
 			for range 10 {
 				envoy.answer(3)
 			}
 			require.NoError(t, envoy.sendEvenly(1500, resetFrame))
 		}
-		assert.Empty(t, f.reasons)
+		assert.Empty(t, fixture.reasons)
 	})
 }
 
@@ -339,95 +339,95 @@ func TestAnsweredCallsAllowResets(t *testing.T) {
 // calls at once.
 func TestResetsAfterStallAreNoFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
-		c := f.connect("10.0.0.1")
+		fixture := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
+		client := fixture.connect("10.0.0.1")
 		call := []frame{{kind: frameHeaders, stream: 1}, {length: 9, kind: frameData, flags: 1, stream: 1}}
 		for range 2 {
 			for range 2000 {
-				require.NoError(t, c.send(call...))
-				c.answer(1)
+				require.NoError(t, client.send(call...))
+				client.answer(1)
 			}
 			time.Sleep(time.Second)
 			for range 2000 {
-				require.NoError(t, c.send(append(call, resetFrame)...))
+				require.NoError(t, client.send(append(call, resetFrame)...))
 			}
 		}
-		assert.Empty(t, f.reasons)
+		assert.Empty(t, fixture.reasons)
 	})
 }
 
 func TestNewConnectionCanHaveAllItsCallsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newGateFixture(t, Options{MaxResets: 1, MaxStreams: 1024})
-		c := f.connect("10.0.0.1")
+		fixture := newGateFixture(t, Options{MaxResets: 1, MaxStreams: 1024})
+		client := fixture.connect("10.0.0.1")
 		for range 3 {
 			for range 1024 {
-				require.NoError(t, c.send(frame{kind: frameHeaders, stream: 1}, frame{length: 9, kind: frameData, flags: 1, stream: 1}))
+				require.NoError(t, client.send(frame{kind: frameHeaders, stream: 1}, frame{length: 9, kind: frameData, flags: 1, stream: 1}))
 			}
 			for range 1024 {
-				c.answer(1)
+				client.answer(1)
 			}
 		}
-		assert.Empty(t, f.reasons)
+		assert.Empty(t, fixture.reasons)
 		for range 400 {
-			_ = c.send(resetFrame)
+			_ = client.send(resetFrame)
 		}
-		assert.Empty(t, f.reasons, "the answers saved frames for the resets")
-		assert.Error(t, c.send(slices.Repeat([]frame{resetFrame}, 3000)...))
+		assert.Empty(t, fixture.reasons, "the answers saved frames for the resets")
+		assert.Error(t, client.send(slices.Repeat([]frame{resetFrame}, 3000)...))
 	})
 }
 
 func TestZeroMaxResetsAllowsAnyNumberOfResets(t *testing.T) {
-	f := newGateFixture(t, Options{})
-	c := f.connect("10.0.0.1")
-	require.NoError(t, c.send(slices.Repeat([]frame{resetFrame}, 100_000)...))
-	assert.Empty(t, f.reasons)
+	fixture := newGateFixture(t, Options{})
+	client := fixture.connect("10.0.0.1")
+	require.NoError(t, client.send(slices.Repeat([]frame{resetFrame}, 100_000)...))
+	assert.Empty(t, fixture.reasons)
 }
 
 func TestAddressWithManyCutConnectionsWaitsForNextSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newGateFixture(t, Options{MaxPendingBytes: 10_000})
-		openClient := f.connect("10.0.0.1")
+		fixture := newGateFixture(t, Options{MaxPendingBytes: 10_000})
+		openClient := fixture.connect("10.0.0.1")
 		for range maxPeerCuts + 1 {
-			_ = f.connect("10.0.0.1").send(frame{length: 16_000, kind: frameData, stream: 1})
+			_ = fixture.connect("10.0.0.1").send(frame{length: 16_000, kind: frameData, stream: 1})
 		}
-		assert.Nil(t, f.connect("10.0.0.1"))
-		assert.Equal(t, ReasonPeerCuts, f.reasons[len(f.reasons)-1])
-		assert.NotNil(t, f.connect("10.0.0.2"))
-		assert.NotNil(t, f.connect(""), "unix sockets have no address")
+		assert.Nil(t, fixture.connect("10.0.0.1"))
+		assert.Equal(t, ReasonPeerCuts, fixture.reasons[len(fixture.reasons)-1])
+		assert.NotNil(t, fixture.connect("10.0.0.2"))
+		assert.NotNil(t, fixture.connect(""), "unix sockets have no address")
 		require.NoError(t, openClient.send(frame{length: 100, kind: frameData, stream: 1}), "open connections go on")
 		time.Sleep(time.Second)
-		assert.NotNil(t, f.connect("10.0.0.1"))
+		assert.NotNil(t, fixture.connect("10.0.0.1"))
 	})
 }
 
 func TestAddressThatGetsAnswersCanConnectAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newGateFixture(t, Options{MaxPendingBytes: 10_000})
-		innocent := f.connect("10.0.0.1")
+		fixture := newGateFixture(t, Options{MaxPendingBytes: 10_000})
+		innocentClient := fixture.connect("10.0.0.1")
 		for range maxPeerCuts + 1 {
-			_ = f.connect("10.0.0.1").send(frame{length: 16_000, kind: frameData, stream: 1})
+			_ = fixture.connect("10.0.0.1").send(frame{length: 16_000, kind: frameData, stream: 1})
 		}
-		assert.Nil(t, f.connect("10.0.0.1"), "no connection has got an answer")
-		innocent.answer(1)
-		assert.NotNil(t, f.connect("10.0.0.1"))
-		require.NoError(t, innocent.server.Close())
-		assert.Nil(t, f.connect("10.0.0.1"), "the answered connection is closed")
+		assert.Nil(t, fixture.connect("10.0.0.1"), "no connection has got an answer")
+		innocentClient.answer(1)
+		assert.NotNil(t, fixture.connect("10.0.0.1"))
+		require.NoError(t, innocentClient.server.Close())
+		assert.Nil(t, fixture.connect("10.0.0.1"), "the answered connection is closed")
 	})
 }
 
 func TestRefusalsAreLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newGateFixture(t, Options{Listener: "grpc", MaxPeerConnections: 1})
-		f.connect("10.0.0.1")
+		fixture := newGateFixture(t, Options{Listener: "grpc", MaxPeerConnections: 1})
+		fixture.connect("10.0.0.1")
 		for range 30 {
-			f.connect("10.0.0.1")
+			fixture.connect("10.0.0.1")
 			time.Sleep(10 * time.Second)
 		}
-		lines := strings.Split(strings.TrimSpace(f.log.String()), "\n")
+		lines := strings.Split(strings.TrimSpace(fixture.log.String()), "\n")
 		assert.Len(t, lines, 5)
 		assert.Contains(t, lines[1], `level=WARN msg="connections refused" reason=peer_connections count=6 listener=grpc last_address=10.0.0.1`)
-		assert.Len(t, f.reasons, 30)
+		assert.Len(t, fixture.reasons, 30)
 	})
 }
 

@@ -28,28 +28,28 @@ func message(size int) []byte {
 // sendPartOfAnswer sends a part of the answer of stream 1.
 func (c *client) sendPartOfAnswer() {
 	data := appendData(nil, message(1), 0)
-	read := make(chan struct{})
+	readDone := make(chan struct{})
 	go func() {
 		_, _ = c.Read(make([]byte, len(data)))
-		close(read)
+		close(readDone)
 	}()
 	_, _ = c.server.Write(data)
-	<-read
+	<-readDone
 }
 
 func TestStreamWithAnsweredMessagesIsNotCut(t *testing.T) {
-	f := newGateFixture(t, Options{MaxPendingBytes: 1 << 20})
-	c := f.connect("10.0.0.1")
+	fixture := newGateFixture(t, Options{MaxPendingBytes: 1 << 20})
+	client := fixture.connect("10.0.0.1")
 	for range 1000 {
-		_, err := c.exchange(appendData(nil, message(3000), 0))
+		_, err := client.exchange(appendData(nil, message(3000), 0))
 		require.NoError(t, err)
-		assert.EqualValues(t, 3005+frameOverhead, f.gate.PendingBytes())
-		c.sendPartOfAnswer()
-		assert.Zero(t, f.gate.PendingBytes())
+		assert.EqualValues(t, 3005+frameOverhead, fixture.gate.PendingBytes())
+		client.sendPartOfAnswer()
+		assert.Zero(t, fixture.gate.PendingBytes())
 	}
-	assert.Empty(t, f.reasons)
-	c.answer(1)
-	assert.Zero(t, f.gate.PendingBytes())
+	assert.Empty(t, fixture.reasons)
+	client.answer(1)
+	assert.Zero(t, fixture.gate.PendingBytes())
 }
 
 func TestHalfSentMessagesStayPending(t *testing.T) {
@@ -66,16 +66,16 @@ func TestHalfSentMessagesStayPending(t *testing.T) {
 		"a whole message with padding":    {message(9000), 8, 9005 + frameOverhead},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newGateFixture(t, Options{MaxPendingBytes: 1 << 20})
-			c := f.connect("10.0.0.1")
-			_, err := c.exchange(appendData(nil, test.content, test.flags))
+			fixture := newGateFixture(t, Options{MaxPendingBytes: 1 << 20})
+			client := fixture.connect("10.0.0.1")
+			_, err := client.exchange(appendData(nil, test.content, test.flags))
 			require.NoError(t, err)
-			c.sendPartOfAnswer()
-			assert.Equal(t, test.want, f.gate.PendingBytes())
-			c.sendPartOfAnswer()
-			assert.Equal(t, test.want, f.gate.PendingBytes())
-			c.answer(1)
-			assert.Zero(t, f.gate.PendingBytes())
+			client.sendPartOfAnswer()
+			assert.Equal(t, test.want, fixture.gate.PendingBytes())
+			client.sendPartOfAnswer()
+			assert.Equal(t, test.want, fixture.gate.PendingBytes())
+			client.answer(1)
+			assert.Zero(t, fixture.gate.PendingBytes())
 		})
 	}
 }
@@ -94,15 +94,15 @@ func TestEndsOfMessagesAreFoundInAnyPieces(t *testing.T) {
 		partialBytes := len(content) - lastEnd
 		s := &pendingStream{}
 		frames := 0 // with a byte of the last message
-		for left := content; len(left) > 0; {
-			n := rapid.IntRange(1, len(left)).Draw(t, "frame")
+		for contentLeft := content; len(contentLeft) > 0; {
+			n := rapid.IntRange(1, len(contentLeft)).Draw(t, "frame")
 			s.beginFrame(frame{length: n})
-			for inFrame := left[:n]; len(inFrame) > 0; {
-				piece := rapid.IntRange(1, len(inFrame)).Draw(t, "piece")
-				s.scan(inFrame[:piece])
-				inFrame = inFrame[piece:]
+			for frameLeft := contentLeft[:n]; len(frameLeft) > 0; {
+				piece := rapid.IntRange(1, len(frameLeft)).Draw(t, "piece")
+				s.scan(frameLeft[:piece])
+				frameLeft = frameLeft[piece:]
 			}
-			if left = left[n:]; len(left) < partialBytes {
+			if contentLeft = contentLeft[n:]; len(contentLeft) < partialBytes {
 				frames++
 			}
 		}

@@ -25,14 +25,14 @@ func decode(t *testing.T, beginCall func(decode func(any) error) *Call, descript
 			Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: strings.Repeat("v", valueBytes)}},
 		})
 	}
-	wire, err := proto.Marshal(request)
+	encodedRequest, err := proto.Marshal(request)
 	require.NoError(t, err)
-	decoded := &rlsv3.RateLimitRequest{}
+	decodedRequest := &rlsv3.RateLimitRequest{}
 	c := beginCall(func(message any) error {
-		return New(4000, 0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(wire)}, message)
+		return New(4000, 0).Unmarshal(mem.BufferSlice{mem.SliceBuffer(encodedRequest)}, message)
 	})
-	if err = c.Decode(decoded); err == nil {
-		assert.True(t, proto.Equal(request, decoded))
+	if err = c.Decode(decodedRequest); err == nil {
+		assert.True(t, proto.Equal(request, decodedRequest))
 	}
 	return c.End, err
 }

@@ -102,14 +102,14 @@ func TestRequestInPiecesIsDecoded(t *testing.T) {
 }
 
 func TestTooManyDescriptorsOrEntriesAreOnlyCounted(t *testing.T) {
-	bounded := codec.New(100, 6400)
+	boundedCodec := codec.New(100, 6400)
 	decode := func(descriptors int) *rlsv3.RateLimitRequest {
 		want := newRequest("shop", slices.Repeat([][]string{{"service", "checkout"}}, descriptors)...)
 		want.HitsAddend = 3
 		data, err := proto.Marshal(want)
 		require.NoError(t, err)
 		got := new(rlsv3.RateLimitRequest)
-		require.NoError(t, bounded.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data[:9]), mem.SliceBuffer(data[9:])}, got))
+		require.NoError(t, boundedCodec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data[:9]), mem.SliceBuffer(data[9:])}, got))
 		if descriptors <= 100 {
 			assert.True(t, proto.Equal(want, got))
 		}
@@ -127,42 +127,42 @@ func TestTooManyDescriptorsOrEntriesAreOnlyCounted(t *testing.T) {
 	data, err := proto.Marshal(&rlsv3.RateLimitRequest{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{descriptor, descriptor}})
 	require.NoError(t, err)
 	got = new(rlsv3.RateLimitRequest)
-	require.NoError(t, bounded.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got))
+	require.NoError(t, boundedCodec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, got))
 	assert.Equal(t, "shop", got.Domain)
 	assert.Len(t, got.Descriptors[0].Entries, 6402, "the entries of both descriptors")
 	assert.Empty(t, got.Descriptors[0].Entries[0].Key)
 
-	tooShort := append(bytes.Repeat([]byte("\x12\x00"), 2000), "\x12\x05"...)
-	assert.Error(t, bounded.Unmarshal(mem.BufferSlice{mem.SliceBuffer(tooShort)}, got))
+	truncatedRequest := append(bytes.Repeat([]byte("\x12\x00"), 2000), "\x12\x05"...)
+	assert.Error(t, boundedCodec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(truncatedRequest)}, got))
 }
 
 // drawResponse draws a response with common and rare fields.
 func drawResponse(t *rapid.T) *rlsv3.RateLimitResponse {
 	isRare := func(field string) bool { return rapid.IntRange(0, 19).Draw(t, field) == 0 }
-	r := &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_Code(rapid.IntRange(0, 2).Draw(t, "code"))}
+	response := &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_Code(rapid.IntRange(0, 2).Draw(t, "code"))}
 	for range rapid.IntRange(0, 6).Draw(t, "statuses") {
-		s := &rlsv3.RateLimitResponse_DescriptorStatus{Code: rlsv3.RateLimitResponse_Code(rapid.IntRange(0, 2).Draw(t, "status"))}
+		status := &rlsv3.RateLimitResponse_DescriptorStatus{Code: rlsv3.RateLimitResponse_Code(rapid.IntRange(0, 2).Draw(t, "status"))}
 		if rapid.Bool().Draw(t, "has limit") {
-			s.CurrentLimit = &rlsv3.RateLimitResponse_RateLimit{
+			status.CurrentLimit = &rlsv3.RateLimitResponse_RateLimit{
 				RequestsPerUnit: rapid.Uint32().Draw(t, "limit"),
 				Unit:            rlsv3.RateLimitResponse_RateLimit_Unit(rapid.IntRange(0, 7).Draw(t, "unit")),
 				Name:            rapid.StringN(0, 200, 200).Draw(t, "name"),
 			}
 			if isRare("multiplier") {
-				s.CurrentLimit.UnitMultiplier = wrapperspb.UInt32(2)
+				status.CurrentLimit.UnitMultiplier = wrapperspb.UInt32(2)
 			}
-			s.DurationUntilReset = &durationpb.Duration{Seconds: rapid.Int64().Draw(t, "seconds"), Nanos: rapid.Int32().Draw(t, "nanos")}
+			status.DurationUntilReset = &durationpb.Duration{Seconds: rapid.Int64().Draw(t, "seconds"), Nanos: rapid.Int32().Draw(t, "nanos")}
 		}
-		s.LimitRemaining = rapid.Uint32().Draw(t, "remaining")
-		r.Statuses = append(r.Statuses, s)
+		status.LimitRemaining = rapid.Uint32().Draw(t, "remaining")
+		response.Statuses = append(response.Statuses, status)
 	}
 	if isRare("headers") {
-		r.ResponseHeadersToAdd = []*corev3.HeaderValue{{Key: "a", Value: "b"}}
+		response.ResponseHeadersToAdd = []*corev3.HeaderValue{{Key: "a", Value: "b"}}
 	}
 	if isRare("body") {
-		r.RawBody = []byte("denied")
+		response.RawBody = []byte("denied")
 	}
-	return r
+	return response
 }
 
 func TestResponseHasSameBytesAsFromGeneralCodec(t *testing.T) {
@@ -177,10 +177,10 @@ func TestResponseHasSameBytesAsFromGeneralCodec(t *testing.T) {
 }
 
 func TestGeneralCodecEncodesOtherMessages(t *testing.T) {
-	encoded, err := codec.New(0, 0).Marshal(usualRequest())
+	encodedRequest, err := codec.New(0, 0).Marshal(usualRequest())
 	require.NoError(t, err)
 	got := new(rlsv3.RateLimitRequest)
-	require.NoError(t, generalCodec.Unmarshal(encoded, got))
+	require.NoError(t, generalCodec.Unmarshal(encodedRequest, got))
 	assert.True(t, proto.Equal(usualRequest(), got))
 
 	_, err = codec.New(0, 0).Marshal(&rlsv3.RateLimitResponse{Statuses: []*rlsv3.RateLimitResponse_DescriptorStatus{
@@ -210,11 +210,11 @@ func BenchmarkMessages(b *testing.B) {
 		Code: rlsv3.RateLimitResponse_OK, CurrentLimit: &rlsv3.RateLimitResponse_RateLimit{RequestsPerUnit: 100, Unit: 1},
 		LimitRemaining: 1234, DurationUntilReset: durationpb.New(17e9),
 	}}}
-	for name, c := range map[string]encoding.CodecV2{"general": generalCodec, "own": codec.New(0, 0)} {
+	for name, codecUnderTest := range map[string]encoding.CodecV2{"general": generalCodec, "own": codec.New(0, 0)} {
 		b.Run("request/"+name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := c.Unmarshal(buffers, new(rlsv3.RateLimitRequest)); err != nil {
+				if err := codecUnderTest.Unmarshal(buffers, new(rlsv3.RateLimitRequest)); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -222,7 +222,7 @@ func BenchmarkMessages(b *testing.B) {
 		b.Run("response/"+name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := c.Marshal(response); err != nil {
+				if _, err := codecUnderTest.Marshal(response); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -236,12 +236,12 @@ func TestReportWithTooManyUsagesIsNotDecoded(t *testing.T) {
 		for range usages {
 			report.BucketQuotaUsages = append(report.BucketQuotaUsages, &rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{NumRequestsAllowed: 1})
 		}
-		encoded, err := proto.Marshal(report)
+		encodedReport, err := proto.Marshal(report)
 		require.NoError(t, err)
-		decoded, waits := &rlqsv3.RateLimitQuotaUsageReports{}, 0
-		err = codec.New(1, 1).Unmarshal(mem.BufferSlice{mem.SliceBuffer(encoded)}, &codec.StreamMessage{Message: decoded, BeforeDecode: func(bytes int) error {
+		decodedReports, waits := &rlqsv3.RateLimitQuotaUsageReports{}, 0
+		err = codec.New(1, 1).Unmarshal(mem.BufferSlice{mem.SliceBuffer(encodedReport)}, &codec.StreamMessage{Message: decodedReports, BeforeDecode: func(bytes int) error {
 			waits++
-			assert.Equal(t, len(encoded), bytes)
+			assert.Equal(t, len(encodedReport), bytes)
 			return nil
 		}})
 		if want != "" {
@@ -250,6 +250,6 @@ func TestReportWithTooManyUsagesIsNotDecoded(t *testing.T) {
 			continue
 		}
 		assert.NoError(t, err)
-		assert.True(t, proto.Equal(report, decoded))
+		assert.True(t, proto.Equal(report, decodedReports))
 	}
 }

@@ -35,10 +35,10 @@ type runningSource struct {
 
 // startSettledSource runs a Source of place, which is below root, and waits for the first snapshot.
 func startSettledSource(t *testing.T, root string, place Place) *runningSource {
-	f := startSource(t, root, place)
-	f.nextSnapshot()
-	f.requireNoSnapshot()
-	return f
+	source := startSource(t, root, place)
+	source.nextSnapshot()
+	source.requireNoSnapshot()
+	return source
 }
 
 // startSource runs a Source of place, which is below root.
@@ -97,10 +97,10 @@ func (f *runningSource) contents(n *snapshot) map[string]string {
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	before, err := os.Stat(path)
+	oldInfo, err := os.Stat(path)
 	for {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
-		if err != nil || !modTime(t, path).Equal(before.ModTime()) {
+		if err != nil || !modTime(t, path).Equal(oldInfo.ModTime()) {
 			return
 		}
 	}
@@ -308,12 +308,12 @@ func TestEveryKindOfChangeIsAppliedOnce(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				f := startSettledSource(t, newTree(t, test.files), test.place)
-				test.change(t, f.root)
+				source := startSettledSource(t, newTree(t, test.files), test.place)
+				test.change(t, source.root)
 				changedAt := time.Now()
-				assert.Equal(t, test.want, f.contents(f.nextSnapshot()))
+				assert.Equal(t, test.want, source.contents(source.nextSnapshot()))
 				assert.LessOrEqual(t, time.Since(changedAt), 2*interval)
-				f.requireNoSnapshot()
+				source.requireNoSnapshot()
 			})
 		})
 	}
@@ -335,10 +335,10 @@ func writeSlowly(t *testing.T, path string, n int) string {
 func TestFileIsAppliedWhenItsWriterHasFinished(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "old"}), Place{})
-		want := writeSlowly(t, f.root+"/a.yaml", 6)
-		assert.Equal(t, map[string]string{"a.yaml": want}, f.contents(f.nextSnapshot()))
-		f.requireNoSnapshot()
+		source := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "old"}), Place{})
+		want := writeSlowly(t, source.root+"/a.yaml", 6)
+		assert.Equal(t, map[string]string{"a.yaml": want}, source.contents(source.nextSnapshot()))
+		source.requireNoSnapshot()
 	})
 }
 
@@ -346,14 +346,14 @@ func TestFileBeingWrittenAtTheStartIsReadAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		root := newTree(t, map[string]string{"a.yaml": ""})
-		f := startSource(t, root, Place{})
-		assert.Equal(t, map[string]string{"a.yaml": ""}, f.contents(f.nextSnapshot()))
+		source := startSource(t, root, Place{})
+		assert.Equal(t, map[string]string{"a.yaml": ""}, source.contents(source.nextSnapshot()))
 		for i := range 10 {
 			require.NoError(t, os.WriteFile(root+"/a.yaml", []byte(strings.Repeat("x", i)), 0o644))
 			time.Sleep(stablePause * 9 / 10)
 		}
-		assert.Equal(t, map[string]string{"a.yaml": "xxxxxxxxx"}, f.contents(f.nextSnapshot()))
-		f.requireNoSnapshot()
+		assert.Equal(t, map[string]string{"a.yaml": "xxxxxxxxx"}, source.contents(source.nextSnapshot()))
+		source.requireNoSnapshot()
 	})
 }
 
@@ -361,25 +361,25 @@ func TestFilesThatKeepChangingCauseAnError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		root := newTree(t, map[string]string{"a.yaml": "0"})
-		writing, stop := context.WithCancel(context.Background())
-		written := make(chan string)
+		writerCtx, stopWriter := context.WithCancel(context.Background())
+		finalText := make(chan string)
 		go func() {
 			text := ""
-			for ; writing.Err() == nil; time.Sleep(stablePause / 2) {
+			for ; writerCtx.Err() == nil; time.Sleep(stablePause / 2) {
 				text += "x"
 				assert.NoError(t, os.WriteFile(root+"/a.yaml", []byte(text), 0o644))
 			}
-			written <- text
+			finalText <- text
 		}()
-		f := startSource(t, root, Place{})
+		source := startSource(t, root, Place{})
 		time.Sleep(maxStartChecks * stablePause)
-		assert.NotEmpty(t, f.nextSnapshot().files, "the first snapshot comes even if the files are not settled")
+		assert.NotEmpty(t, source.nextSnapshot().files, "the first snapshot comes even if the files are not settled")
 		time.Sleep(maxChangedChecks * interval)
-		assert.ErrorContains(t, f.nextSnapshot().err, root+": the files keep changing")
-		f.requireNoSnapshot()
-		stop()
-		assert.Equal(t, map[string]string{"a.yaml": <-written}, f.contents(f.nextSnapshot()))
-		f.requireNoSnapshot()
+		assert.ErrorContains(t, source.nextSnapshot().err, root+": the files keep changing")
+		source.requireNoSnapshot()
+		stopWriter()
+		assert.Equal(t, map[string]string{"a.yaml": <-finalText}, source.contents(source.nextSnapshot()))
+		source.requireNoSnapshot()
 	})
 }
 
@@ -391,8 +391,8 @@ func TestFirstReadDoesNotWait(t *testing.T) {
 			fileTime := time.Now().Add(-age)
 			require.NoError(t, os.Chtimes(filepath.Join(root, "in/a.yaml"), fileTime, fileTime))
 			start := time.Now()
-			f := startSource(t, root, Place{Root: "in"})
-			assert.Equal(t, map[string]string{"in/a.yaml": "a"}, f.contents(f.nextSnapshot()))
+			source := startSource(t, root, Place{Root: "in"})
+			assert.Equal(t, map[string]string{"in/a.yaml": "a"}, source.contents(source.nextSnapshot()))
 			assert.Zero(t, time.Since(start), "changed %s ago", age)
 		})
 	}
@@ -401,75 +401,75 @@ func TestFirstReadDoesNotWait(t *testing.T) {
 func TestUnchangedContentIsNotApplied(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "a"}), Place{})
-		writeFile(t, f.root+"/a.yaml", "a")
-		writeFile(t, f.root+"/.a.yaml.swp", "not limits")
-		writeFile(t, f.root+"/a.yaml~", "not limits")
-		f.requireNoSnapshot()
+		source := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "a"}), Place{})
+		writeFile(t, source.root+"/a.yaml", "a")
+		writeFile(t, source.root+"/.a.yaml.swp", "not limits")
+		writeFile(t, source.root+"/a.yaml~", "not limits")
+		source.requireNoSnapshot()
 		now := time.Now()
-		require.NoError(t, os.Chtimes(f.root+"/a.yaml", now, now))
-		f.requireNoSnapshot()
+		require.NoError(t, os.Chtimes(source.root+"/a.yaml", now, now))
+		source.requireNoSnapshot()
 	})
 }
 
 func TestFullReadFindsChangeThatMetadataHides(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "old"}), Place{})
-		before := modTime(t, f.root+"/a.yaml")
-		require.NoError(t, os.WriteFile(f.root+"/a.yaml", []byte("new"), 0o644))
-		require.NoError(t, os.Chtimes(f.root+"/a.yaml", before, before))
+		source := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "old"}), Place{})
+		oldTime := modTime(t, source.root+"/a.yaml")
+		require.NoError(t, os.WriteFile(source.root+"/a.yaml", []byte("new"), 0o644))
+		require.NoError(t, os.Chtimes(source.root+"/a.yaml", oldTime, oldTime))
 		time.Sleep(checksPerFullRead * interval)
-		assert.Equal(t, map[string]string{"a.yaml": "new"}, f.contents(f.nextSnapshot()))
+		assert.Equal(t, map[string]string{"a.yaml": "new"}, source.contents(source.nextSnapshot()))
 		time.Sleep(checksPerFullRead * interval)
-		f.requireNoSnapshot()
+		source.requireNoSnapshot()
 	})
 }
 
 func TestErrorAndItsEndAreEachAppliedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := startSettledSource(t, newTree(t, map[string]string{"in/a.yaml": "a"}), Place{Root: "in"})
-		rename(t, f.root+"/in", f.root+"/out")
-		assert.ErrorIs(t, f.nextSnapshot().err, fs.ErrNotExist)
-		writeFile(t, f.root+"/other", "x")
-		f.requireNoSnapshot()
-		rename(t, f.root+"/out", f.root+"/in")
-		n := f.nextSnapshot()
+		source := startSettledSource(t, newTree(t, map[string]string{"in/a.yaml": "a"}), Place{Root: "in"})
+		rename(t, source.root+"/in", source.root+"/out")
+		assert.ErrorIs(t, source.nextSnapshot().err, fs.ErrNotExist)
+		writeFile(t, source.root+"/other", "x")
+		source.requireNoSnapshot()
+		rename(t, source.root+"/out", source.root+"/in")
+		n := source.nextSnapshot()
 		assert.NoError(t, n.err)
-		assert.Equal(t, map[string]string{"in/a.yaml": "a"}, f.contents(n))
+		assert.Equal(t, map[string]string{"in/a.yaml": "a"}, source.contents(n))
 	})
 }
 
 func TestSkippedEntriesAreReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "a"}), Place{})
-		writeFile(t, f.root+"/b.yaml.txt", "b")
-		n := f.nextSnapshot()
-		assert.Equal(t, map[string]string{"a.yaml": "a"}, f.contents(n))
+		source := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "a"}), Place{})
+		writeFile(t, source.root+"/b.yaml.txt", "b")
+		n := source.nextSnapshot()
+		assert.Equal(t, map[string]string{"a.yaml": "a"}, source.contents(n))
 		require.Len(t, n.skippedEntries, 1)
-		assert.Equal(t, f.root+"/b.yaml.txt", n.skippedEntries[0].Path)
-		require.NoError(t, os.Remove(f.root+"/b.yaml.txt"))
-		assert.Empty(t, f.nextSnapshot().skippedEntries)
-		f.requireNoSnapshot()
+		assert.Equal(t, source.root+"/b.yaml.txt", n.skippedEntries[0].Path)
+		require.NoError(t, os.Remove(source.root+"/b.yaml.txt"))
+		assert.Empty(t, source.nextSnapshot().skippedEntries)
+		source.requireNoSnapshot()
 	})
 }
 
 func TestReloadAppliesUnchangedFilesSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "a"}), Place{})
+		source := startSettledSource(t, newTree(t, map[string]string{"a.yaml": "a"}), Place{})
 		start := time.Now()
-		f.Reload()
-		assert.Equal(t, map[string]string{"a.yaml": "a"}, f.contents(f.nextSnapshot()))
+		source.Reload()
+		assert.Equal(t, map[string]string{"a.yaml": "a"}, source.contents(source.nextSnapshot()))
 		assert.Equal(t, stablePause, time.Since(start))
-		f.requireNoSnapshot()
+		source.requireNoSnapshot()
 
-		writeFile(t, f.root+"/a.yaml", "new")
+		writeFile(t, source.root+"/a.yaml", "new")
 		start = time.Now()
-		f.Reload()
-		assert.Equal(t, map[string]string{"a.yaml": "new"}, f.contents(f.nextSnapshot()))
+		source.Reload()
+		assert.Equal(t, map[string]string{"a.yaml": "new"}, source.contents(source.nextSnapshot()))
 		assert.Equal(t, stablePause, time.Since(start), "the read waits until the writer may have finished")
 	})
 }
@@ -487,27 +487,27 @@ func TestRunParsesFiles(t *testing.T) {
 			Log: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		ctx, cancel := context.WithCancel(context.Background())
-		applied, done := make(chan source.Update), make(chan error)
+		updates, done := make(chan source.Update), make(chan error)
 		go func() {
-			done <- s.Run(ctx, func(u source.Update) error { applied <- u; return u.Problem })
+			done <- s.Run(ctx, func(u source.Update) error { updates <- u; return u.Problem })
 		}()
-		u := <-applied
-		require.NotNil(t, u.Limits)
-		assert.Len(t, u.Limits.Domains[0].Descriptors, 1)
-		assert.Equal(t, []slog.Attr{slog.Int("files", 1)}, u.Attrs)
+		update := <-updates
+		require.NotNil(t, update.Limits)
+		assert.Len(t, update.Limits.Domains[0].Descriptors, 1)
+		assert.Equal(t, []slog.Attr{slog.Int("files", 1)}, update.Attrs)
 
 		writeFile(t, root+"/b.yaml", "nonsense")
-		u = <-applied
-		assert.ErrorContains(t, u.Problem, root+"/b.yaml:1:1: ")
-		assert.Nil(t, u.Limits)
+		update = <-updates
+		assert.ErrorContains(t, update.Problem, root+"/b.yaml:1:1: ")
+		assert.Nil(t, update.Limits)
 
 		writeFile(t, root+"/b.yaml", rule("b"))
-		u = <-applied
-		assert.Len(t, u.Limits.Domains[0].Descriptors, 2)
-		assert.Equal(t, []slog.Attr{slog.Int("files", 2)}, u.Attrs)
+		update = <-updates
+		assert.Len(t, update.Limits.Domains[0].Descriptors, 2)
+		assert.Equal(t, []slog.Attr{slog.Int("files", 2)}, update.Attrs)
 
 		require.NoError(t, os.RemoveAll(root))
-		assert.ErrorIs(t, (<-applied).Problem, fs.ErrNotExist)
+		assert.ErrorIs(t, (<-updates).Problem, fs.ErrNotExist)
 		assert.Equal(t, 1, strings.Count(log.String(), "file skipped"), log.String())
 		cancel()
 		assert.ErrorIs(t, <-done, context.Canceled)
@@ -515,21 +515,21 @@ func TestRunParsesFiles(t *testing.T) {
 }
 
 func TestUnchangedFilesAreReportedAsRead(t *testing.T) {
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name, text string
 		want       bool
 	}{
 		{"valid files", "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 5}}]", true},
 		{"invalid files", "domain: [", false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "limits.yaml")
-				require.NoError(t, os.WriteFile(path, []byte(c.text), 0o600))
+				require.NoError(t, os.WriteFile(path, []byte(test.text), 0o600))
 				ctx, cancel := context.WithCancel(t.Context())
 				unchangedReads := 0
-				var running sync.WaitGroup
-				running.Go(func() {
+				var goroutine sync.WaitGroup
+				goroutine.Go(func() {
 					_ = New(Options{Place: Place{Root: path}}).Run(ctx, func(u source.Update) error {
 						if u.Limits == nil && u.Problem == nil {
 							unchangedReads++
@@ -539,8 +539,8 @@ func TestUnchangedFilesAreReportedAsRead(t *testing.T) {
 				})
 				time.Sleep(2*checksPerFullRead*time.Second + time.Minute)
 				cancel()
-				running.Wait()
-				assert.Equal(t, c.want, unchangedReads >= 2, "%d reads", unchangedReads)
+				goroutine.Wait()
+				assert.Equal(t, test.want, unchangedReads >= 2, "%d reads", unchangedReads)
 			})
 		})
 	}
@@ -565,8 +565,8 @@ func TestChangedListIsApplied(t *testing.T) {
 		nextUpdate := func() source.Update {
 			t.Helper()
 			select {
-			case u := <-updates:
-				return u
+			case update := <-updates:
+				return update
 			case <-time.After(5 * interval):
 				require.FailNow(t, "no update arrives")
 				return source.Update{}

@@ -21,11 +21,11 @@ func TestChangesInRedisAndMemoryAgree(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	for _, prefix := range []string{"", "{tag}"} {
-		r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix + prefix, Resync: noResync})
+		replica := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix + prefix, Resync: noResync})
 		var memory changes.Memory
 		value := rapid.SampledFrom([]string{"", "1", `{"a": "\u0001\"ä"}`, "2"})
 		rapid.Check(t, func(rt *rapid.T) {
-			c := changes.Change{
+			change := changes.Change{
 				Author: "ä \"b\"", Address: "10.0.0.1:5", Action: rapid.SampledFrom([]changes.Action{changes.Put, changes.Rollback}).Draw(rt, "action"),
 				Reason: value.Draw(rt, "reason"), ChangedAt: time.Unix(rapid.Int64Range(0, 1e9).Draw(rt, "at"), 0), RestoredVersion: rapid.Int64Range(0, 2).Draw(rt, "restored"),
 			}
@@ -45,10 +45,10 @@ func TestChangesInRedisAndMemoryAgree(t *testing.T) {
 					text := value.Draw(rt, "value")
 					w.Value = &text
 				}
-				c.Writes = append(c.Writes, w)
+				change.Writes = append(change.Writes, w)
 			}
-			want, wantErr := memory.MakeChange(t.Context(), c)
-			got, err := r.MakeChange(t.Context(), c)
+			want, wantErr := memory.MakeChange(t.Context(), change)
+			got, err := replica.MakeChange(t.Context(), change)
 			if wantConflict := (*changes.ConflictError)(nil); errors.As(wantErr, &wantConflict) {
 				var conflict *changes.ConflictError
 				require.ErrorAs(rt, err, &conflict)
@@ -57,10 +57,10 @@ func TestChangesInRedisAndMemoryAgree(t *testing.T) {
 			}
 			require.NoError(rt, err)
 			require.Equal(rt, want, got)
-			require.Equal(rt, memory.Version(), r.Version())
-			require.Equal(rt, memory.Fields(), r.current())
+			require.Equal(rt, memory.Version(), replica.Version())
+			require.Equal(rt, memory.Fields(), replica.currentOverrides())
 		})
-		history, err := r.History(t.Context())
+		history, err := replica.History(t.Context())
 		require.NoError(t, err)
 		want, err := memory.History(t.Context())
 		require.NoError(t, err)
@@ -71,20 +71,20 @@ func TestChangesInRedisAndMemoryAgree(t *testing.T) {
 func TestHistoryKeepsTheLastChanges(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync})
+	replica := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync})
 	for range changes.MaxHistory + 3 {
-		_, _, err := r.Put(t.Context(), "a", "1")
+		_, _, err := replica.Put(t.Context(), "a", "1")
 		require.NoError(t, err)
 	}
-	history, err := r.History(t.Context())
+	history, err := replica.History(t.Context())
 	require.NoError(t, err)
 	require.Len(t, history, changes.MaxHistory)
 	assert.EqualValues(t, changes.MaxHistory+3, history[0].Version)
 
 	t.Run("a lost hash does not restart the versions", func(t *testing.T) {
 		require.NoError(t, db.Client(t).Del(t.Context(), db.Prefix+"rls:overrides").Err())
-		_, _, err := r.Put(t.Context(), "a", "2")
+		_, _, err := replica.Put(t.Context(), "a", "2")
 		require.NoError(t, err)
-		assert.EqualValues(t, changes.MaxHistory+4, r.Version())
+		assert.EqualValues(t, changes.MaxHistory+4, replica.Version())
 	})
 }

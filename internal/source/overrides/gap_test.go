@@ -14,18 +14,18 @@ import (
 
 func TestEachNewSubscriptionReportsMissedResets(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	c := s.Client(t)
+	server := redistest.Start(t)
+	client := server.Client(t)
 	var reports atomic.Int64
 	o := overrides.Options{
-		Client: connect(t, redis.Server{URL: s.Addr}), Resync: noResync,
+		Client: connect(t, redis.Server{URL: server.Addr}), Resync: noResync,
 		OnMissedResets: func() { reports.Add(1) },
 	}
-	r := startReplica(t, o)
+	replica := startReplica(t, o)
 	for n := range int64(3) {
-		r.await(func() bool { return reports.Load() == n+1 })
-		awaitSubscriptions(t, "rls:resets", 1, c)
-		_, err := c.TxPipelined(t.Context(), func(p goredis.Pipeliner) error {
+		replica.await(func() bool { return reports.Load() == n+1 })
+		awaitSubscriptions(t, "rls:resets", 1, client)
+		_, err := client.TxPipelined(t.Context(), func(p goredis.Pipeliner) error {
 			p.ClientKillByFilter(t.Context(), "TYPE", "pubsub")
 			p.Publish(t.Context(), "rls:resets", "shop|ip=1")
 			return nil

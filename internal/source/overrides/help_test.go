@@ -57,29 +57,29 @@ type replica struct {
 	*overrides.Store
 	tb testing.TB
 
-	mu      sync.Mutex
-	applied []map[string]string // the overrides of each update
-	lost    int                 // the number of updates with OverridesLost
-	states  []error             // each change of Update.Outage
-	resets  []string
-	log     bytes.Buffer
+	mu               sync.Mutex
+	appliedOverrides []map[string]string // the overrides of each update
+	lost             int                 // the number of updates with OverridesLost
+	states           []error             // each change of Update.Outage
+	resets           []string
+	log              bytes.Buffer
 }
 
 func neverExpired(string, time.Time) bool { return false }
 
 // newReplica sets the missing options of o, and returns a replica that does not run.
-func newReplica(tb testing.TB, o overrides.Options) *replica {
+func newReplica(tb testing.TB, options overrides.Options) *replica {
 	r := &replica{tb: tb}
-	o.Resync = cmp.Or(o.Resync, 30*time.Second)
-	if o.IsExpired == nil {
-		o.IsExpired = neverExpired
+	options.Resync = cmp.Or(options.Resync, 30*time.Second)
+	if options.IsExpired == nil {
+		options.IsExpired = neverExpired
 	}
-	if o.OnMissedResets == nil {
-		o.OnMissedResets = func() {}
+	if options.OnMissedResets == nil {
+		options.OnMissedResets = func() {}
 	}
-	o.OnReset = func(counter string) { r.withLock(func() { r.resets = append(r.resets, counter) }) }
-	o.Log = slog.New(slog.NewTextHandler(r, nil))
-	r.Store = overrides.New(o)
+	options.OnReset = func(counter string) { r.withLock(func() { r.resets = append(r.resets, counter) }) }
+	options.Log = slog.New(slog.NewTextHandler(r, nil))
+	r.Store = overrides.New(options)
 	return r
 }
 
@@ -89,7 +89,7 @@ func (r *replica) apply(u source.Update) error {
 			r.lost++
 		}
 		if u.Overrides != nil {
-			r.applied = append(r.applied, u.Overrides)
+			r.appliedOverrides = append(r.appliedOverrides, u.Overrides)
 		}
 		var lastOutage error
 		if n := len(r.states); n > 0 {
@@ -105,18 +105,18 @@ func (r *replica) apply(u source.Update) error {
 // startReplica starts a replica that runs until the test ends, and waits for the first read.
 func startReplica(tb testing.TB, o overrides.Options) *replica {
 	tb.Helper()
-	r := newReplica(tb, o)
-	r.start()
-	r.awaitOverrides(map[string]string{})
-	return r
+	testReplica := newReplica(tb, o)
+	testReplica.start()
+	testReplica.awaitOverrides(map[string]string{})
+	return testReplica
 }
 
 // start runs r until the test ends or stop is called.
 func (r *replica) start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = r.Run(ctx, r.apply) })
-	stop = func() { cancel(); running.Wait() }
+	var goroutine sync.WaitGroup
+	goroutine.Go(func() { _ = r.Run(ctx, r.apply) })
+	stop = func() { cancel(); goroutine.Wait() }
 	r.tb.Cleanup(stop)
 	return stop
 }
@@ -139,11 +139,11 @@ func (r *replica) logText() (text string) {
 	return text
 }
 
-// current returns the overrides that were applied last; nil before the first overrides.
-func (r *replica) current() (overrides map[string]string) {
+// currentOverrides returns the overrides that were applied last; nil before the first overrides.
+func (r *replica) currentOverrides() (overrides map[string]string) {
 	r.withLock(func() {
-		if n := len(r.applied); n > 0 {
-			overrides = r.applied[n-1]
+		if n := len(r.appliedOverrides); n > 0 {
+			overrides = r.appliedOverrides[n-1]
 		}
 	})
 	return overrides
@@ -151,7 +151,7 @@ func (r *replica) current() (overrides map[string]string) {
 
 // applyCount returns the number of times that overrides were applied.
 func (r *replica) applyCount() (n int) {
-	r.withLock(func() { n = len(r.applied) })
+	r.withLock(func() { n = len(r.appliedOverrides) })
 	return n
 }
 
@@ -164,7 +164,7 @@ func (r *replica) outageChanges() (states []error) {
 // awaitOverrides waits until the applied overrides are want.
 func (r *replica) awaitOverrides(want map[string]string) {
 	r.tb.Helper()
-	r.await(func() bool { current := r.current(); return current != nil && maps.Equal(current, want) })
+	r.await(func() bool { overrides := r.currentOverrides(); return overrides != nil && maps.Equal(overrides, want) })
 }
 
 // await waits until f returns true.
@@ -172,7 +172,7 @@ func (r *replica) await(f func() bool) {
 	r.tb.Helper()
 	defer func() {
 		if r.tb.Failed() {
-			r.tb.Logf("applied last: %v\nstates: %v\nlog: %s", r.current(), r.outageChanges(), r.logText())
+			r.tb.Logf("applied last: %v\nstates: %v\nlog: %s", r.currentOverrides(), r.outageChanges(), r.logText())
 		}
 	}()
 	polltest.Until(r.tb, timeout, f)
@@ -193,16 +193,16 @@ func awaitSubscriptions(tb testing.TB, channel string, n int64, nodes ...*goredi
 
 // awaitSettled waits until the replicas have subscribed and have made the full read after the subscription. Otherwise
 // this full read could find changes without messages.
-func awaitSettled(tb testing.TB, c *goredis.Client, prefix string, replicas ...*replica) {
+func awaitSettled(tb testing.TB, client *goredis.Client, prefix string, replicas ...*replica) {
 	tb.Helper()
 	channel := prefix + "rls:resets"
-	awaitSubscriptions(tb, channel, int64(len(replicas)), c)
-	for _, r := range replicas {
+	awaitSubscriptions(tb, channel, int64(len(replicas)), client)
+	for _, replica := range replicas {
 		for range 2 { // the first message can arrive during the full read
 			message := rand.Text()
-			r.await(func() (isReceived bool) {
-				require.NoError(tb, c.Publish(context.Background(), channel, message).Err())
-				r.withLock(func() { isReceived = slices.Contains(r.resets, message) })
+			replica.await(func() (isReceived bool) {
+				require.NoError(tb, client.Publish(context.Background(), channel, message).Err())
+				replica.withLock(func() { isReceived = slices.Contains(replica.resets, message) })
 				return isReceived
 			})
 		}
@@ -254,7 +254,7 @@ func (r *replica) write(ctx context.Context, w changes.Write) (oldValue string, 
 
 // storedValues returns the values in Redis.
 func storedValues(c *goredis.Client, prefix string) map[string]string {
-	stored := c.HGetAll(context.Background(), prefix+"rls:overrides").Val()
-	delete(stored, changes.VersionField)
-	return stored
+	storedByTarget := c.HGetAll(context.Background(), prefix+"rls:overrides").Val()
+	delete(storedByTarget, changes.VersionField)
+	return storedByTarget
 }

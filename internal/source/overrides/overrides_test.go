@@ -54,9 +54,9 @@ func TestEveryReplicaAppliesPutAndDelete(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, step.oldValue, oldValue)
 		assert.Equal(t, step.hadValue, hadValue)
-		assert.Equal(t, step.want, replicas[step.replica].current(), "the write is applied in this replica when it returns")
-		for _, r := range replicas {
-			r.awaitOverrides(step.want)
+		assert.Equal(t, step.want, replicas[step.replica].currentOverrides(), "the write is applied in this replica when it returns")
+		for _, replica := range replicas {
+			replica.awaitOverrides(step.want)
 		}
 	}
 }
@@ -64,30 +64,30 @@ func TestEveryReplicaAppliesPutAndDelete(t *testing.T) {
 func TestUnchangedOverridesAreNotApplied(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 10 * time.Millisecond})
+	replica := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 10 * time.Millisecond})
 	for range 3 {
-		_, _, err := r.Put(t.Context(), "a", "1")
+		_, _, err := replica.Put(t.Context(), "a", "1")
 		require.NoError(t, err)
 	}
 	awaitCalls(t, db.Client(t), "hgetall", 5)
-	assert.Equal(t, 2, r.applyCount(), "one update for the empty set, and one update for the value")
+	assert.Equal(t, 2, replica.applyCount(), "one update for the empty set, and one update for the value")
 }
 
 func TestResyncFindsChangeWithoutMessage(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 300 * time.Millisecond})
-	awaitSettled(t, db.Client(t), db.Prefix, r)
+	replica := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 300 * time.Millisecond})
+	awaitSettled(t, db.Client(t), db.Prefix, replica)
 	require.NoError(t, db.Client(t).HSet(t.Context(), db.Prefix+"rls:overrides", "a", "1").Err())
-	r.awaitOverrides(values{"a": "1"})
+	replica.awaitOverrides(values{"a": "1"})
 }
 
 func TestAnyMessageCausesFullRead(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	hash, c := db.Prefix+"rls:overrides", db.Client(t)
-	r := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync})
-	awaitSettled(t, c, db.Prefix, r)
+	hash, client := db.Prefix+"rls:overrides", db.Client(t)
+	replica := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: noResync})
+	awaitSettled(t, client, db.Prefix, replica)
 	for _, step := range []struct {
 		name    string
 		set     values
@@ -101,15 +101,15 @@ func TestAnyMessageCausesFullRead(t *testing.T) {
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			if step.set != nil {
-				require.NoError(t, c.HSet(t.Context(), hash, step.set).Err())
+				require.NoError(t, client.HSet(t.Context(), hash, step.set).Err())
 			}
-			require.NoError(t, c.Publish(t.Context(), hash, step.message).Err())
-			r.awaitOverrides(step.want)
+			require.NoError(t, client.Publish(t.Context(), hash, step.message).Err())
+			replica.awaitOverrides(step.want)
 		})
 	}
-	require.NoError(t, c.Del(t.Context(), hash).Err())
-	require.NoError(t, c.Publish(t.Context(), hash, "RELOAD_ALL").Err())
-	r.awaitOverrides(values{})
+	require.NoError(t, client.Del(t.Context(), hash).Err())
+	require.NoError(t, client.Publish(t.Context(), hash, "RELOAD_ALL").Err())
+	replica.awaitOverrides(values{})
 }
 
 func TestResetsReachAllReplicas(t *testing.T) {
@@ -138,19 +138,19 @@ func TestTenThousandOverridesAreApplied(t *testing.T) {
 		args = append(args, fmt.Sprint(i), "1")
 	}
 	require.NoError(t, db.Client(t).HSet(t.Context(), db.Prefix+"rls:overrides", args...).Err())
-	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 50 * time.Millisecond})
-	r.start()
-	r.awaitOverrides(want)
+	replica := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: 50 * time.Millisecond})
+	replica.start()
+	replica.awaitOverrides(want)
 }
 
 func TestManyMessagesCauseFewReadsAndTheLatestOverridesAreApplied(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	c := connect(t, redis.Server{URL: db.Addr})
-	r := startReplica(t, overrides.Options{Client: c, Prefix: db.Prefix, Resync: noResync})
-	awaitSettled(t, db.Client(t), db.Prefix, r)
+	client := connect(t, redis.Server{URL: db.Addr})
+	replica := startReplica(t, overrides.Options{Client: client, Prefix: db.Prefix, Resync: noResync})
+	awaitSettled(t, db.Client(t), db.Prefix, replica)
 	want := values{}
-	_, err := c.Pipelined(t.Context(), func(p goredis.Pipeliner) error {
+	_, err := client.Pipelined(t.Context(), func(p goredis.Pipeliner) error {
 		for i := range 3000 {
 			target, value := fmt.Sprint(i%1000), fmt.Sprint(i)
 			want[target] = value
@@ -161,8 +161,8 @@ func TestManyMessagesCauseFewReadsAndTheLatestOverridesAreApplied(t *testing.T) 
 		return nil
 	})
 	require.NoError(t, err)
-	r.awaitOverrides(want)
-	assert.Less(t, r.applyCount(), 1000, "one read serves many messages")
+	replica.awaitOverrides(want)
+	assert.Less(t, replica.applyCount(), 1000, "one read serves many messages")
 }
 
 // TestConcurrentWritesAreAtomic writes one target from all replicas at the same time. Each write must replace another
@@ -178,17 +178,17 @@ func TestConcurrentWritesAreAtomic(t *testing.T) {
 	awaitSettled(t, db.Client(t), db.Prefix, replicas...)
 	var mu sync.Mutex
 	writtenValues, replacedValues := values{}, values{}
-	var writing sync.WaitGroup
-	for i, r := range replicas {
-		writing.Go(func() {
+	var writers sync.WaitGroup
+	for i, replica := range replicas {
+		writers.Go(func() {
 			for n := range writes {
 				value := fmt.Sprint(i, n)
 				oldValue, hadValue, err := "", false, error(nil)
 				isDeletion := n%5 == 4
 				if isDeletion {
-					oldValue, hadValue, err = r.Delete(context.Background(), "a")
+					oldValue, hadValue, err = replica.Delete(context.Background(), "a")
 				} else {
-					oldValue, hadValue, err = r.Put(context.Background(), "a", value)
+					oldValue, hadValue, err = replica.Put(context.Background(), "a", value)
 				}
 				assert.NoError(t, err)
 				mu.Lock()
@@ -203,14 +203,14 @@ func TestConcurrentWritesAreAtomic(t *testing.T) {
 			}
 		})
 	}
-	writing.Wait()
+	writers.Wait()
 	want := storedValues(db.Client(t), db.Prefix)
 	if lastValue, ok := want["a"]; ok {
 		replacedValues[lastValue] = ""
 	}
 	assert.Equal(t, writtenValues, replacedValues, "each written value was replaced, or is the last value")
-	for _, r := range replicas {
-		r.awaitOverrides(want)
+	for _, replica := range replicas {
+		replica.awaitOverrides(want)
 	}
 }
 
@@ -235,17 +235,17 @@ func TestPutWritesAndNotifiesInOneCommand(t *testing.T) {
 
 func TestPutReturnsWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	client, _, err := redis.Connect(redis.Server{URL: s.Addr}, time.Hour)
+	server := redistest.Start(t)
+	client, _, err := redis.Connect(redis.Server{URL: server.Addr}, time.Hour)
 	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
-	r := startReplica(t, overrides.Options{Client: client, Resync: 50 * time.Millisecond})
-	s.Pause()
-	defer s.Resume()
+	replica := startReplica(t, overrides.Options{Client: client, Resync: 50 * time.Millisecond})
+	server.Pause()
+	defer server.Resume()
 	for range 3 { // the second and the third Put wait for a read that hangs
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		start := time.Now()
-		_, _, err := r.Put(ctx, "a", "1")
+		_, _, err := replica.Put(ctx, "a", "1")
 		cancel()
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Less(t, time.Since(start), timeout)
@@ -255,20 +255,20 @@ func TestPutReturnsWhenItsContextEnds(t *testing.T) {
 func TestChangesAreAppliedOnlyWhileRunIsRunning(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	r := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
-	_, _, err := r.Put(t.Context(), "a", "1")
+	replica := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
+	_, _, err := replica.Put(t.Context(), "a", "1")
 	require.NoError(t, err)
-	assert.Zero(t, r.applyCount())
+	assert.Zero(t, replica.applyCount())
 
-	stop := r.start()
-	r.awaitOverrides(values{"a": "1"})
+	stop := replica.start()
+	replica.awaitOverrides(values{"a": "1"})
 	stop()
-	_, _, err = r.Put(t.Context(), "a", "2")
+	_, _, err = replica.Put(t.Context(), "a", "2")
 	require.NoError(t, err)
-	assert.Equal(t, 1, r.applyCount())
+	assert.Equal(t, 1, replica.applyCount())
 
-	r.start()
-	r.awaitOverrides(values{"a": "2"})
+	replica.start()
+	replica.awaitOverrides(values{"a": "2"})
 }
 
 func TestOptionsHaveDefaults(t *testing.T) {
@@ -276,12 +276,12 @@ func TestOptionsHaveDefaults(t *testing.T) {
 	db := redistest.Open(t)
 	s := newReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix})
 	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = s.Run(ctx, func(source.Update) error { return nil }) })
+	var goroutine sync.WaitGroup
+	goroutine.Go(func() { _ = s.Run(ctx, func(source.Update) error { return nil }) })
 	awaitSubscriptions(t, db.Prefix+"rls:resets", 1, db.Client(t))
 	_, _, err := s.Put(ctx, "a", "1")
 	require.NoError(t, err)
 	require.NoError(t, s.PublishReset(ctx, "a"))
 	cancel()
-	running.Wait()
+	goroutine.Wait()
 }

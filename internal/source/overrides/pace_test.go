@@ -23,15 +23,15 @@ import (
 func TestReadsAfterMessagesHavePauses(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	var applied atomic.Int64
-	notified := make(chan struct{}, 1000)
-	s := overrides.New(overrides.Options{
+	var appliedUpdates atomic.Int64
+	applyStarted := make(chan struct{}, 1000)
+	store := overrides.New(overrides.Options{
 		Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix, Resync: time.Hour,
 		IsExpired: neverExpired, OnReset: func(string) {}, OnMissedResets: func() {}, Log: slog.New(slog.DiscardHandler),
 	})
 	apply := func(source.Update) error {
-		applied.Add(1)
-		notified <- struct{}{}
+		appliedUpdates.Add(1)
+		applyStarted <- struct{}{}
 		time.Sleep(100 * time.Millisecond)
 		return nil
 	}
@@ -39,18 +39,18 @@ func TestReadsAfterMessagesHavePauses(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = s.Run(ctx, apply)
+		_ = store.Run(ctx, apply)
 	}()
 	defer func() {
 		cancel()
 		<-done
 	}()
-	<-notified
-	c := db.Client(t)
-	awaitSubscriptions(t, db.Prefix+"rls:overrides", 1, c)
+	<-applyStarted
+	client := db.Client(t)
+	awaitSubscriptions(t, db.Prefix+"rls:overrides", 1, client)
 	change := func(i int) {
-		require.NoError(t, c.HSet(t.Context(), db.Prefix+"rls:overrides", "a", strconv.Itoa(i)).Err())
-		require.NoError(t, c.Publish(t.Context(), db.Prefix+"rls:overrides", "a").Err())
+		require.NoError(t, client.HSet(t.Context(), db.Prefix+"rls:overrides", "a", strconv.Itoa(i)).Err())
+		require.NoError(t, client.Publish(t.Context(), db.Prefix+"rls:overrides", "a").Err())
 	}
 
 	// A busy machine makes some changes slow, but not all.
@@ -60,15 +60,15 @@ func TestReadsAfterMessagesHavePauses(t *testing.T) {
 		start := time.Now()
 		i++
 		change(i)
-		<-notified
+		<-applyStarted
 		return time.Since(start) < 250*time.Millisecond
 	}, "a read after a time without messages has no pause")
 
-	firstCount, start := applied.Load(), time.Now()
+	firstCount, start := appliedUpdates.Load(), time.Now()
 	for time.Since(start) < 2*time.Second {
 		i++
 		change(i)
 	}
-	updates, maxUpdates := applied.Load()-firstCount, 2+time.Since(start)/(400*time.Millisecond)
+	updates, maxUpdates := appliedUpdates.Load()-firstCount, 2+time.Since(start)/(400*time.Millisecond)
 	assert.LessOrEqual(t, updates, int64(maxUpdates), "many messages cause few reads")
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-// reporting returns options of a replica that reports itself with this name.
-func reporting(t *testing.T, s *redistest.Server, name string) overrides.Options {
+// reportingOptions returns options of a replica that reports itself with this name.
+func reportingOptions(t *testing.T, s *redistest.Server, name string) overrides.Options {
 	figures := &changes.ReplicaFigures{Calls: 1.5, Denied: 0.5, CPU: 0.25, MemoryBytes: 1000, Blips: 2}
 	return overrides.Options{
 		Client: connectWithin(t, redis.Server{URL: s.Addr}, time.Second), Prefix: "p:",
@@ -27,17 +27,17 @@ func reporting(t *testing.T, s *redistest.Server, name string) overrides.Options
 }
 
 func replicaNames(replicas []changes.Replica) (names []string) {
-	for _, r := range replicas {
-		names = append(names, r.Name)
+	for _, replica := range replicas {
+		names = append(names, replica.Name)
 	}
 	return names
 }
 
 func TestReplicasReadTheReportsOfEachOther(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	a := newReplica(t, reporting(t, s, "a"))
-	b := newReplica(t, reporting(t, s, "b"))
+	server := redistest.Start(t)
+	a := newReplica(t, reportingOptions(t, server, "a"))
+	b := newReplica(t, reportingOptions(t, server, "b"))
 	assert.Equal(t, changes.Reports{}, a.LastReports(), "before the first read")
 	stopA := a.start()
 	polltest.Until(t, timeout, func() bool { return len(a.LastReports().Replicas) == 1 })
@@ -57,17 +57,17 @@ func TestReplicasReadTheReportsOfEachOther(t *testing.T) {
 
 func TestReportCostsOneCommandInEachInterval(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	o := reporting(t, s, "a")
+	server := redistest.Start(t)
+	o := reportingOptions(t, server, "a")
 	o.Resync = noResync
-	r := newReplica(t, o)
-	r.start()
-	polltest.Until(t, timeout, func() bool { return len(r.LastReports().Replicas) == 1 })
-	first := r.LastReports().ReadAt
-	c := s.Client(t)
-	require.NoError(t, c.ConfigResetStat(t.Context()).Err())
-	polltest.Until(t, timeout, func() bool { return r.LastReports().ReadAt.After(first) })
-	stats, err := c.Info(t.Context(), "commandstats").Result()
+	replica := newReplica(t, o)
+	replica.start()
+	polltest.Until(t, timeout, func() bool { return len(replica.LastReports().Replicas) == 1 })
+	firstReadAt := replica.LastReports().ReadAt
+	client := server.Client(t)
+	require.NoError(t, client.ConfigResetStat(t.Context()).Err())
+	polltest.Until(t, timeout, func() bool { return replica.LastReports().ReadAt.After(firstReadAt) })
+	stats, err := client.Info(t.Context(), "commandstats").Result()
 	require.NoError(t, err)
 	assert.Contains(t, stats, "cmdstat_evalsha:calls=1,")
 	assert.Contains(t, stats, "cmdstat_hset:calls=1,")
@@ -75,60 +75,60 @@ func TestReportCostsOneCommandInEachInterval(t *testing.T) {
 
 func TestReportsOfReplicasThatEndedAreDeleted(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	c := s.Client(t)
-	now, err := c.Time(t.Context()).Result()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	now, err := client.Time(t.Context()).Result()
 	require.NoError(t, err)
 	report := func(name string, age time.Duration) string {
 		return fmt.Sprintf(`%d {"name":%q}`, now.Add(-age).Unix(), name)
 	}
-	require.NoError(t, c.HSet(t.Context(), "p:rls:replicas",
+	require.NoError(t, client.HSet(t.Context(), "p:rls:replicas",
 		"lost", report("lost", 50*time.Second), "ended", report("ended", 70*time.Second), "foreign", "text", "empty", "",
 		"no JSON", fmt.Sprintf("%d text", now.Unix()), "long", report(strings.Repeat("x", 2000), 0),
 	).Err())
-	r := newReplica(t, reporting(t, s, "a"))
-	replicas, err := r.Replicas(t.Context())
+	replica := newReplica(t, reportingOptions(t, server, "a"))
+	replicas, err := replica.Replicas(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"lost"}, replicaNames(replicas))
 	assert.True(t, replicas[0].IsLost())
-	names, err := c.HKeys(t.Context(), "p:rls:replicas").Result()
+	names, err := client.HKeys(t.Context(), "p:rls:replicas").Result()
 	require.NoError(t, err)
 	assert.ElementsMatch(t, []string{"lost", "no JSON", "long"}, names)
 }
 
 func TestReportsHaveABound(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	c := s.Client(t)
-	now, err := c.Time(t.Context()).Result()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	now, err := client.Time(t.Context()).Result()
 	require.NoError(t, err)
 	for i := range 510 {
 		name := fmt.Sprintf("replica-%d", i)
-		require.NoError(t, c.HSet(t.Context(), "p:rls:replicas", name, fmt.Sprintf(`%d {"name":%q}`, now.Unix(), name)).Err())
+		require.NoError(t, client.HSet(t.Context(), "p:rls:replicas", name, fmt.Sprintf(`%d {"name":%q}`, now.Unix(), name)).Err())
 	}
-	r := newReplica(t, reporting(t, s, "a"))
-	r.start()
-	polltest.Until(t, timeout, func() bool { return !r.LastReports().ReadAt.IsZero() })
-	assert.Len(t, r.LastReports().Replicas, 500)
-	assert.Equal(t, 11, r.LastReports().More)
+	replica := newReplica(t, reportingOptions(t, server, "a"))
+	replica.start()
+	polltest.Until(t, timeout, func() bool { return !replica.LastReports().ReadAt.IsZero() })
+	assert.Len(t, replica.LastReports().Replicas, 500)
+	assert.Equal(t, 11, replica.LastReports().More)
 }
 
 func TestFailedReportSaysSinceWhen(t *testing.T) {
 	t.Parallel()
-	s := redistest.Start(t)
-	r := newReplica(t, reporting(t, s, "a"))
-	r.start()
-	polltest.Until(t, timeout, func() bool { return len(r.LastReports().Replicas) == 1 })
+	server := redistest.Start(t)
+	replica := newReplica(t, reportingOptions(t, server, "a"))
+	replica.start()
+	polltest.Until(t, timeout, func() bool { return len(replica.LastReports().Replicas) == 1 })
 	stopTime := time.Now()
-	s.Kill()
-	polltest.Until(t, timeout, func() bool { return r.LastReports().Err != nil })
-	failedAt := r.LastReports().FailedAt
+	server.Kill()
+	polltest.Until(t, timeout, func() bool { return replica.LastReports().Err != nil })
+	failedAt := replica.LastReports().FailedAt
 	assert.True(t, failedAt.After(stopTime))
-	firstErr := r.LastReports().Err
-	polltest.Until(t, timeout, func() bool { return !errors.Is(r.LastReports().Err, firstErr) }, "another failure")
-	assert.Equal(t, failedAt, r.LastReports().FailedAt, "the time of the first failure stays")
+	firstErr := replica.LastReports().Err
+	polltest.Until(t, timeout, func() bool { return !errors.Is(replica.LastReports().Err, firstErr) }, "another failure")
+	assert.Equal(t, failedAt, replica.LastReports().FailedAt, "the time of the first failure stays")
 
-	s.Restart(t)
-	polltest.Until(t, timeout, func() bool { return r.LastReports().Err == nil })
-	assert.Equal(t, []string{"a"}, replicaNames(r.LastReports().Replicas))
+	server.Restart(t)
+	polltest.Until(t, timeout, func() bool { return replica.LastReports().Err == nil })
+	assert.Equal(t, []string{"a"}, replicaNames(replica.LastReports().Replicas))
 }

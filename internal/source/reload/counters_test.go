@@ -33,7 +33,7 @@ func forEachBackend(t *testing.T, f func(t *testing.T, counters backend.Limiter)
 }
 
 // take charges n hits to the counter of tenant acme.
-func (r *rig) take(counters backend.Limiter, n int64) limit.Result {
+func (r *fixture) take(counters backend.Limiter, n int64) limit.Result {
 	r.t.Helper()
 	entries := []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "tenant", Value: "acme"}}
 	rule := r.store.Load().Domain("shop").Match(entries)
@@ -45,7 +45,7 @@ func (r *rig) take(counters backend.Limiter, n int64) limit.Result {
 }
 
 // takeUntilDenied charges single hits until a hit is denied. It returns the number of admitted hits.
-func (r *rig) takeUntilDenied(counters backend.Limiter) (count int) {
+func (r *fixture) takeUntilDenied(counters backend.Limiter) (count int) {
 	for r.take(counters, 1).Allowed {
 		count++
 	}
@@ -61,13 +61,13 @@ func limitsWith(fields string) string {
 func TestChangedNumberKeepsCounter(t *testing.T) {
 	t.Parallel()
 	forEachBackend(t, func(t *testing.T, counters backend.Limiter) {
-		r := newRig(t)
-		r.load(limitsWith("unit: year, requests_per_unit: 100"))
-		r.take(counters, 60)
+		source := newFixture(t)
+		source.load(limitsWith("unit: year, requests_per_unit: 100"))
+		source.take(counters, 60)
 		for _, step := range []struct {
 			fields    string
 			remaining int64
-			logged    string
+			logText   string
 		}{
 			{"unit: year, requests_per_unit: 200", 140, "counters=kept"},
 			{"unit: year, requests_per_unit: 100, algorithm: sliding_log", 100, "counters=new"},
@@ -76,9 +76,9 @@ func TestChangedNumberKeepsCounter(t *testing.T) {
 			{"unit: month, requests_per_unit: 80", 80, "counters=new"},
 			{"unit: year, requests_per_unit: 90", 30, "counters=new"}, // the first counter resumes
 		} {
-			r.load(limitsWith(step.fields))
-			assert.Equal(t, step.remaining, r.take(counters, 0).Remaining, step.fields)
-			assert.Contains(t, r.lastLine(), step.logged, step.fields)
+			source.load(limitsWith(step.fields))
+			assert.Equal(t, step.remaining, source.take(counters, 0).Remaining, step.fields)
+			assert.Contains(t, source.lastLine(), step.logText, step.fields)
 		}
 	})
 }
@@ -88,16 +88,16 @@ func TestChangedNumberKeepsCounter(t *testing.T) {
 func TestChangeAdmitsAtMostOldAndNewLimitTogether(t *testing.T) {
 	t.Parallel()
 	forEachBackend(t, func(t *testing.T, counters backend.Limiter) {
-		r := newRig(t)
-		r.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
-		assert.Equal(t, 10, r.takeUntilDenied(counters))
-		r.override("shop|tenant=acme", `{"algorithm": "sliding_log", "requests_per_unit": 20}`)
-		assert.Equal(t, 20, r.takeUntilDenied(counters))
-		r.override()
-		assert.Zero(t, r.takeUntilDenied(counters), "the old counter resumes")
-		r.load(limitsWith("unit: year, requests_per_unit: 5, algorithm: sliding_window"))
-		assert.Equal(t, 5, r.takeUntilDenied(counters))
-		r.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
-		assert.Zero(t, r.takeUntilDenied(counters))
+		source := newFixture(t)
+		source.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
+		assert.Equal(t, 10, source.takeUntilDenied(counters))
+		source.override("shop|tenant=acme", `{"algorithm": "sliding_log", "requests_per_unit": 20}`)
+		assert.Equal(t, 20, source.takeUntilDenied(counters))
+		source.override()
+		assert.Zero(t, source.takeUntilDenied(counters), "the old counter resumes")
+		source.load(limitsWith("unit: year, requests_per_unit: 5, algorithm: sliding_window"))
+		assert.Equal(t, 5, source.takeUntilDenied(counters))
+		source.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
+		assert.Zero(t, source.takeUntilDenied(counters))
 	})
 }

@@ -77,11 +77,11 @@ func (g changeGenerator) check(t *testing.T) {
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		var store descriptors.Store
-		r := reload.New(reload.Options{Store: &store, Observer: &rig{}})
+		reloader := reload.New(reload.Options{Store: &store, Observer: &fixture{}})
 		counters := local.New(local.Options{MaxKeys: 1000})
 		overrides := map[string]string{}
 		applyOverrides := func(t *rapid.T) {
-			require.NoError(t, r.Apply("overrides", source.Update{Overrides: maps.Clone(overrides)}))
+			require.NoError(t, reloader.Apply("overrides", source.Update{Overrides: maps.Clone(overrides)}))
 		}
 		// The key of these maps is a counter: a value and a Tag.
 		largestLimit, admittedHits := map[string]int64{}, map[string]int64{}
@@ -105,7 +105,7 @@ func (g changeGenerator) check(t *testing.T) {
 			}
 			set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte(text)}}, limitsfile.Options{})
 			require.NoError(t, err)
-			require.NoError(t, r.Apply("file", source.Update{Limits: set}))
+			require.NoError(t, reloader.Apply("file", source.Update{Limits: set}))
 		}
 		load(t)
 		t.Repeat(map[string]func(*rapid.T){

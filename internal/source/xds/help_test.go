@@ -35,7 +35,7 @@ func (s handlerServer) StreamAggregatedResources(stream discoveryv3.AggregatedDi
 	return s.streamHandler(stream)
 }
 
-// serveScript serves s until the test ends.
+// serveStreams serves a management server whose streams go to handler, until the test ends.
 func serveStreams(t *testing.T, handler streamHandler) (addr string) {
 	addr, _ = xdstest.Listen(t, "127.0.0.1:0", handlerServer{streamHandler: handler})
 	return addr
@@ -52,8 +52,8 @@ type testClient struct {
 	stop     func()
 }
 
-// run runs a Client of server until the test ends. It sets the missing options of o.
-func run(t *testing.T, server string, o Options) *testClient {
+// runClient runs a Client of server until the test ends. It sets the missing options of o.
+func runClient(t *testing.T, server string, options Options) *testClient {
 	t.Helper()
 	s := &testClient{
 		t:        t,
@@ -62,12 +62,12 @@ func run(t *testing.T, server string, o Options) *testClient {
 		outages:  make(chan string, 10_000),
 		log:      &logLines{},
 	}
-	o.Server, o.NodeID = server, xdstest.Node
-	if o.Backoff == (wait.Backoff{}) {
-		o.Backoff = wait.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Jitter: 0.5}
+	options.Server, options.NodeID = server, xdstest.Node
+	if options.Backoff == (wait.Backoff{}) {
+		options.Backoff = wait.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Jitter: 0.5}
 	}
-	o.Log = slog.New(slog.NewTextHandler(s.log, nil))
-	c, err := New(o)
+	options.Log = slog.New(slog.NewTextHandler(s.log, nil))
+	c, err := New(options)
 	require.NoError(t, err)
 	c.nackBackoff = wait.Backoff{Initial: 10 * time.Millisecond, Max: 50 * time.Millisecond}
 	c.maxSilence = 100 * time.Millisecond

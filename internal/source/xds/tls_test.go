@@ -16,8 +16,8 @@ func TestMutualTLSNeedsTrustOnBothSides(t *testing.T) {
 	t.Parallel()
 	ca, otherCA := xdstest.NewAuthority(t), xdstest.NewAuthority(t)
 	client := ca.Issue("envoy-ratelimit")
-	p := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
-	p.Set("1", xdstest.Config("a", 1))
+	server := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
+	server.Set("1", xdstest.Config("a", 1))
 	for name, test := range map[string]struct {
 		tls  *clienttls.Files
 		want string // the domains in force, or a part of the error
@@ -29,7 +29,7 @@ func TestMutualTLSNeedsTrustOnBothSides(t *testing.T) {
 		"the client uses plain text":        {nil, "code = Unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := run(t, p.Addr, Options{TLS: test.tls})
+			s := runClient(t, server.Addr, Options{TLS: test.tls})
 			if test.want == "a" {
 				assert.Equal(t, "a", s.nextUpdate())
 				return
@@ -39,24 +39,24 @@ func TestMutualTLSNeedsTrustOnBothSides(t *testing.T) {
 		})
 	}
 	_, err := New(Options{
-		Server: p.Addr, Backoff: wait.Backoff{Initial: 1, Max: 1},
+		Server: server.Addr, Backoff: wait.Backoff{Initial: 1, Max: 1},
 		TLS: &clienttls.Files{Cert: client.CertFile, Key: otherCA.Issue("x").KeyFile, CA: ca.File, ServerName: ""},
 	})
 	assert.ErrorContains(t, err, client.CertFile)
-	_, err = New(Options{Server: p.Addr, Backoff: wait.Backoff{Initial: 1, Max: 1}, TLS: &clienttls.Files{CA: client.KeyFile}})
+	_, err = New(Options{Server: server.Addr, Backoff: wait.Backoff{Initial: 1, Max: 1}, TLS: &clienttls.Files{CA: client.KeyFile}})
 	assert.ErrorContains(t, err, "contains no PEM certificate")
 }
 
 func TestCertificatesAreReloadedForEachConnection(t *testing.T) {
 	t.Parallel()
 	ca, otherCA := xdstest.NewAuthority(t), xdstest.NewAuthority(t)
-	p := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
-	p.Set("1", xdstest.Config("a", 1))
-	rejected, accepted := otherCA.Issue("envoy-ratelimit"), ca.Issue("envoy-ratelimit")
-	s := run(t, p.Addr, Options{TLS: &clienttls.Files{Cert: rejected.CertFile, Key: rejected.KeyFile, CA: ca.File, ServerName: "envoy-gateway"}})
-	s.awaitLines(1, "retry_in")
-	for newFile, file := range map[string]string{accepted.CertFile: rejected.CertFile, accepted.KeyFile: rejected.KeyFile} {
+	server := xdstest.Serve(t, "127.0.0.1:0", ca.MutualTLS(ca.Issue("envoy-gateway")))
+	server.Set("1", xdstest.Config("a", 1))
+	rejectedPair, acceptedPair := otherCA.Issue("envoy-ratelimit"), ca.Issue("envoy-ratelimit")
+	client := runClient(t, server.Addr, Options{TLS: &clienttls.Files{Cert: rejectedPair.CertFile, Key: rejectedPair.KeyFile, CA: ca.File, ServerName: "envoy-gateway"}})
+	client.awaitLines(1, "retry_in")
+	for newFile, file := range map[string]string{acceptedPair.CertFile: rejectedPair.CertFile, acceptedPair.KeyFile: rejectedPair.KeyFile} {
 		require.NoError(t, os.Rename(newFile, file))
 	}
-	assert.Equal(t, "a", s.nextUpdate())
+	assert.Equal(t, "a", client.nextUpdate())
 }

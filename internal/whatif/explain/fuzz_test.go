@@ -77,11 +77,11 @@ func FuzzExplain(f *testing.F) {
 }
 
 // FuzzDrawnExplain explains drawn requests with drawn limits.
-func FuzzDrawnExplain(f *testing.F) { f.Fuzz(rapid.MakeFuzz(explainDrawn)) }
+func FuzzDrawnExplain(f *testing.F) { f.Fuzz(rapid.MakeFuzz(explainRandomRequests)) }
 
 func TestExplanationOfARandomRequestHasTheCodeOfTheAnswer(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, explainDrawn)
+	rapid.Check(t, explainRandomRequests)
 }
 
 // A refund of more hits than are spent gives the later hits of the request no room beyond the limit.
@@ -103,7 +103,7 @@ func TestExplanationAfterALargeRefundHasTheCodeOfTheAnswer(t *testing.T) {
 	}
 }
 
-func explainDrawn(t *rapid.T) {
+func explainRandomRequests(t *rapid.T) {
 	explainAndSend(t, limitsgen.File(t), rapid.Bool().Draw(t, "all or none"), rapid.Bool().Draw(t, "shadow mode"), rapid.Bool().Draw(t, "quota mode"),
 		rapid.SliceOfN(rapid.Custom(limitsgen.Request), 1, 6).Draw(t, "requests")...)
 }

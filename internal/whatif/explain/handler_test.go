@@ -27,8 +27,8 @@ func (r *replica) get(query, accept string) *httptest.ResponseRecorder {
 func TestHandlerAnswersInTheFormatOfTheCaller(t *testing.T) {
 	t.Parallel()
 	const query = "domain=shop&descriptor=tenant%3Dbob&descriptor=trial%3Dx"
-	r := newReplica(t, nil)
-	for _, c := range []struct {
+	replica := newReplica(t, nil)
+	for _, test := range []struct {
 		query, accept string
 		wantsJSON     bool
 	}{
@@ -38,9 +38,9 @@ func TestHandlerAnswersInTheFormatOfTheCaller(t *testing.T) {
 		{query + "&format=json", "text/html", true},
 		{query + "&format=text", "application/json", false},
 	} {
-		w := r.get(c.query, c.accept)
+		w := replica.get(test.query, test.accept)
 		require.Equal(t, http.StatusOK, w.Code, w.Body)
-		if !c.wantsJSON {
+		if !test.wantsJSON {
 			assert.Equal(t, "text/plain; charset=utf-8", w.Header().Get("Content-Type"))
 			assert.Contains(t, w.Body.String(), "OK by shop > tenant\n")
 			continue
@@ -55,7 +55,7 @@ func TestHandlerAnswersInTheFormatOfTheCaller(t *testing.T) {
 
 func TestHandlerRejectsBadQueries(t *testing.T) {
 	t.Parallel()
-	r := newReplica(t, nil)
+	replica := newReplica(t, nil)
 	for query, want := range map[string]string{
 		"":                                   "domain is missing",
 		"domain=shop":                        "descriptor is missing; write KEY=VALUE,KEY=VALUE…",
@@ -74,7 +74,7 @@ func TestHandlerRejectsBadQueries(t *testing.T) {
 		"domain=a" + strings.Repeat("&descriptor=a=b", 21):                    "descriptors: got 21, want at most 20",
 		"domain=a&descriptor=a=" + strings.Repeat("b", explain.MaxQueryBytes): "want at most 65536",
 	} {
-		w := r.get(query, "")
+		w := replica.get(query, "")
 		assert.GreaterOrEqual(t, w.Code, 400, query)
 		assert.Less(t, w.Code, 500, query)
 		assert.Contains(t, w.Body.String(), want)
@@ -84,13 +84,13 @@ func TestHandlerRejectsBadQueries(t *testing.T) {
 			continue
 		}
 		var body struct{ Problems []string }
-		w = r.get(query, "application/json")
+		w = replica.get(query, "application/json")
 		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &body))
 		require.Len(t, body.Problems, 1)
 		assert.Contains(t, body.Problems[0], want)
 	}
 	w := httptest.NewRecorder()
-	r.explainer.ServeHTTP(w, httptest.NewRequest(http.MethodPost, explain.Path, nil))
+	replica.explainer.ServeHTTP(w, httptest.NewRequest(http.MethodPost, explain.Path, nil))
 	assert.Equal(t, http.StatusMethodNotAllowed, w.Code)
 }
 
@@ -103,9 +103,9 @@ func FuzzQuery(f *testing.F) {
 	} {
 		f.Add(query)
 	}
-	r := newReplica(f, nil)
+	replica := newReplica(f, nil)
 	f.Fuzz(func(t *testing.T, query string) {
-		w := r.get(strings.Map(func(c rune) rune {
+		w := replica.get(strings.Map(func(c rune) rune {
 			if c <= ' ' || c == 0x7f {
 				return '+' // httptest rejects bytes that a server never gets
 			}
@@ -126,13 +126,13 @@ func FuzzQuery(f *testing.F) {
 			return
 		}
 		for i, d := range req.Descriptors {
-			reread, err := entrytext.ParseRequest(entrytext.Format(d.Entries))
+			parsedAgain, err := entrytext.ParseRequest(entrytext.Format(d.Entries))
 			if err != nil {
 				t.Fatal(err)
 			}
 			for j, e := range d.Entries {
-				if reread[j].Key != e.Key || reread[j].Value != e.Value {
-					t.Fatalf("descriptor %d of %q is written as %v", i, query, reread)
+				if parsedAgain[j].Key != e.Key || parsedAgain[j].Value != e.Value {
+					t.Fatalf("descriptor %d of %q is written as %v", i, query, parsedAgain)
 				}
 			}
 		}

@@ -95,16 +95,16 @@ func drawLimits(t *rapid.T) string {
 func drawRequest(t *rapid.T) *rlsv3.RateLimitRequest {
 	req := &rlsv3.RateLimitRequest{Domain: "d"}
 	for range rapid.IntRange(1, 3).Draw(t, "descriptors of the request") {
-		d := &ratelimitv3.RateLimitDescriptor{}
+		descriptor := &ratelimitv3.RateLimitDescriptor{}
 		for range rapid.SampledFrom([]int{1, 1, 1, 1, 2, 2, 3}).Draw(t, "entries") {
-			d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{
+			descriptor.Entries = append(descriptor.Entries, &ratelimitv3.RateLimitDescriptor_Entry{
 				Key: rapid.SampledFrom(requestKeys).Draw(t, "key"), Value: rapid.SampledFrom(requestValues).Draw(t, "value"),
 			})
 		}
 		if rapid.IntRange(0, 9).Draw(t, "own limit") == 0 {
-			d.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 2, Unit: typev3.RateLimitUnit_MINUTE}
+			descriptor.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 2, Unit: typev3.RateLimitUnit_MINUTE}
 		}
-		req.Descriptors = append(req.Descriptors, d)
+		req.Descriptors = append(req.Descriptors, descriptor)
 	}
 	return req
 }
@@ -134,7 +134,7 @@ func (d *decisions) CallAnswered(_ context.Context, c *service.Call) {
 	}
 }
 
-func compile(t require.TestingT, yaml string) *descriptors.Store {
+func compileLimits(t require.TestingT, yaml string) *descriptors.Store {
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(yaml)}}, limitsfile.Options{})
 	require.NoError(t, err, yaml)
 	store := new(descriptors.Store)
@@ -145,30 +145,30 @@ func compile(t require.TestingT, yaml string) *descriptors.Store {
 func TestReportAgreesWithTheNextDecision(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		store := compile(t, "domain: d\ndescriptors: "+drawDescriptors(t, 3))
+		store := compileLimits(t, "domain: d\ndescriptors: "+drawDescriptors(t, 3))
 		now := time.Unix(1_800_000_000, 0)
 		allOrNone := rapid.Bool().Draw(t, "all or none")
 		counters := local.New(local.Options{MaxKeys: 10_000})
-		o := explain.Options{
+		options := explain.Options{
 			Limits: store, AllOrNone: allOrNone, Now: func() time.Time { return now },
 			ShadowMode: rapid.IntRange(0, 9).Draw(t, "shadow mode") == 0, QuotaMode: rapid.IntRange(0, 9).Draw(t, "quota mode") == 0,
 		}
-		o.Layer = backend.Counters{Limiter: counters}
+		options.Layer = backend.Counters{Limiter: counters}
 		if rapid.Bool().Draw(t, "deny cache") {
-			o.Layer = denycache.New(o.Layer, denycache.Options{SizeBytes: 64 << 10})
+			options.Layer = denycache.New(options.Layer, denycache.Options{SizeBytes: 64 << 10})
 		}
 		var got decisions
 		rateLimiter := service.New(service.Options{
-			Limits: store, Limiter: o.Layer, Observers: []service.Observer{&got}, Now: o.Now,
-			ShadowMode: o.ShadowMode, QuotaMode: o.QuotaMode, AllOrNone: allOrNone,
+			Limits: store, Limiter: options.Layer, Observers: []service.Observer{&got}, Now: options.Now,
+			ShadowMode: options.ShadowMode, QuotaMode: options.QuotaMode, AllOrNone: allOrNone,
 		})
-		x := explain.New(o)
+		explainer := explain.New(options)
 		requests := rapid.SliceOfN(rapid.Custom(drawRequest), 1, 3).Draw(t, "requests")
 		for range rapid.IntRange(1, 12).Draw(t, "calls") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 40).Draw(t, "pause")) * time.Second)
 			req := rapid.SampledFrom(requests).Draw(t, "request")
-			report := x.Explain(t.Context(), req)
-			require.Equal(t, report, x.Explain(t.Context(), req), "an explanation changes nothing")
+			report := explainer.Explain(t.Context(), req)
+			require.Equal(t, report, explainer.Explain(t.Context(), req), "an explanation changes nothing")
 			resp, err := rateLimiter.ShouldRateLimit(t.Context(), req)
 			require.NoError(t, err)
 			checkReport(t, report, resp, &got, now, allOrNone)
@@ -194,29 +194,29 @@ func checkReport(t *rapid.T, report *explain.Report, resp *rlsv3.RateLimitRespon
 		require.Equal(t, status.Code.String(), d.Code)
 		require.Equal(t, status.LimitRemaining, d.Remaining)
 		require.Equal(t, status.CurrentLimit != nil, d.DecidingLimit != nil)
-		for _, l := range d.Limits {
-			if l.State != explain.Counted {
+		for _, limitReport := range d.Limits {
+			if limitReport.State != explain.Counted {
 				continue
 			}
 			decision := got.list[decisionIndex]
 			decisionIndex++
 			require.Equal(t, i, decision.Descriptor)
-			require.Equal(t, string(decision.Key), l.Counter.Name)
-			require.Equal(t, decision.Limit.Tag(), l.Counter.Tag)
-			require.Equal(t, decision.Limit.String(), l.Limit)
-			r := decision.Result
-			require.Equal(t, r.Source.String(), l.NextHit.Source)
-			require.Equal(t, r.Allowed, l.NextHit.Allowed)
-			require.Equal(t, max(r.Remaining, 0), l.NextHit.Remaining)
-			require.Equal(t, r.RetryAfter == limit.Never, l.NextHit.Never)
+			require.Equal(t, string(decision.Key), limitReport.Counter.Name)
+			require.Equal(t, decision.Limit.Tag(), limitReport.Counter.Tag)
+			require.Equal(t, decision.Limit.String(), limitReport.Limit)
+			result := decision.Result
+			require.Equal(t, result.Source.String(), limitReport.NextHit.Source)
+			require.Equal(t, result.Allowed, limitReport.NextHit.Allowed)
+			require.Equal(t, max(result.Remaining, 0), limitReport.NextHit.Remaining)
+			require.Equal(t, result.RetryAfter == limit.Never, limitReport.NextHit.Never)
 			switch {
-			case r.Allowed || l.NextHit.Never:
-				require.Nil(t, l.NextHit.RetryAt)
-			case l.NextHit.RetryAt != nil && !l.ChargeDenied && (!allOrNone || r.Source != backend.SourceLocal):
-				retryAt := now.Add(time.Duration(r.RetryAfter) * time.Microsecond)
-				require.WithinDuration(t, retryAt, *l.NextHit.RetryAt, time.Millisecond)
+			case result.Allowed || limitReport.NextHit.Never:
+				require.Nil(t, limitReport.NextHit.RetryAt)
+			case limitReport.NextHit.RetryAt != nil && !limitReport.ChargeDenied && (!allOrNone || result.Source != backend.SourceLocal):
+				retryAt := now.Add(time.Duration(result.RetryAfter) * time.Microsecond)
+				require.WithinDuration(t, retryAt, *limitReport.NextHit.RetryAt, time.Millisecond)
 			default:
-				require.True(t, l.NextHit.RetryAt != nil || hitsOfCounter[l.Counter.Name+l.Counter.Tag] > 1 || allOrNone)
+				require.True(t, limitReport.NextHit.RetryAt != nil || hitsOfCounter[limitReport.Counter.Name+limitReport.Counter.Tag] > 1 || allOrNone)
 			}
 		}
 	}
@@ -224,19 +224,19 @@ func checkReport(t *rapid.T, report *explain.Report, resp *rlsv3.RateLimitRespon
 }
 
 // checkTrace checks that the levels of d are the levels that Match walks.
-func checkTrace(t *rapid.T, domain *descriptors.Domain, entries []*ratelimitv3.RateLimitDescriptor_Entry, d *explain.Descriptor) {
+func checkTrace(t *rapid.T, domain *descriptors.Domain, entries []*ratelimitv3.RateLimitDescriptor_Entry, descriptor *explain.Descriptor) {
 	trace := domain.Trace(entries)
 	require.Equal(t, domain.Match(entries), trace.Rule)
 	for _, step := range trace.Steps {
-		var best *descriptors.Candidate
+		var bestCandidate *descriptors.Candidate
 		for i := range step.Candidates {
-			if c := &step.Candidates[i]; c.Kind != descriptors.NoMatch && (best == nil || c.Kind < best.Kind) {
-				best = c
+			if c := &step.Candidates[i]; c.Kind != descriptors.NoMatch && (bestCandidate == nil || c.Kind < bestCandidate.Kind) {
+				bestCandidate = c
 			}
 		}
-		require.Equal(t, best, step.Winner, "the winner has the best kind of match, and comes first in the file")
+		require.Equal(t, bestCandidate, step.Winner, "the winner has the best kind of match, and comes first in the file")
 	}
-	if len(d.Levels) > 0 {
-		require.Len(t, d.Levels, len(trace.Steps))
+	if len(descriptor.Levels) > 0 {
+		require.Len(t, descriptor.Levels, len(trace.Steps))
 	}
 }

@@ -29,7 +29,7 @@ import (
 	"github.com/seed-81f232ab/rls/service/quota"
 )
 
-var update = flag.Bool("update", false, "write the expected texts")
+var updateGolden = flag.Bool("update", false, "write the expected texts")
 
 // start is the time of all reports: 37.5 seconds after the start of a minute.
 var start = time.Date(2026, 11, 20, 10, 0, 37, 500_000_000, time.UTC)
@@ -128,7 +128,7 @@ func (r *replica) text(domain, ownLimit string, texts ...string) string {
 func checkGolden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name+".txt")
-	if *update {
+	if *updateGolden {
 		require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(path)
@@ -141,7 +141,7 @@ func TestTextExplainsTypicalRequests(t *testing.T) {
 	overrides := map[string]string{
 		"shop|tenant=big": `{"factor": 2, "expires_at": "2026-11-20T12:00:00Z", "set_by": "alice", "set_at": "2026-11-20T09:00:00Z"}`,
 	}
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name     string
 		hits     int // the number of times that the request is sent before it is explained
 		domain   string
@@ -169,63 +169,63 @@ func TestTextExplainsTypicalRequests(t *testing.T) {
 		{name: "no_way_back", request: []string{"plan=gold,user=u"}},
 		{name: "nothing_near", request: []string{"country=fr,city=paris"}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			r := newReplica(t, overrides)
-			r.send(c.hits, c.request...)
-			if c.domain == "" {
-				c.domain = "shop"
+			replica := newReplica(t, overrides)
+			replica.send(test.hits, test.request...)
+			if test.domain == "" {
+				test.domain = "shop"
 			}
-			checkGolden(t, c.name, r.text(c.domain, c.ownLimit, c.request...))
+			checkGolden(t, test.name, replica.text(test.domain, test.ownLimit, test.request...))
 		})
 	}
 }
 
 func TestTextSaysThatRedisFails(t *testing.T) {
 	t.Parallel()
-	r := newReplica(t, nil)
-	r.counters.err = backend.ErrUnavailable
-	r.send(2, "tenant=bob", "quota=x")
-	checkGolden(t, "without_redis", r.text("shop", "", "tenant=bob", "quota=x"))
+	replica := newReplica(t, nil)
+	replica.counters.err = backend.ErrUnavailable
+	replica.send(2, "tenant=bob", "quota=x")
+	checkGolden(t, "without_redis", replica.text("shop", "", "tenant=bob", "quota=x"))
 }
 
 func TestTextSaysThatNoServiceWasAsked(t *testing.T) {
 	t.Parallel()
-	r := newReplica(t, nil)
-	offlineExplainer := explain.New(explain.Options{Limits: r.limits(), Now: func() time.Time { return start }})
-	r.explainer = offlineExplainer
-	checkGolden(t, "offline", r.text("shop", "", "tenant=bob,path=/login"))
+	replica := newReplica(t, nil)
+	offlineExplainer := explain.New(explain.Options{Limits: replica.limits(), Now: func() time.Time { return start }})
+	replica.explainer = offlineExplainer
+	checkGolden(t, "offline", replica.text("shop", "", "tenant=bob,path=/login"))
 }
 
 // limits returns the limits in testdata/limits.yaml.
 func (r *replica) limits() *descriptors.Store {
 	data, err := os.ReadFile("testdata/limits.yaml")
 	require.NoError(r, err)
-	return compile(r, string(data))
+	return compileLimits(r, string(data))
 }
 
 func TestTextSaysThatNoLimitsAreLoaded(t *testing.T) {
 	t.Parallel()
-	r := newReplica(t, nil)
-	r.explainer = explain.New(explain.Options{Limits: new(descriptors.Store)})
-	assert.Contains(t, r.text("shop", "", "tenant=bob"), "next answer: error: no rate limit configuration loaded")
+	replica := newReplica(t, nil)
+	replica.explainer = explain.New(explain.Options{Limits: new(descriptors.Store)})
+	assert.Contains(t, replica.text("shop", "", "tenant=bob"), "next answer: error: no rate limit configuration loaded")
 }
 
 func TestTextQuotesControlCharacters(t *testing.T) {
 	t.Parallel()
-	r := newReplica(t, nil)
-	text := r.text("shop", "", "tenant=\x1b[31mred,\x1b=\x00")
+	replica := newReplica(t, nil)
+	text := replica.text("shop", "", "tenant=\x1b[31mred,\x1b=\x00")
 	assert.NotContains(t, text, "\x1b")
-	assert.Contains(t, r.text("sh\x1bop", "", "tenant=\x1b"), `"sh\x1bop"`)
+	assert.Contains(t, replica.text("sh\x1bop", "", "tenant=\x1b"), `"sh\x1bop"`)
 }
 
 func TestReportIsTheSameAfterJSON(t *testing.T) {
 	t.Parallel()
-	r := newReplica(t, nil)
-	r.send(5, "tenant=bob,path=/login", "trial=x")
+	replica := newReplica(t, nil)
+	replica.send(5, "tenant=bob,path=/login", "trial=x")
 	req, err := explain.NewRequest("shop", []string{"tenant=bob,path=/login", "trial=x", "tenant=acme"}, "")
 	require.NoError(t, err)
-	want := r.explainer.Explain(t.Context(), req)
+	want := replica.explainer.Explain(t.Context(), req)
 	text, err := json.Marshal(want)
 	require.NoError(t, err)
 	got := &explain.Report{}
@@ -240,12 +240,12 @@ func TestReportIsTheSameAfterJSON(t *testing.T) {
 
 func TestRefundLeavesAtMostTheCapacity(t *testing.T) {
 	t.Parallel()
-	r := newReplica(t, nil)
+	replica := newReplica(t, nil)
 	req, err := explain.NewRequest("shop", []string{"tenant=bob"}, "")
 	require.NoError(t, err)
 	req.Descriptors[0].IsNegativeHits = true
-	report := r.explainer.Explain(t.Context(), req)
-	answer, err := r.service.ShouldRateLimit(t.Context(), req)
+	report := replica.explainer.Explain(t.Context(), req)
+	answer, err := replica.service.ShouldRateLimit(t.Context(), req)
 	require.NoError(t, err)
 	l := report.Descriptors[0].Limits[0]
 	assert.Equal(t, l.Counter.Capacity, l.NextHit.Remaining)
@@ -254,13 +254,13 @@ func TestRefundLeavesAtMostTheCapacity(t *testing.T) {
 
 func TestTextNamesTheConditionThatIsNotTested(t *testing.T) {
 	t.Parallel()
-	r := newReplica(t, nil)
-	r.explainer = explain.New(explain.Options{Now: func() time.Time { return start }, Limits: compile(t, `domain: shop
+	replica := newReplica(t, nil)
+	replica.explainer = explain.New(explain.Options{Now: func() time.Time { return start }, Limits: compileLimits(t, `domain: shop
 descriptors:
 - {key: agent, regex: '.*a.{500}', rate_limit: {unit: day, requests_per_unit: 1}}
 - {key: agent, rate_limit: {unit: day, requests_per_unit: 9}}
 `)})
-	text := r.text("shop", "", "agent="+strings.Repeat("a", 5000))
+	text := replica.text("shop", "", "agent="+strings.Repeat("a", 5000))
 	assert.Contains(t, text, "OVER_LIMIT by shop > a condition that was not tested")
 	assert.Contains(t, text, "not tested, because the test takes too many steps for the length of the values")
 	assert.Contains(t, text, "same key, any value, but a condition was not tested, so the request is denied")
@@ -269,24 +269,24 @@ descriptors:
 
 func TestRejectedRequestCountsNothing(t *testing.T) {
 	t.Parallel()
-	store := compile(t, `{domain: d, descriptors: [
+	store := compileLimits(t, `{domain: d, descriptors: [
 		{key: kept, refunds: false, rate_limits: [{unit: day, requests_per_unit: 1}, {unit: hour, requests_per_unit: 1, enabled: false}]},
 		{key: a, rate_limit: {unit: day, requests_per_unit: 1}}, {key: b, rate_limit: {unlimited: true}}]}`)
-	x := explain.New(explain.Options{Limits: store, Layer: backend.Counters{Limiter: local.New(local.Options{})}})
+	explainer := explain.New(explain.Options{Limits: store, Layer: backend.Counters{Limiter: local.New(local.Options{})}})
 	refund, err := explain.NewRequest("d", []string{"a=x", "kept=x", "b=x"}, "")
 	require.NoError(t, err)
 	refund.Descriptors[1].IsNegativeHits = true
 	badLimit, err := explain.NewRequest("d", []string{"a=x", "kept=x", "b=x"}, "")
 	require.NoError(t, err)
 	badLimit.Descriptors[0].Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{}
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		req    *rlsv3.RateLimitRequest
 		states []explain.State
 	}{
 		"the rule refuses the refund":         {refund, []explain.State{explain.Rejected, explain.Rejected, explain.Off, explain.Unlimited}},
 		"the limit of the request is invalid": {badLimit, []explain.State{explain.Rejected, explain.Off, explain.Rejected}},
 	} {
-		report := x.Explain(t.Context(), c.req)
+		report := explainer.Explain(t.Context(), test.req)
 		assert.NotEmpty(t, report.Error, name)
 		var states []explain.State
 		for _, d := range report.Descriptors {
@@ -295,7 +295,7 @@ func TestRejectedRequestCountsNothing(t *testing.T) {
 				states = append(states, l.State)
 			}
 		}
-		assert.Equal(t, c.states, states, name)
+		assert.Equal(t, test.states, states, name)
 		assert.Equal(t, "not counted: the service rejects the request", report.Descriptors[1].Summary)
 	}
 }

@@ -26,9 +26,9 @@ func compareFiles(t require.TestingT, texts ...string) {
 		}
 		configs = append(configs, descriptors.Compile(set))
 	}
-	for i, old := range configs {
-		for j, current := range configs {
-			r := Compare(old, current)
+	for i, oldConfig := range configs {
+		for j, newConfig := range configs {
+			r := Compare(oldConfig, newConfig)
 			if i == j {
 				assert.Empty(t, r.Changes)
 			}
@@ -43,10 +43,10 @@ func compareFiles(t require.TestingT, texts ...string) {
 func FuzzCompare(f *testing.F) {
 	limits, err := os.ReadFile("../../../examples/limits.yaml")
 	require.NoError(f, err)
-	f.Add(string(limits), shop(key("", ""), `{key: a, value: "x*", descriptors: [{key: b, cidr: [10.0.0.0/8], rate_limit: {unlimited: true}}]}`))
+	f.Add(string(limits), shopFile(descriptorWith("", ""), `{key: a, value: "x*", descriptors: [{key: b, cidr: [10.0.0.0/8], rate_limit: {unlimited: true}}]}`))
 	f.Add("domain: d\ndefaults: {enabled: false}\ndescriptors: [{key: a, cel: 'value == \"x\"', rate_limit: {unit: day, requests_per_unit: 1}}]", "domain: d\ndescriptors: [{key: a, not: {regex: x+}, enforce: 5}]")
 	f.Add("domain: d\ndescriptors: [{key: a, rate_limit: {unit: millisecond, unit_multiplier: 10, requests_per_unit: 4294967295, algorithm: token_bucket}}]", "domain: d")
-	f.Fuzz(func(t *testing.T, old, current string) { compareFiles(t, old, current) })
+	f.Fuzz(func(t *testing.T, oldText, newText string) { compareFiles(t, oldText, newText) })
 }
 
 // FuzzDrawnCompare compares drawn limits files.

@@ -23,78 +23,78 @@ func compile(t *testing.T, name, yaml string) *descriptors.Config {
 	return descriptors.Compile(set)
 }
 
-func compare(t *testing.T, old, current string) *Report {
+func compare(t *testing.T, oldText, newText string) *Report {
 	t.Helper()
-	return Compare(compile(t, "old.yaml", old), compile(t, "new.yaml", current))
+	return Compare(compile(t, "old.yaml", oldText), compile(t, "new.yaml", newText))
 }
 
-// shop returns a limits file with the descriptors of the items.
-func shop(items ...string) string {
+// shopFile returns a limits file with the descriptors of the items.
+func shopFile(items ...string) string {
 	return "domain: shop\ndescriptors:\n  - " + strings.Join(append(items, "{key: last}"), "\n  - ")
 }
 
-// key returns a descriptor with a limit.
-func key(fields, limitFields string) string {
+// descriptorWith returns a descriptor with a limit.
+func descriptorWith(fields, limitFields string) string {
 	return fmt.Sprintf("{key: k, %s rate_limit: {unit: minute, requests_per_unit: 10, %s}}", fields, limitFields)
 }
 
 func TestEachChangeHasItsKindAndReason(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
+	for _, test := range []struct {
 		name, old, current string
 		kind               Kind
 		counters, reason   string
 	}{
-		{"lower number", key("", ""), "{key: k, rate_limit: {unit: minute, requests_per_unit: 9}}", Tighter, "kept", "10 per minute becomes 9 per minute"},
-		{"window of the same rate", key("", ""), "{key: k, rate_limit: {unit: hour, requests_per_unit: 600}}", Looser, "new", "10 per minute becomes 600 per hour"},
-		{"window with a higher rate and less at once", key("", ""), "{key: k, rate_limit: {unit: second, requests_per_unit: 1}}", Mixed, "new", "becomes 1 per second"},
-		{"stricter algorithm", key("", ""), key("", "algorithm: sliding_log"), Tighter, "new", "becomes 10 per minute, sliding_log"},
-		{"milder algorithm", key("", "algorithm: sliding_log"), key("", ""), Looser, "new", "10 per minute, sliding_log becomes"},
-		{"other algorithm", key("", ""), key("", "algorithm: first_hit_window"), Mixed, "new", "first_hit_window"},
-		{"higher burst", key("", "algorithm: token_bucket"), key("", "algorithm: token_bucket, burst: 20"), Looser, "kept", "burst 20"},
-		{"scope instance", key("", ""), key("", "scope: instance"), Looser, "new", "per instance"},
-		{"limit of zero", key("", ""), "{key: k, rate_limit: {unit: second, requests_per_unit: 0}}", Tighter, "new", "becomes 0 per second"},
-		{"limit becomes unlimited", key("", ""), "{key: k, rate_limit: {unlimited: true}}", Looser, "", "limit gone: 10 per minute"},
-		{"further limit", key("", ""), "{key: k, rate_limits: [{unit: minute, requests_per_unit: 10}, {unit: day, requests_per_unit: 5}]}", Tighter, "new", "new limit: 5 per day"},
-		{"charge_denied", key("", "algorithm: token_bucket"), key("", "algorithm: token_bucket, charge_denied: true"), Tighter, "kept", "denied hits are charged now"},
-		{"lease", key("", ""), key("", "lease: true, lease_waste: 0.2"), Same, "kept", "(no lease → lease with lease_waste 0.2)"},
-		{"new name", key("", ""), key("", "name: n"), Same, "kept", "the name of the limit becomes n"},
-		{"limit replaces another limit", key("", ""), key("", "replaces: [{name: n}]"), Mixed, "kept", "replaces other limits"},
-		{"failure mode", key("", ""), key("", "on_backend_failure: deny"), Mixed, "kept", "(default → deny)"},
-		{"shadow_mode on", key("", ""), key("shadow_mode: true,", ""), Looser, "kept", "shadow_mode is set"},
-		{"shadow_mode off", key("shadow_mode: true,", ""), key("", ""), Tighter, "kept", "the rule denies now"},
-		{"quota_mode on", key("", ""), key("quota_mode: true,", ""), Looser, "kept", "quota_mode is set"},
+		{"lower number", descriptorWith("", ""), "{key: k, rate_limit: {unit: minute, requests_per_unit: 9}}", Tighter, "kept", "10 per minute becomes 9 per minute"},
+		{"window of the same rate", descriptorWith("", ""), "{key: k, rate_limit: {unit: hour, requests_per_unit: 600}}", Looser, "new", "10 per minute becomes 600 per hour"},
+		{"window with a higher rate and less at once", descriptorWith("", ""), "{key: k, rate_limit: {unit: second, requests_per_unit: 1}}", Mixed, "new", "becomes 1 per second"},
+		{"stricter algorithm", descriptorWith("", ""), descriptorWith("", "algorithm: sliding_log"), Tighter, "new", "becomes 10 per minute, sliding_log"},
+		{"milder algorithm", descriptorWith("", "algorithm: sliding_log"), descriptorWith("", ""), Looser, "new", "10 per minute, sliding_log becomes"},
+		{"other algorithm", descriptorWith("", ""), descriptorWith("", "algorithm: first_hit_window"), Mixed, "new", "first_hit_window"},
+		{"higher burst", descriptorWith("", "algorithm: token_bucket"), descriptorWith("", "algorithm: token_bucket, burst: 20"), Looser, "kept", "burst 20"},
+		{"scope instance", descriptorWith("", ""), descriptorWith("", "scope: instance"), Looser, "new", "per instance"},
+		{"limit of zero", descriptorWith("", ""), "{key: k, rate_limit: {unit: second, requests_per_unit: 0}}", Tighter, "new", "becomes 0 per second"},
+		{"limit becomes unlimited", descriptorWith("", ""), "{key: k, rate_limit: {unlimited: true}}", Looser, "", "limit gone: 10 per minute"},
+		{"further limit", descriptorWith("", ""), "{key: k, rate_limits: [{unit: minute, requests_per_unit: 10}, {unit: day, requests_per_unit: 5}]}", Tighter, "new", "new limit: 5 per day"},
+		{"charge_denied", descriptorWith("", "algorithm: token_bucket"), descriptorWith("", "algorithm: token_bucket, charge_denied: true"), Tighter, "kept", "denied hits are charged now"},
+		{"lease", descriptorWith("", ""), descriptorWith("", "lease: true, lease_waste: 0.2"), Same, "kept", "(no lease → lease with lease_waste 0.2)"},
+		{"new name", descriptorWith("", ""), descriptorWith("", "name: n"), Same, "kept", "the name of the limit becomes n"},
+		{"limit replaces another limit", descriptorWith("", ""), descriptorWith("", "replaces: [{name: n}]"), Mixed, "kept", "replaces other limits"},
+		{"failure mode", descriptorWith("", ""), descriptorWith("", "on_backend_failure: deny"), Mixed, "kept", "(default → deny)"},
+		{"shadow_mode on", descriptorWith("", ""), descriptorWith("shadow_mode: true,", ""), Looser, "kept", "shadow_mode is set"},
+		{"shadow_mode off", descriptorWith("shadow_mode: true,", ""), descriptorWith("", ""), Tighter, "kept", "the rule denies now"},
+		{"quota_mode on", descriptorWith("", ""), descriptorWith("quota_mode: true,", ""), Looser, "kept", "quota_mode is set"},
 		{"quota_mode without a limit", "{key: k}", "{key: k, quota_mode: true}", Looser, "", "no longer deny these requests"},
-		{"quota_mode with a disabled limit", key("quota_mode: true,", "enabled: false"), key("", "enabled: false"), Tighter, "", "can deny these requests"},
-		{"a limit in quota_mode becomes unlimited", key("quota_mode: true,", ""), "{key: k, quota_mode: true, rate_limit: {unlimited: true}}", Looser, "", "no longer deny these requests"},
-		{"a limit without refunds comes into force", key("refunds: false,", "enabled: false"), key("refunds: false,", ""), Tighter, "", "new limit: 10 per minute"},
-		{"enforce of more keys", key("enforce: 5,", ""), key("enforce: 20,", ""), Tighter, "kept", "enforce: 5 % of the keys become 20 %"},
-		{"enforce is new", key("", ""), key("enforce: 5,", ""), Looser, "kept", "enforce: 100 % of the keys become 5 %"},
-		{"refunds are rejected", key("", ""), key("refunds: false,", ""), Tighter, "kept", "refunds are rejected"},
-		{"max_hits is new", key("", ""), key("max_hits: 9,", ""), Tighter, "kept", "calls with more than 9 hits are denied"},
-		{"max_hits is gone", key("max_hits: 9,", ""), key("", ""), Looser, "kept", "calls with more than 9 hits are no longer denied"},
-		{"lower max_hits", key("max_hits: 9,", ""), key("max_hits: 8,", ""), Tighter, "kept", "max_hits 9 becomes 8"},
-		{"higher max_hits", key("max_hits: 8,", ""), key("max_hits: 9,", ""), Looser, "kept", "max_hits 8 becomes 9"},
-		{"share_threshold", key(`value: "a*",`, ""), key(`value: "a*", share_threshold: true,`, ""), Tighter, "new", "all values share one counter"},
-		{"other metadata", key("", ""), key("metadata: {a: 1},", ""), Same, "kept", "metadata differs"},
-		{"other denial", key("denial: {message: a},", ""), key("denial: {message: b},", ""), Same, "kept", "the body or the headers of denials differ"},
-		{"other metrics", key("", ""), key("detailed_metric: true,", ""), Same, "kept", "the names of metrics differ"},
-		{"limit is disabled", key("", ""), key("", "enabled: false"), Looser, "", "limit gone: 10 per minute"},
-		{"new rule", "{key: other}", key("", ""), Tighter, "", "new limit: 10 per minute"},
+		{"quota_mode with a disabled limit", descriptorWith("quota_mode: true,", "enabled: false"), descriptorWith("", "enabled: false"), Tighter, "", "can deny these requests"},
+		{"a limit in quota_mode becomes unlimited", descriptorWith("quota_mode: true,", ""), "{key: k, quota_mode: true, rate_limit: {unlimited: true}}", Looser, "", "no longer deny these requests"},
+		{"a limit without refunds comes into force", descriptorWith("refunds: false,", "enabled: false"), descriptorWith("refunds: false,", ""), Tighter, "", "new limit: 10 per minute"},
+		{"enforce of more keys", descriptorWith("enforce: 5,", ""), descriptorWith("enforce: 20,", ""), Tighter, "kept", "enforce: 5 % of the keys become 20 %"},
+		{"enforce is new", descriptorWith("", ""), descriptorWith("enforce: 5,", ""), Looser, "kept", "enforce: 100 % of the keys become 5 %"},
+		{"refunds are rejected", descriptorWith("", ""), descriptorWith("refunds: false,", ""), Tighter, "kept", "refunds are rejected"},
+		{"max_hits is new", descriptorWith("", ""), descriptorWith("max_hits: 9,", ""), Tighter, "kept", "calls with more than 9 hits are denied"},
+		{"max_hits is gone", descriptorWith("max_hits: 9,", ""), descriptorWith("", ""), Looser, "kept", "calls with more than 9 hits are no longer denied"},
+		{"lower max_hits", descriptorWith("max_hits: 9,", ""), descriptorWith("max_hits: 8,", ""), Tighter, "kept", "max_hits 9 becomes 8"},
+		{"higher max_hits", descriptorWith("max_hits: 8,", ""), descriptorWith("max_hits: 9,", ""), Looser, "kept", "max_hits 8 becomes 9"},
+		{"share_threshold", descriptorWith(`value: "a*",`, ""), descriptorWith(`value: "a*", share_threshold: true,`, ""), Tighter, "new", "all values share one counter"},
+		{"other metadata", descriptorWith("", ""), descriptorWith("metadata: {a: 1},", ""), Same, "kept", "metadata differs"},
+		{"other denial", descriptorWith("denial: {message: a},", ""), descriptorWith("denial: {message: b},", ""), Same, "kept", "the body or the headers of denials differ"},
+		{"other metrics", descriptorWith("", ""), descriptorWith("detailed_metric: true,", ""), Same, "kept", "the names of metrics differ"},
+		{"limit is disabled", descriptorWith("", ""), descriptorWith("", "enabled: false"), Looser, "", "limit gone: 10 per minute"},
+		{"new rule", "{key: other}", descriptorWith("", ""), Tighter, "", "new limit: 10 per minute"},
 		{"one limit is raised, another lowered", "{key: k, rate_limits: [{unit: minute, requests_per_unit: 10}, {unit: day, requests_per_unit: 5}]}", "{key: k, rate_limits: [{unit: minute, requests_per_unit: 11}, {unit: day, requests_per_unit: 4}]}", Mixed, "kept", "5 per day becomes 4 per day"},
 		{"limits in requests are disabled", "{key: k}", "{key: k}\ndefaults: {enabled: false}", Looser, "", "limits in requests are off"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			current := shop(c.current)
-			if item, domainFields, ok := strings.Cut(c.current, "\n"); ok {
-				current = shop(item) + "\n" + domainFields
+			newText := shopFile(test.current)
+			if item, domainFields, ok := strings.Cut(test.current, "\n"); ok {
+				newText = shopFile(item) + "\n" + domainFields
 			}
-			r := compare(t, shop(c.old), current)
-			require.Len(t, r.Changes, 1)
-			assert.Equal(t, c.kind, r.Kind)
-			assert.Equal(t, c.counters, r.Changes[0].Counters)
-			assert.Contains(t, strings.Join(r.Changes[0].Reasons, "\n"), c.reason)
+			report := compare(t, shopFile(test.old), newText)
+			require.Len(t, report.Changes, 1)
+			assert.Equal(t, test.kind, report.Kind)
+			assert.Equal(t, test.counters, report.Changes[0].Counters)
+			assert.Contains(t, strings.Join(report.Changes[0].Reasons, "\n"), test.reason)
 		})
 	}
 }
@@ -102,51 +102,51 @@ func TestEachChangeHasItsKindAndReason(t *testing.T) {
 func TestRequestsThatMeetAnotherRuleAreFound(t *testing.T) {
 	t.Parallel()
 	const limit10, limit5 = "rate_limit: {unit: minute, requests_per_unit: 10}", "rate_limit: {unit: minute, requests_per_unit: 5}"
-	for _, c := range []struct{ name, old, current, want string }{
+	for _, test := range []struct{ name, old, current, want string }{
 		{
-			"a value gets its own rule", shop("{key: k, " + limit10 + "}"), shop("{key: k, "+limit10+"}", "{key: k, value: a, "+limit5+"}"),
+			"a value gets its own rule", shopFile("{key: k, " + limit10 + "}"), shopFile("{key: k, "+limit10+"}", "{key: k, value: a, "+limit5+"}"),
 			"tighter  shop > k=a: requests meet another rule: shop > k before, shop > k=a now\n    before: 10 per minute (old.yaml:3)\n    now:    5 per minute (new.yaml:4)\n",
 		},
 		{
-			"a value hides the rule below", shop("{key: k, descriptors: [{key: p, " + limit10 + "}]}"), shop("{key: k, descriptors: [{key: p, "+limit10+"}]}", "{key: k, value: a}"),
+			"a value hides the rule below", shopFile("{key: k, descriptors: [{key: p, " + limit10 + "}]}"), shopFile("{key: k, descriptors: [{key: p, "+limit10+"}]}", "{key: k, value: a}"),
 			"looser   shop > k=a > p: has no rule now; was limited by shop > k > p\n",
 		},
 		{
-			"patterns change their order", shop(`{key: k, value: "a*", `+limit10+"}", `{key: k, value: "*b", `+limit5+"}"), shop(`{key: k, value: "*b", `+limit5+"}", `{key: k, value: "a*", `+limit10+"}"),
+			"patterns change their order", shopFile(`{key: k, value: "a*", `+limit10+"}", `{key: k, value: "*b", `+limit5+"}"), shopFile(`{key: k, value: "*b", `+limit5+"}", `{key: k, value: "a*", `+limit10+"}"),
 			"tighter  shop > k=a*b: requests meet another rule: shop > k=a* before, shop > k=*b now\n",
 		},
 		{
-			"a network joins a list", shop("{key: k, cidr: [10.0.0.0/8], "+limit10+"}", "{key: k, "+limit5+"}"), shop("{key: k, cidr: [10.0.0.0/8, 192.0.0.0/8], "+limit10+"}", "{key: k, "+limit5+"}"),
+			"a network joins a list", shopFile("{key: k, cidr: [10.0.0.0/8], "+limit10+"}", "{key: k, "+limit5+"}"), shopFile("{key: k, cidr: [10.0.0.0/8, 192.0.0.0/8], "+limit10+"}", "{key: k, "+limit5+"}"),
 			"looser   shop > k=192.0.0.0: requests meet another rule: shop > k before, shop > k=cidr(10.0.0.0/8 192.0.0.0/8) now\n",
 		},
 		{
-			"conditions change their order", shop("{key: k, prefix: a, "+limit10+"}", "{key: k, regex: 'a.*', "+limit5+"}"), shop("{key: k, regex: 'a.*', "+limit5+"}", "{key: k, prefix: a, "+limit10+"}"),
+			"conditions change their order", shopFile("{key: k, prefix: a, "+limit10+"}", "{key: k, regex: 'a.*', "+limit5+"}"), shopFile("{key: k, regex: 'a.*', "+limit5+"}", "{key: k, prefix: a, "+limit10+"}"),
 			"requests meet another rule: shop > k=prefix(a) before, shop > k=regex(a.*) now\n",
 		},
 		{
-			"a domain is removed", "domain: d\ndescriptors: [{key: k, " + limit10 + "}]", shop(),
+			"a domain is removed", "domain: d\ndescriptors: [{key: k, " + limit10 + "}]", shopFile(),
 			"looser   d > k: rule gone; these requests have no rule now\n    before: 10 per minute (old.yaml:2)\n",
 		},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			var text bytes.Buffer
-			require.NoError(t, compare(t, c.old, c.current).WriteText(&text))
-			assert.Contains(t, text.String(), c.want)
+			require.NoError(t, compare(t, test.old, test.current).WriteText(&text))
+			assert.Contains(t, text.String(), test.want)
 		})
 	}
 }
 
 func TestEqualLimitsHaveNoChange(t *testing.T) {
 	t.Parallel()
-	r := compare(t, shop(key("", ""), "{key: off, rate_limit: {unit: day, requests_per_unit: 1, enabled: false}}"), shop(key("", "")))
-	assert.Empty(t, r.Changes)
-	assert.Empty(t, r.Kind)
-	text, err := json.Marshal(r)
+	report := compare(t, shopFile(descriptorWith("", ""), "{key: off, rate_limit: {unit: day, requests_per_unit: 1, enabled: false}}"), shopFile(descriptorWith("", "")))
+	assert.Empty(t, report.Changes)
+	assert.Empty(t, report.Kind)
+	text, err := json.Marshal(report)
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"kind": "", "changes": []}`, string(text))
-	assert.Empty(t, compare(t, shop(key("", "enabled: false")), shop(key("refunds: false,", "enabled: false"))).Changes, "without a limit in force, a change of refunds has no effect")
-	assert.Equal(t, Same, compare(t, shop("{key: k, rate_limit: {unlimited: true}}"), shop("{key: k, refunds: false, rate_limit: {unlimited: true}}")).Kind)
+	assert.Empty(t, compare(t, shopFile(descriptorWith("", "enabled: false")), shopFile(descriptorWith("refunds: false,", "enabled: false"))).Changes, "without a limit in force, a change of refunds has no effect")
+	assert.Equal(t, Same, compare(t, shopFile("{key: k, rate_limit: {unlimited: true}}"), shopFile("{key: k, refunds: false, rate_limit: {unlimited: true}}")).Kind)
 }
 
 // randomTree returns random limits of depth 2.
@@ -173,15 +173,15 @@ func TestEveryChangedAnswerOfRandomLimitsIsReported(t *testing.T) {
 	changedAnswers := 0
 	for range 300 {
 		oldText, newText := randomTree(random), randomTree(random)
-		old, current := compile(t, "old", oldText), compile(t, "new", newText)
-		report := Compare(old, current)
+		oldConfig, newConfig := compile(t, "old", oldText), compile(t, "new", newText)
+		report := Compare(oldConfig, newConfig)
 		for _, firstValue := range []string{"a", "b", "c", "ab"} {
 			for _, secondValue := range []string{"", "a", "b", "c", "ab"} {
 				entries := []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "k", Value: firstValue}}
 				if secondValue != "" {
 					entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: "k", Value: secondValue})
 				}
-				oldRule, newRule := old.Domain("shop").Match(entries), current.Domain("shop").Match(entries)
+				oldRule, newRule := oldConfig.Domain("shop").Match(entries), newConfig.Domain("shop").Match(entries)
 				if ruleText(oldRule) == ruleText(newRule) {
 					continue
 				}
@@ -222,7 +222,7 @@ func ruleText(r *descriptors.Rule) string {
 func TestNewEntriesOfListInFileAreFound(t *testing.T) {
 	t.Parallel()
 	parse := func(name, list string) *descriptors.Config {
-		yaml := shop("{key: k, in: {file: allow.txt}}", key("", ""))
+		yaml := shopFile("{key: k, in: {file: allow.txt}}", descriptorWith("", ""))
 		set, err := limitsfile.Parse([]limitsfile.File{{Name: name, Data: []byte(yaml)}}, limitsfile.Options{ReadList: func(string) ([]byte, error) { return []byte(list), nil }})
 		require.NoError(t, err)
 		return descriptors.Compile(set)
@@ -239,15 +239,15 @@ func TestChangesBehindExpressionsAreFound(t *testing.T) {
 		return fmt.Sprintf("domain: shop\ndescriptors:\n- {key: plan, descriptors: [{key: path, cel: '%s', rate_limit: {unit: day, requests_per_unit: %d}}, {key: path, rate_limit: {unit: day, requests_per_unit: 9}}]}\n", cel, perDay)
 	}
 	const text = `entries.plan == "free" && value.startsWith("/export/")`
-	r := compare(t, plan(5, text), plan(4, text))
-	require.Len(t, r.Changes, 1)
-	assert.Equal(t, Tighter, r.Kind)
-	assert.Equal(t, "shop > plan > path=cel("+text+")", r.Changes[0].New.Path)
-	assert.Equal(t, []string{"5 per day becomes 4 per day"}, r.Changes[0].Reasons)
+	report := compare(t, plan(5, text), plan(4, text))
+	require.Len(t, report.Changes, 1)
+	assert.Equal(t, Tighter, report.Kind)
+	assert.Equal(t, "shop > plan > path=cel("+text+")", report.Changes[0].New.Path)
+	assert.Equal(t, []string{"5 per day becomes 4 per day"}, report.Changes[0].Reasons)
 
-	r = compare(t, "domain: shop\ndescriptors: [{key: plan, descriptors: [{key: path, rate_limit: {unit: day, requests_per_unit: 9}}]}]", plan(4, text))
-	require.NotEmpty(t, r.Changes)
-	assert.Equal(t, Moved, r.Changes[0].Event)
-	assert.Equal(t, Tighter, r.Kind)
+	report = compare(t, "domain: shop\ndescriptors: [{key: plan, descriptors: [{key: path, rate_limit: {unit: day, requests_per_unit: 9}}]}]", plan(4, text))
+	require.NotEmpty(t, report.Changes)
+	assert.Equal(t, Moved, report.Changes[0].Event)
+	assert.Equal(t, Tighter, report.Kind)
 	assert.Empty(t, compare(t, plan(5, text), plan(5, text)).Changes)
 }

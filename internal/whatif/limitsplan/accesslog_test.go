@@ -32,7 +32,7 @@ func accessReaderOf(t testing.TB, log string) Reader {
 
 func TestLineOfAccessLogBecomesARequest(t *testing.T) {
 	const start = `{"start_time":"2026-11-20T10:00:00.5Z",`
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		line   string
 		want   []string // descriptors
 		hits   uint64
@@ -50,11 +50,11 @@ func TestLineOfAccessLogBecomesARequest(t *testing.T) {
 		"number and truth value":            {start + `"request":{"headers":{"x-tenant":12}},"path":true}`, []string{"tenant=12", "method=any,path=true"}, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := accessReaderOf(t, c.line)
+			r := accessReaderOf(t, test.line)
 			call, err := r.Next()
 			require.NoError(t, err)
 			assert.Equal(t, "shop", call.Request.Domain)
-			assert.Equal(t, c.denied, call.Denied)
+			assert.Equal(t, test.denied, call.Denied)
 			assert.Equal(t, 500, call.Time.Nanosecond()/1_000_000)
 			var got []string
 			for i, d := range call.Request.Descriptors {
@@ -63,12 +63,12 @@ func TestLineOfAccessLogBecomesARequest(t *testing.T) {
 					entries = append(entries, e.Key+"="+e.Value)
 				}
 				got = append(got, strings.Join(entries, ","))
-				assert.Equal(t, c.denied, call.isOverLimit[i])
-				if c.hits != 1 {
-					assert.Equal(t, c.hits, d.GetHitsAddend().GetValue())
+				assert.Equal(t, test.denied, call.isOverLimit[i])
+				if test.hits != 1 {
+					assert.Equal(t, test.hits, d.GetHitsAddend().GetValue())
 				}
 			}
-			assert.Equal(t, c.want, got)
+			assert.Equal(t, test.want, got)
 		})
 	}
 }
@@ -92,7 +92,7 @@ func TestNotesNameMappingFieldsThatNoLineHas(t *testing.T) {
 }
 
 func TestReplayWithoutCallsNamesTheAbsentField(t *testing.T) {
-	for name, c := range map[string]struct{ log, want string }{
+	for name, test := range map[string]struct{ log, want string }{
 		"no field of a descriptor": {`{"start_time":1,"paht":"/x"}`, "no call to replay\naccess.log: no line has a value in the field request.headers.x-tenant of the mapping\n" +
 			"access.log: no line has a value in the field path of the mapping; did you mean paht?\n"},
 		"empty log": {"\n \n", "no call to replay\naccess.log: the log has no lines"},
@@ -100,14 +100,14 @@ func TestReplayWithoutCallsNamesTheAbsentField(t *testing.T) {
 		"no time":   {`{"start-time":1}`, "access.log:1: the line has no field start_time with the time; did you mean start-time?"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Run(t.Context(), compile(t, newLimits), accessReaderOf(t, c.log), Options{})
-			assert.ErrorContains(t, err, c.want)
+			_, err := Run(t.Context(), compile(t, newLimits), accessReaderOf(t, test.log), Options{})
+			assert.ErrorContains(t, err, test.want)
 		})
 	}
 }
 
 func TestErrorNamesTheBadLineOfAnAccessLog(t *testing.T) {
-	for name, c := range map[string]struct{ line, want string }{
+	for name, test := range map[string]struct{ line, want string }{
 		"no object":               {`[1]`, "access.log:1: got no JSON object"},
 		"no time":                 {`{"path":"/x"}`, "access.log:1: the line has no field start_time with the time"},
 		"decision log":            {logOf(record(1, "tenant", "a", decisionlog.OK)), "access.log:1: got a record of a decision log; leave --access-log out"},
@@ -118,14 +118,14 @@ func TestErrorNamesTheBadLineOfAnAccessLog(t *testing.T) {
 		"huge hits":               {`{"start_time":1,"request":{"cost":1e300}}`, `access.log:1: field request.cost: got "1e300", want a number of hits`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := accessReaderOf(t, c.line).Next()
-			assert.ErrorContains(t, err, c.want)
+			_, err := accessReaderOf(t, test.line).Next()
+			assert.ErrorContains(t, err, test.want)
 		})
 	}
 }
 
 func TestMappingWithProblemsIsRejected(t *testing.T) {
-	for name, c := range map[string]struct{ mapping, want string }{
+	for name, test := range map[string]struct{ mapping, want string }{
 		"empty file":         {"", "m.yaml: file is empty: time, domain and descriptors are missing"},
 		"a tab":              {"time: t\ndomain: d\ndescriptors:\n\t- [{key: a, field: b}]", "m.yaml:4:1: not valid YAML: a tab is in the indentation"},
 		"open bracket":       {"time: t\ndescriptors: [[{key: a, field: b}]\n", "m.yaml:2:"},
@@ -141,8 +141,8 @@ func TestMappingWithProblemsIsRejected(t *testing.T) {
 		"too large":          {strings.Repeat("#", MaxMappingBytes+1), "m.yaml: file is 65537 bytes; maximum is 65536"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := ParseMapping("m.yaml", []byte(c.mapping))
-			assert.ErrorContains(t, err, c.want)
+			_, err := ParseMapping("m.yaml", []byte(test.mapping))
+			assert.ErrorContains(t, err, test.want)
 			assert.NotContains(t, err.Error(), "limitsplan.")
 		})
 	}

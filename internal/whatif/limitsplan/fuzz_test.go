@@ -21,20 +21,20 @@ import (
 
 // replayFiles replays logs against a limits file and writes the report in all forms. mapping is
 // empty for decision logs.
-func replayFiles(t require.TestingT, limits, mapping string, o Options, logs ...string) {
+func replayFiles(t require.TestingT, limits, mapping string, options Options, logs ...string) {
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(limits)}}, limitsfile.Options{})
 	if err != nil {
 		return
 	}
-	var m *Mapping
+	var fieldMapping *Mapping
 	if mapping != "" {
-		if m, err = ParseMapping("m.yaml", []byte(mapping)); err != nil {
+		if fieldMapping, err = ParseMapping("m.yaml", []byte(mapping)); err != nil {
 			return
 		}
 	}
 	var readers []Reader
 	for _, log := range logs {
-		r, err := NewReader("x.log", strings.NewReader(log), m)
+		r, err := NewReader("x.log", strings.NewReader(log), fieldMapping)
 		if err != nil {
 			return
 		}
@@ -44,7 +44,7 @@ func replayFiles(t require.TestingT, limits, mapping string, o Options, logs ...
 	if err != nil {
 		return
 	}
-	report, err := Run(context.Background(), descriptors.Compile(set), calls, o)
+	report, err := Run(context.Background(), descriptors.Compile(set), calls, options)
 	if err != nil {
 		assert.NotEmpty(t, err.Error())
 		return
@@ -75,14 +75,14 @@ func FuzzReaders(f *testing.F) {
 }
 
 // FuzzDrawnReplay replays drawn decision logs against drawn limits.
-func FuzzDrawnReplay(f *testing.F) { f.Fuzz(rapid.MakeFuzz(replayDrawn)) }
+func FuzzDrawnReplay(f *testing.F) { f.Fuzz(rapid.MakeFuzz(replayRandomLogs)) }
 
 func TestReplayOfRandomLogsCountsEachCallOnce(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, replayDrawn)
+	rapid.Check(t, replayRandomLogs)
 }
 
-func replayDrawn(t *rapid.T) {
+func replayRandomLogs(t *rapid.T) {
 	o := Options{
 		ShadowMode: rapid.Bool().Draw(t, "shadow mode"), QuotaMode: rapid.Bool().Draw(t, "quota mode"), AllOrNone: rapid.Bool().Draw(t, "all or none"),
 		MaxKeys: rapid.IntRange(-1, 2).Draw(t, "keys"),
@@ -97,7 +97,7 @@ func drawLog(t *rapid.T) string {
 	codes := []decisionlog.Code{decisionlog.OK, decisionlog.OK, decisionlog.OverLimit, decisionlog.Failed, "OTHER"}
 	for range rapid.IntRange(0, 12).Draw(t, "records") {
 		now = rapid.SampledFrom([]time.Time{now, now, now.Add(time.Second), now.Add(-time.Minute), now.AddDate(30, 0, 0), minTime, maxTime.Add(-1)}).Draw(t, "time")
-		r := decisionlog.Record{
+		record := decisionlog.Record{
 			Time: now, Domain: limitsgen.Domain, DescriptorIndex: rapid.SampledFrom([]int{0, 0, 1, 2, -1, math.MaxInt}).Draw(t, "index"),
 			Rule: "d > a", Limit: rapid.SampledFrom([]string{"", "1 per day", "2 per day"}).Draw(t, "limit"),
 			Code: rapid.SampledFrom(codes).Draw(t, "code"), OverallCode: rapid.SampledFrom(codes).Draw(t, "overall code"),
@@ -107,9 +107,9 @@ func drawLog(t *rapid.T) string {
 			Shadow: rapid.Bool().Draw(t, "shadow"), Degraded: rapid.Bool().Draw(t, "degraded"),
 		}
 		for _, e := range limitsgen.Entries(t) {
-			r.Descriptor = append(r.Descriptor, decisionlog.Entry{Key: e.Key, Value: e.Value})
+			record.Descriptor = append(record.Descriptor, decisionlog.Entry{Key: e.Key, Value: e.Value})
 		}
-		b.Write(decisionlog.EncodeLine(r))
+		b.Write(decisionlog.EncodeLine(record))
 	}
 	return b.String()
 }

@@ -82,7 +82,7 @@ func TestReplayCountsNewAndRecordedDenials(t *testing.T) {
 	refund.Hits = -2
 	threeHits := record(1, "tenant", "a", ok)
 	threeHits.Hits = 3
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		records []decisionlog.Record
 		want    Counts
 	}{
@@ -120,32 +120,32 @@ func TestReplayCountsNewAndRecordedDenials(t *testing.T) {
 		"unlimited rule":          {[]decisionlog.Record{record(1, "free", "a", ok)}, Counts{Total: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, c.want, replayLog(t, newLimits, logOf(c.records...)).Calls)
+			assert.Equal(t, test.want, replayLog(t, newLimits, logOf(test.records...)).Calls)
 		})
 	}
 }
 
 func TestRecordsOfOneCallAreReplayedTogether(t *testing.T) {
-	second := record(1, "tenant", "b", decisionlog.OK)
-	second.DescriptorIndex = 1
+	secondDescriptor := record(1, "tenant", "b", decisionlog.OK)
+	secondDescriptor.DescriptorIndex = 1
 	otherLimit := record(1, "tenant", "a", decisionlog.OK)
 	otherLimit.LimitName = "per hour"
 	sameMoment := record(1, "tenant", "a", decisionlog.OK)
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		records            []decisionlog.Record
 		calls, descriptors uint64
 	}{
-		"two descriptors":                           {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), second}, 1, 2},
+		"two descriptors":                           {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), secondDescriptor}, 1, 2},
 		"two limits of a descriptor":                {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), otherLimit}, 1, 1},
 		"two calls at the same moment":              {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), sameMoment}, 2, 2},
 		"other descriptor with the same index":      {[]decisionlog.Record{record(1, "tenant", "a", decisionlog.OK), record(1, "tenant", "b", decisionlog.OK)}, 2, 2},
-		"lower index of a descriptor starts a call": {[]decisionlog.Record{second, record(1, "tenant", "a", decisionlog.OK)}, 2, 2},
+		"lower index of a descriptor starts a call": {[]decisionlog.Record{secondDescriptor, record(1, "tenant", "a", decisionlog.OK)}, 2, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			report := replayLog(t, newLimits, logOf(c.records...))
-			assert.Equal(t, c.calls, report.Calls.Total)
+			report := replayLog(t, newLimits, logOf(test.records...))
+			assert.Equal(t, test.calls, report.Calls.Total)
 			require.Len(t, report.Rules, 1)
-			assert.Equal(t, c.descriptors, report.Rules[0].Total)
+			assert.Equal(t, test.descriptors, report.Rules[0].Total)
 		})
 	}
 }
@@ -173,9 +173,9 @@ func TestReportNamesTheKeyWithTheMostNewDenials(t *testing.T) {
 
 func TestLogsOfReplicasAreMergedByTime(t *testing.T) {
 	ok := decisionlog.OK
-	first := logOf(record(1, "tenant", "a", ok), record(60_001, "tenant", "a", ok))
-	second := logOf(record(2, "tenant", "a", ok), record(60_002, "tenant", "a", ok))
-	report := replayLog(t, newLimits, first, second)
+	firstLog := logOf(record(1, "tenant", "a", ok), record(60_001, "tenant", "a", ok))
+	secondLog := logOf(record(2, "tenant", "a", ok), record(60_002, "tenant", "a", ok))
+	report := replayLog(t, newLimits, firstLog, secondLog)
 	assert.Equal(t, Counts{Total: 4}, report.Calls)
 	assert.Equal(t, logStart.Add(60_002*time.Millisecond), report.End)
 	assert.Empty(t, report.Notes)
@@ -220,7 +220,7 @@ descriptors:
 }
 
 func TestReaderRejectsBadLines(t *testing.T) {
-	for name, c := range map[string]struct{ log, want string }{
+	for name, test := range map[string]struct{ log, want string }{
 		"no JSON":           {logOf(record(1, "tenant", "a", decisionlog.OK)) + "hello\n", "x.log:2: got no record of a decision log; want a line of DECISION_LOG=all"},
 		"access log":        {`{"start_time":"2026-11-20T10:00:00Z","response_code":200}`, "x.log:1: got no record of a decision log; want a line of DECISION_LOG=all; for an access log, give --access-log"},
 		"no time":           {`{"domain":"shop","code":"OK","descriptor":[{"key":"a","value":"b"}]}`, "x.log:1: record has no time; want a line of DECISION_LOG=all"},
@@ -229,10 +229,10 @@ func TestReaderRejectsBadLines(t *testing.T) {
 		"damaged gzip data": {"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x00abc", "x.log:1: "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, err := NewReader("x.log", strings.NewReader(c.log), nil)
+			r, err := NewReader("x.log", strings.NewReader(test.log), nil)
 			require.NoError(t, err)
 			_, err = r.Next()
-			assert.ErrorContains(t, err, c.want)
+			assert.ErrorContains(t, err, test.want)
 		})
 	}
 	_, err := NewReader("x.log", strings.NewReader("\x1f\x8bno"), nil)
@@ -269,7 +269,7 @@ func TestReplayWithoutCallsReturnsTheReason(t *testing.T) {
 	drops := string(decisionlog.EncodeLine(decisionlog.Drops{Time: logStart, Dropped: 7, Reason: "rate"}))
 	otherDomain := record(1, "tenant", "a", decisionlog.OK)
 	otherDomain.Domain = "other"
-	for name, c := range map[string]struct{ log, want string }{
+	for name, test := range map[string]struct{ log, want string }{
 		"empty log":            {"", "no call to replay\nx.log: the log has no record of a decision; a plan needs the log of DECISION_LOG=all, or an access log and --access-log"},
 		"drops only":           {drops, "no call to replay\nx.log: 7 records were dropped"},
 		"unknown domain":       {logOf(otherDomain), "no call meets a rule of the new limits; the first call is tenant=a in domain other, and the limits have only the domains shop"},
@@ -277,10 +277,10 @@ func TestReplayWithoutCallsReturnsTheReason(t *testing.T) {
 		"all refunds rejected": {logOf(refund("kept")), "no call can be replayed; the first error is: rpc error: code = PermissionDenied desc = descriptors[0]: rule shop > kept has refunds: false"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, err := NewReader("x.log", strings.NewReader(c.log), nil)
+			r, err := NewReader("x.log", strings.NewReader(test.log), nil)
 			require.NoError(t, err)
 			_, err = Run(t.Context(), compile(t, newLimits), r, Options{})
-			assert.ErrorContains(t, err, c.want)
+			assert.ErrorContains(t, err, test.want)
 		})
 	}
 }
@@ -306,7 +306,7 @@ descriptors:
   - {key: quota, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
   - {key: tenant, rate_limit: {unit: minute, requests_per_unit: 1}}
 `
-	for _, c := range []struct {
+	for _, test := range []struct {
 		key     string
 		options Options
 		denied  uint64
@@ -318,28 +318,28 @@ descriptors:
 		{"tenant", Options{ShadowMode: true}, 0, 2},
 		{"quota", Options{}, 2, 0}, // a single rule in quota mode denies
 	} {
-		t.Run(c.key, func(t *testing.T) {
-			log := logOf(record(1, c.key, "a", decisionlog.OK), record(2, c.key, "a", decisionlog.OK), record(3, c.key, "a", decisionlog.OK))
+		t.Run(test.key, func(t *testing.T) {
+			log := logOf(record(1, test.key, "a", decisionlog.OK), record(2, test.key, "a", decisionlog.OK), record(3, test.key, "a", decisionlog.OK))
 			r, err := NewReader("x.log", strings.NewReader(log), nil)
 			require.NoError(t, err)
-			report, err := Run(t.Context(), compile(t, limits), r, c.options)
+			report, err := Run(t.Context(), compile(t, limits), r, test.options)
 			require.NoError(t, err)
-			want := Counts{Total: 3, DeniedNow: c.denied, NewlyDenied: c.denied}
+			want := Counts{Total: 3, DeniedNow: test.denied, NewlyDenied: test.denied}
 			assert.Equal(t, want, report.Calls)
 			assert.Equal(t, want, report.Rules[0].Counts)
-			assert.Equal(t, c.shadow, report.Rules[0].DeniedInShadow)
-			assert.Equal(t, c.denied > 0, report.NewlyDeniedKeys == 1)
+			assert.Equal(t, test.shadow, report.Rules[0].DeniedInShadow)
+			assert.Equal(t, test.denied > 0, report.NewlyDeniedKeys == 1)
 			for _, figure := range []string{"denied", "newly_denied", "newly_denied_keys"} {
 				condition, err := ParseFailCondition(figure + " > 0")
 				require.NoError(t, err)
 				holds, _ := condition.Check(report)
-				assert.Equal(t, c.denied > 0, holds, figure)
+				assert.Equal(t, test.denied > 0, holds, figure)
 			}
 			var text, page bytes.Buffer
 			require.NoError(t, report.WriteText(&text))
 			require.NoError(t, report.WriteHTML(&page, "new.yaml"))
 			for _, out := range []string{text.String(), page.String()} {
-				assert.Equal(t, c.shadow > 0, strings.Contains(out, ", would deny 2 without shadow mode"))
+				assert.Equal(t, test.shadow > 0, strings.Contains(out, ", would deny 2 without shadow mode"))
 			}
 		})
 	}
@@ -365,19 +365,19 @@ descriptors:
 }
 
 func TestRejectedCallIsLeftOut(t *testing.T) {
-	rejected := record(1, "tenant", "a", decisionlog.Failed)
-	rejected.Hits, rejected.Limit, rejected.Error = -1, "", "refunds are turned off"
+	rejectedRecord := record(1, "tenant", "a", decisionlog.Failed)
+	rejectedRecord.Hits, rejectedRecord.Limit, rejectedRecord.Error = -1, "", "refunds are turned off"
 	noAnswer := record(2, "tenant", "b", decisionlog.Failed)
-	report := replayLog(t, newLimits, logOf(rejected, noAnswer, record(3, "tenant", "b", decisionlog.OK)))
+	report := replayLog(t, newLimits, logOf(rejectedRecord, noAnswer, record(3, "tenant", "b", decisionlog.OK)))
 	assert.Equal(t, uint64(2), report.Calls.Total, "a call that failed can have charged its hits")
 	assert.Equal(t, []string{"0.log: the service rejected 1 calls, and they are left out; the first error is: refunds are turned off"}, report.Notes)
 }
 
 func TestEachReplicaCountsLimitsWithScopeInstance(t *testing.T) {
 	const limits = `{domain: shop, descriptors: [{key: tenant, rate_limit: {unit: minute, requests_per_unit: 1, scope: instance}}]}`
-	first, second := logOf(record(1, "tenant", "a", decisionlog.OK)), logOf(record(2, "tenant", "a", decisionlog.OK))
-	assert.Zero(t, replayLog(t, limits, first, second).Calls.DeniedNow)
-	assert.Equal(t, uint64(1), replayLog(t, limits, first+second).Calls.DeniedNow)
+	firstLog, secondLog := logOf(record(1, "tenant", "a", decisionlog.OK)), logOf(record(2, "tenant", "a", decisionlog.OK))
+	assert.Zero(t, replayLog(t, limits, firstLog, secondLog).Calls.DeniedNow)
+	assert.Equal(t, uint64(1), replayLog(t, limits, firstLog+secondLog).Calls.DeniedNow)
 }
 
 func TestLateRecordIsReplayedAtTheTimeOfTheClock(t *testing.T) {
@@ -392,12 +392,12 @@ func TestLateRecordIsReplayedAtTheTimeOfTheClock(t *testing.T) {
 }
 
 func TestKeysBeyondTheBoundAreLeftOut(t *testing.T) {
-	c := newReplayCounts(1)
+	counts := newReplayCounts(1)
 	rule := &descriptors.Rule{Path: "shop > tenant"}
 	for _, key := range []string{"a", "b", "a"} {
-		c.addKey(rule, []byte(key), logStart, false, true)
+		counts.addKey(rule, []byte(key), logStart, false, true)
 	}
-	report := c.report(10)
+	report := counts.report(10)
 	require.Len(t, report.Keys, 1)
 	assert.Equal(t, uint64(2), report.Keys[0].NewlyDenied)
 	assert.Equal(t, []string{"1 descriptors have keys beyond the first 1; the table of keys leaves them out"}, report.Notes)

@@ -14,7 +14,7 @@ import (
 
 func TestFailConditionComparesAFigure(t *testing.T) {
 	report := &Report{Calls: Counts{Total: 200, DeniedNow: 3, NewlyDenied: 2, NewlyAdmitted: 4}, NewlyDeniedKeys: 1}
-	for text, c := range map[string]struct {
+	for text, test := range map[string]struct {
 		holds bool
 		want  string
 	}{
@@ -27,8 +27,8 @@ func TestFailConditionComparesAFigure(t *testing.T) {
 		condition, err := ParseFailCondition(text)
 		require.NoError(t, err)
 		holds, got := condition.Check(report)
-		assert.Equal(t, c.holds, holds, text)
-		assert.Equal(t, c.want, got)
+		assert.Equal(t, test.holds, holds, text)
+		assert.Equal(t, test.want, got)
 	}
 	condition, err := ParseFailCondition("denied > 0%")
 	require.NoError(t, err)

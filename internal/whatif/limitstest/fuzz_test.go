@@ -28,12 +28,12 @@ func runFiles(t require.TestingT, limits, tests string) {
 	if err != nil {
 		return
 	}
-	f, err := Parse("t_test.yaml", []byte(tests))
+	file, err := Parse("t_test.yaml", []byte(tests))
 	if err != nil {
 		return
 	}
 	requests := 0
-	for _, test := range f.Tests {
+	for _, test := range file.Tests {
 		for _, r := range test.Requests {
 			requests += r.Repetitions
 		}
@@ -42,8 +42,8 @@ func runFiles(t require.TestingT, limits, tests string) {
 		return
 	}
 	var coverage Coverage
-	r := NewReport([]FileReport{f.Run(context.Background(), descriptors.Compile(set), &coverage)}, &coverage)
-	assert.Equal(t, len(f.Tests), r.Passed+r.Failed)
+	r := NewReport([]FileReport{file.Run(context.Background(), descriptors.Compile(set), &coverage)}, &coverage)
+	assert.Equal(t, len(file.Tests), r.Passed+r.Failed)
 	var text bytes.Buffer
 	require.NoError(t, r.WriteText(&text, true))
 	_, err = json.Marshal(r)

@@ -60,7 +60,7 @@ func mismatches(r *Report) string {
 func TestReportHasTheWrongValuesOfAnswers(t *testing.T) {
 	t.Parallel()
 	// The first request is in line 7 of its file.
-	for _, c := range []struct{ name, settings, requests, want string }{
+	for _, test := range []struct{ name, settings, requests, want string }{
 		{"fixed_window ends with its window", "", `
   - {descriptor: fixed=a, at: 59s, repeat: 3, want: {admitted: 2, reset: 1s}}
   - {descriptor: fixed=a, at: 1m, want: {code: OK, remaining: 1, reset: 1m}}`, ""},
@@ -136,28 +136,28 @@ func TestReportHasTheWrongValuesOfAnswers(t *testing.T) {
   - {descriptor: fixed=a, repeat: 5, want: {code: OK}}
   - {descriptor: fixed=a, want: {code: OVER_LIMIT, remaining: 7}}`, "7: code: OVER_LIMIT, not OK\n8: remaining: 0, not 7"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			r := runTests(t, c.settings, strings.TrimPrefix(c.requests, "\n"))
-			assert.Equal(t, c.want, mismatches(r))
-			assert.Equal(t, c.want == "", r.Passed == 1)
+			report := runTests(t, test.settings, strings.TrimPrefix(test.requests, "\n"))
+			assert.Equal(t, test.want, mismatches(report))
+			assert.Equal(t, test.want == "", report.Passed == 1)
 		})
 	}
 }
 
 func TestEachTestStartsWithEmptyCounters(t *testing.T) {
 	t.Parallel()
-	r := runTests(t, "", `  - {descriptor: kept=a, want: {code: OK}}
+	report := runTests(t, "", `  - {descriptor: kept=a, want: {code: OK}}
 - name: two
   requests: [{descriptor: kept=a, want: {code: OK}}]`)
-	assert.Equal(t, 2, r.Passed)
+	assert.Equal(t, 2, report.Passed)
 }
 
 func TestExplanationShowsCountersJustBeforeTheFailure(t *testing.T) {
 	t.Parallel()
-	r := runTests(t, "", "  - {descriptor: log=a, repeat: 5, every: 10s, want: {code: OK}}")
+	report := runTests(t, "", "  - {descriptor: log=a, repeat: 5, every: 10s, want: {code: OK}}")
 	var text bytes.Buffer
-	require.NoError(t, r.WriteText(&text, false))
+	require.NoError(t, report.WriteText(&text, false))
 	for _, want := range []string{
 		"FAIL  t_test.yaml:5: one\n",
 		"  t_test.yaml:7: request log=a in domain shop, at 2026-01-01 00:00:20, 3 of 5\n    code: got OVER_LIMIT, want OK\n",
@@ -170,9 +170,9 @@ func TestExplanationShowsCountersJustBeforeTheFailure(t *testing.T) {
 
 func TestExplanationOfARejectedRequestNamesTheReason(t *testing.T) {
 	t.Parallel()
-	r := runTests(t, "", "  - {descriptors: [fixed=a, kept=a], hits: -1, want: {code: OK}}")
+	report := runTests(t, "", "  - {descriptors: [fixed=a, kept=a], hits: -1, want: {code: OK}}")
 	var text bytes.Buffer
-	require.NoError(t, r.WriteText(&text, false))
+	require.NoError(t, report.WriteText(&text, false))
 	for _, want := range []string{
 		"error: got descriptors[1]: rule shop > kept has refunds: false, want none\n",
 		"next answer: error: descriptors[1]: rule shop > kept has refunds: false\n",
@@ -185,21 +185,21 @@ func TestExplanationOfARejectedRequestNamesTheReason(t *testing.T) {
 
 func TestCoverageListsRulesThatNoTestMeets(t *testing.T) {
 	t.Parallel()
-	r := runTests(t, "", "  - {descriptors: [log=a, fixed=b, free=c], want: {code: OK}}\n  - {descriptor: two=a, limit: 1/day, want: {code: OK}}")
-	assert.Equal(t, 12, r.Coverage.Rules)
-	assert.Equal(t, 3, r.Coverage.MetRules)
-	assert.InDelta(t, 25.0, r.Coverage.Percent, 0.01)
-	assert.Contains(t, r.Coverage.UnmetRules, RulePlace{"shop > two", "limits.yaml:8"}, "a request with its own limit does not meet the rule")
+	report := runTests(t, "", "  - {descriptors: [log=a, fixed=b, free=c], want: {code: OK}}\n  - {descriptor: two=a, limit: 1/day, want: {code: OK}}")
+	assert.Equal(t, 12, report.Coverage.Rules)
+	assert.Equal(t, 3, report.Coverage.MetRules)
+	assert.InDelta(t, 25.0, report.Coverage.Percent, 0.01)
+	assert.Contains(t, report.Coverage.UnmetRules, RulePlace{"shop > two", "limits.yaml:8"}, "a request with its own limit does not meet the rule")
 	var text bytes.Buffer
-	require.NoError(t, r.WriteText(&text, true))
+	require.NoError(t, report.WriteText(&text, true))
 	assert.Contains(t, text.String(), "ok    t_test.yaml:5: one\n")
 	assert.Contains(t, text.String(), "coverage: 3 of 12 rules (25.0 %)\n  no test meets shop > first (limits.yaml:4)\n")
 }
 
 func TestProblemsHaveTheirPlaceAndRemedy(t *testing.T) {
 	t.Parallel()
-	withRequest := func(request string) string { return testFile("", "  - "+request) }
-	for _, c := range []struct{ name, yaml, want string }{
+	fileWithRequest := func(request string) string { return testFile("", "  - "+request) }
+	for _, test := range []struct{ name, yaml, want string }{
 		{"empty file", "", "f: file is empty: limits and tests are missing"},
 		{"no YAML", "a: [", "f:1:4: not valid YAML: [ opens here and is not closed; want ]"},
 		{"a list", "[]", "f:1:1: test file: got a list, want a mapping with limits, merge, "},
@@ -213,29 +213,29 @@ func TestProblemsHaveTheirPlaceAndRemedy(t *testing.T) {
 		{"two tests with the same name", testFile("", "  - {descriptor: a=b, want: {code: OK}}\n- name: one\n  requests: [{descriptor: a=b, want: {code: OK}}]"), "f:8:3: one: the test in line 5 has the same name"},
 		{"bad start", "start: yesterday", "f:1:8: start: got yesterday, want a time such as 2026-01-01T09:30:00Z"},
 		{"bad setting", "settings: {shadow_mode: 1}", "f:1:25: shadow_mode: got 1, want true or false"},
-		{"no want", withRequest("{descriptor: a=b}"), "f:7:5: one: want is missing"},
-		{"empty want", withRequest("{descriptor: a=b, want: {}}"), "f:7:29: one: want is empty"},
-		{"no descriptor", withRequest("{want: {code: OK}}"), "f:7:5: one: descriptor is missing"},
-		{"bad descriptor", withRequest("{descriptor: a, want: {code: OK}}"), "f:7:18: one: \"a\" is not a descriptor: entry 1 has no ="},
-		{"bad limit", withRequest("{descriptor: a=b, limit: 5/fortnight, want: {code: OK}}"), "f:7:30: one: limit: got 5/fortnight, want NUMBER/UNIT"},
-		{"descriptor beside descriptors", withRequest("{descriptor: a=b, descriptors: [a=b], want: {code: OK}}"), "f:7:36: one: descriptor and descriptors are both given"},
-		{"bad code", withRequest("{descriptor: a=b, want: {code: OVERLIMIT}}"), "f:7:36: one: code: got OVERLIMIT, want OK or OVER_LIMIT"},
-		{"too many repetitions", withRequest("{descriptor: a=b, repeat: 100001, want: {code: OK}}"), "f:7:31: one: repeat: got 100001, want a whole number from 1 to 100000"},
-		{"every without repeat", withRequest("{descriptor: a=b, every: 1s, want: {code: OK}}"), "f:7:30: one: every has no meaning without repeat"},
-		{"negative time", withRequest("{descriptor: a=b, at: -1s, want: {code: OK}}"), "f:7:27: one: at: got -1s, want a duration such as 500ms"},
-		{"request before the previous request", withRequest("{descriptor: a=b, at: 3s, want: {code: OK}}\n  - {descriptor: a=b, at: 2s, want: {code: OK}}"), "f:8:27: one: at: got 2s, which is before the request above (3s)"},
-		{"time after the last year", withRequest("{descriptor: a=b, repeat: 100000, every: 9000d, want: {code: OK}}"), "f:7:5: one: repeat and every: the last request is after the year 2199"},
-		{"fewer statuses than descriptors", withRequest("{descriptors: [a=b, c=d], want: {statuses: [{code: OK}]}}"), "f:7:48: one: statuses: got 1 items, want one for each of the 2 descriptors"},
-		{"field of a status for several descriptors", withRequest("{descriptors: [a=b, c=d], want: {remaining: 1}}"), "f:7:37: one: the request has 2 descriptors; write statuses:"},
-		{"error beside a code", withRequest("{descriptor: a=b, want: {error: a, code: OK}}"), "f:7:46: one: code has no meaning beside error"},
-		{"fraction of a hit", withRequest("{descriptor: a=b, hits: 1.5, want: {code: OK}}"), "f:7:29: one: hits: got 1.5, want a whole number"},
+		{"no want", fileWithRequest("{descriptor: a=b}"), "f:7:5: one: want is missing"},
+		{"empty want", fileWithRequest("{descriptor: a=b, want: {}}"), "f:7:29: one: want is empty"},
+		{"no descriptor", fileWithRequest("{want: {code: OK}}"), "f:7:5: one: descriptor is missing"},
+		{"bad descriptor", fileWithRequest("{descriptor: a, want: {code: OK}}"), "f:7:18: one: \"a\" is not a descriptor: entry 1 has no ="},
+		{"bad limit", fileWithRequest("{descriptor: a=b, limit: 5/fortnight, want: {code: OK}}"), "f:7:30: one: limit: got 5/fortnight, want NUMBER/UNIT"},
+		{"descriptor beside descriptors", fileWithRequest("{descriptor: a=b, descriptors: [a=b], want: {code: OK}}"), "f:7:36: one: descriptor and descriptors are both given"},
+		{"bad code", fileWithRequest("{descriptor: a=b, want: {code: OVERLIMIT}}"), "f:7:36: one: code: got OVERLIMIT, want OK or OVER_LIMIT"},
+		{"too many repetitions", fileWithRequest("{descriptor: a=b, repeat: 100001, want: {code: OK}}"), "f:7:31: one: repeat: got 100001, want a whole number from 1 to 100000"},
+		{"every without repeat", fileWithRequest("{descriptor: a=b, every: 1s, want: {code: OK}}"), "f:7:30: one: every has no meaning without repeat"},
+		{"negative time", fileWithRequest("{descriptor: a=b, at: -1s, want: {code: OK}}"), "f:7:27: one: at: got -1s, want a duration such as 500ms"},
+		{"request before the previous request", fileWithRequest("{descriptor: a=b, at: 3s, want: {code: OK}}\n  - {descriptor: a=b, at: 2s, want: {code: OK}}"), "f:8:27: one: at: got 2s, which is before the request above (3s)"},
+		{"time after the last year", fileWithRequest("{descriptor: a=b, repeat: 100000, every: 9000d, want: {code: OK}}"), "f:7:5: one: repeat and every: the last request is after the year 2199"},
+		{"fewer statuses than descriptors", fileWithRequest("{descriptors: [a=b, c=d], want: {statuses: [{code: OK}]}}"), "f:7:48: one: statuses: got 1 items, want one for each of the 2 descriptors"},
+		{"field of a status for several descriptors", fileWithRequest("{descriptors: [a=b, c=d], want: {remaining: 1}}"), "f:7:37: one: the request has 2 descriptors; write statuses:"},
+		{"error beside a code", fileWithRequest("{descriptor: a=b, want: {error: a, code: OK}}"), "f:7:46: one: code has no meaning beside error"},
+		{"fraction of a hit", fileWithRequest("{descriptor: a=b, hits: 1.5, want: {code: OK}}"), "f:7:29: one: hits: got 1.5, want a whole number"},
 		{"alias of itself", "limits: &a [*a]", "f:1:13: alias *a is inside its own anchor"},
-		{"too many requests", withRequest(strings.Repeat("{descriptor: a=b, repeat: 100000, want: {code: OK}}\n  - ", 11) + "{descriptor: a=b, want: {code: OK}}"), "file has more than 1000000 requests"},
+		{"too many requests", fileWithRequest(strings.Repeat("{descriptor: a=b, repeat: 100000, want: {code: OK}}\n  - ", 11) + "{descriptor: a=b, want: {code: OK}}"), "file has more than 1000000 requests"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := Parse("f", []byte(c.yaml))
-			assert.ErrorContains(t, err, c.want)
+			_, err := Parse("f", []byte(test.yaml))
+			assert.ErrorContains(t, err, test.want)
 		})
 	}
 	_, err := Parse("f", make([]byte, MaxFileBytes+1))

@@ -40,14 +40,14 @@ func (r *recorder) ShouldRateLimit(_ context.Context, request *rlsv3.RateLimitRe
 }
 
 func startRecorder(t *testing.T) (*recorder, *Client) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	r := &recorder{hits: map[string]int{}}
 	server := grpc.NewServer()
 	rlsv3.RegisterRateLimitServiceServer(server, r)
-	go func() { _ = server.Serve(l) }()
+	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
-	client, err := Dial(l.Addr().String())
+	client, err := Dial(listener.Addr().String())
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	require.NoError(t, client.Ready(t.Context()))
@@ -55,16 +55,16 @@ func startRecorder(t *testing.T) (*recorder, *Client) {
 }
 
 func TestFillHitsEachKeyOnce(t *testing.T) {
-	for _, l := range []curves.Load{
+	for _, load := range []curves.Load{
 		{Descriptors: 1, Keys: 1234},
 		{Descriptors: 4, Keys: 300},
 		{Descriptors: 100, Keys: 1000},
 	} {
 		r, client := startRecorder(t)
-		require.NoError(t, client.Fill(l))
-		want := l.Keys * l.Descriptors
-		if l.Descriptors >= 10 {
-			want = l.Keys
+		require.NoError(t, client.Fill(load))
+		want := load.Keys * load.Descriptors
+		if load.Descriptors >= 10 {
+			want = load.Keys
 		}
 		assert.Len(t, r.hits, want)
 		for value, n := range r.hits {
@@ -75,9 +75,9 @@ func TestFillHitsEachKeyOnce(t *testing.T) {
 
 func TestOpenLoopSendsEachDueCall(t *testing.T) {
 	r, client := startRecorder(t)
-	took, err := client.Send(curves.Load{Rate: 500, Descriptors: 1, Keys: 50}, 200*time.Millisecond)
+	times, err := client.Send(curves.Load{Rate: 500, Descriptors: 1, Keys: 50}, 200*time.Millisecond)
 	require.NoError(t, err)
-	assert.Len(t, took, 100)
+	assert.Len(t, times, 100)
 	assert.Len(t, r.hits, 50)
 	for value, n := range r.hits {
 		assert.Equal(t, 2, n, value)
@@ -86,13 +86,13 @@ func TestOpenLoopSendsEachDueCall(t *testing.T) {
 
 func TestClosedLoopReturnsTimeOfEachCall(t *testing.T) {
 	r, client := startRecorder(t)
-	took, err := client.Send(curves.Load{InFlight: 3, Descriptors: 2, Keys: 10}, 50*time.Millisecond)
+	times, err := client.Send(curves.Load{InFlight: 3, Descriptors: 2, Keys: 10}, 50*time.Millisecond)
 	require.NoError(t, err)
 	sum := 0
 	for _, n := range r.hits {
 		sum += n
 	}
-	assert.Equal(t, 2*len(took), sum)
+	assert.Equal(t, 2*len(times), sum)
 }
 
 func TestDemandReturnsAdmittedCalls(t *testing.T) {
@@ -104,14 +104,14 @@ func TestDemandReturnsAdmittedCalls(t *testing.T) {
 }
 
 func TestMostInSpanCountsDecisionsThatSurelyLieWithin(t *testing.T) {
-	at := func(millis ...int) (found []Admission) {
+	admissionsAt := func(millis ...int) (admissions []Admission) {
 		for _, ms := range millis {
 			start := time.UnixMilli(int64(ms))
-			found = append(found, Admission{start, start.Add(10 * time.Millisecond)})
+			admissions = append(admissions, Admission{start, start.Add(10 * time.Millisecond)})
 		}
-		return found
+		return admissions
 	}
 	assert.Zero(t, MostInSpan(nil, time.Second))
-	assert.Equal(t, 3, MostInSpan(at(0, 500, 990, 2000), time.Second))
-	assert.Equal(t, 2, MostInSpan(at(0, 500, 991, 2000), time.Second), "the third decision can lie after the span")
+	assert.Equal(t, 3, MostInSpan(admissionsAt(0, 500, 990, 2000), time.Second))
+	assert.Equal(t, 2, MostInSpan(admissionsAt(0, 500, 991, 2000), time.Second), "the third decision can lie after the span")
 }

@@ -28,17 +28,17 @@ func TestPicturesInDocsShowWhatTheAlgorithmsAdmit(t *testing.T) {
 	for _, name := range []string{"burst", "ramp", "boundary", "slow"} {
 		files[filepath.Join(folder, name+".svg")] = filepath.Join(docs, "patterns", name+".svg")
 	}
-	for drawn, committed := range files {
-		got, err := os.ReadFile(drawn)
+	for drawnFile, committedFile := range files {
+		got, err := os.ReadFile(drawnFile)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := os.ReadFile(committed)
+		want, err := os.ReadFile(committedFile)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got, want) {
-			t.Errorf("%s: got an old version, want the one that make docs writes", committed)
+			t.Errorf("%s: got an old version, want the one that make docs writes", committedFile)
 		}
 	}
 }

@@ -20,19 +20,19 @@ func testRun() *curves.Run {
 		}
 	}
 	run := &curves.Run{Measured: time.Unix(1_763_784_000, 0), Cores: 2, Rounds: 5, Seconds: 1}
-	for _, l := range []curves.Load{
+	for _, load := range []curves.Load{
 		{InFlight: 1, Descriptors: 1, Keys: curves.DefaultKeys},
 		{InFlight: 64, Descriptors: 1, Keys: curves.DefaultKeys},
 		{Rate: 1000, Descriptors: 1, Keys: curves.DefaultKeys},
 		{Rate: 1000, Descriptors: 4, Keys: curves.DefaultKeys},
 	} {
-		theirs := figures(300, 290, 310, 20)
-		if l.InFlight == 1 {
-			theirs = figures(50, 40, 60, 20)
+		peerFigures := figures(300, 290, 310, 20)
+		if load.InFlight == 1 {
+			peerFigures = figures(50, 40, 60, 20)
 		}
 		run.Cells = append(run.Cells,
-			curves.Cell{Server: curves.Redis, Load: l, Figures: figures(100, 90, 110, 10)},
-			curves.Cell{Server: "neighbour", Load: l, Figures: theirs})
+			curves.Cell{Server: curves.Redis, Load: load, Figures: figures(100, 90, 110, 10)},
+			curves.Cell{Server: "neighbour", Load: load, Figures: peerFigures})
 	}
 	run.Exactness = []curves.Exactness{{Server: curves.Redis, Algorithm: "fixed_window", Span: curves.Spread{Median: 2}, Steady: curves.Spread{Median: 1}}}
 	return run

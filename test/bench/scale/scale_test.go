@@ -12,60 +12,60 @@ import (
 // testCosts are round numbers, so that results can be computed by hand.
 var testCosts = costs{Command: 2, WakingTrip: 10, BusyTrip: 3, Loopback: 50, Call: 70, Server: []serverCost{{1000, 50}, {10_000, 30}}}
 
-func small(change func(*plan)) result {
+func simulateSmall(change func(*plan)) result {
 	p := plan{Replicas: 4, Rate: 20_000, Keys: 100, Nodes: 1, Window: 3600, Network: 300, Seconds: 0.4, Seed: 7}
 	change(&p)
 	return simulate(p, testCosts)
 }
 
 func TestSameSeedGivesSameResult(t *testing.T) {
-	first := small(func(*plan) {})
-	assert.Equal(t, first, small(func(*plan) {}))
-	assert.NotEqual(t, first.P99, small(func(p *plan) { p.Seed = 8 }).P99)
+	firstResult := simulateSmall(func(*plan) {})
+	assert.Equal(t, firstResult, simulateSmall(func(*plan) {}))
+	assert.NotEqual(t, firstResult.P99, simulateSmall(func(p *plan) { p.Seed = 8 }).P99)
 }
 
 func TestLoneCallCostsOneTrip(t *testing.T) {
-	r := small(func(p *plan) { p.Replicas, p.Rate, p.Even = 1, 1000, true })
-	assert.InDelta(t, 1, r.HitsInTrip, 0.01)
-	assert.InDelta(t, 1000, r.Trips, 10)
-	assert.InDelta(t, 70+300+10+2, r.P50, 3, "a call, the network and a trip that wakes Redis")
-	assert.InDelta(t, 1000*12e-6, r.Busy, 0.001)
+	result := simulateSmall(func(p *plan) { p.Replicas, p.Rate, p.Even = 1, 1000, true })
+	assert.InDelta(t, 1, result.HitsInTrip, 0.01)
+	assert.InDelta(t, 1000, result.Trips, 10)
+	assert.InDelta(t, 70+300+10+2, result.P50, 3, "a call, the network and a trip that wakes Redis")
+	assert.InDelta(t, 1000*12e-6, result.Busy, 0.001)
 }
 
 func TestBusyRedisGetsLargerBatches(t *testing.T) {
-	light := small(func(p *plan) { p.Keys = 10_000 })
-	heavy := small(func(p *plan) { p.Keys, p.Replicas, p.Rate = 10_000, 40, 400_000 })
-	assert.Greater(t, heavy.HitsInTrip, 2*light.HitsInTrip)
-	assert.Less(t, heavy.RedisCPU, light.RedisCPU)
+	lightLoad := simulateSmall(func(p *plan) { p.Keys = 10_000 })
+	heavyLoad := simulateSmall(func(p *plan) { p.Keys, p.Replicas, p.Rate = 10_000, 40, 400_000 })
+	assert.Greater(t, heavyLoad.HitsInTrip, 2*lightLoad.HitsInTrip)
+	assert.Less(t, heavyLoad.RedisCPU, lightLoad.RedisCPU)
 }
 
 func TestOverloadGoesToFallback(t *testing.T) {
-	r := small(func(p *plan) { p.Keys, p.Replicas, p.Rate = 100_000, 100, 2_000_000 })
-	assert.Greater(t, r.Fallback, 0.5)
-	assert.LessOrEqual(t, r.P99, budget/micro+testCosts.Call)
+	result := simulateSmall(func(p *plan) { p.Keys, p.Replicas, p.Rate = 100_000, 100, 2_000_000 })
+	assert.Greater(t, result.Fallback, 0.5)
+	assert.LessOrEqual(t, result.P99, budget/micro+testCosts.Call)
 }
 
 func TestLimitIsNeverExceededWithoutFallback(t *testing.T) {
 	for _, lease := range []bool{false, true} {
-		r := small(func(p *plan) { p.Keys, p.Limit, p.Seconds, p.Lease, p.Waste = 2, 2000, 1, lease, 0.1 })
-		require.Zero(t, r.Fallback)
-		assert.LessOrEqual(t, r.Over, 0.0)
-		assert.LessOrEqual(t, r.Unused, 0.1)
+		result := simulateSmall(func(p *plan) { p.Keys, p.Limit, p.Seconds, p.Lease, p.Waste = 2, 2000, 1, lease, 0.1 })
+		require.Zero(t, result.Fallback)
+		assert.LessOrEqual(t, result.Over, 0.0)
+		assert.LessOrEqual(t, result.Unused, 0.1)
 	}
 }
 
 func TestLeasesSaveTrips(t *testing.T) {
-	without := small(func(p *plan) { p.Keys = 2 })
-	with := small(func(p *plan) { p.Keys, p.Lease = 2, true })
-	assert.Less(t, with.Operations, without.Operations/20)
-	assert.Less(t, with.P50, without.P50)
+	resultWithoutLeases := simulateSmall(func(p *plan) { p.Keys = 2 })
+	resultWithLeases := simulateSmall(func(p *plan) { p.Keys, p.Lease = 2, true })
+	assert.Less(t, resultWithLeases.Operations, resultWithoutLeases.Operations/20)
+	assert.Less(t, resultWithLeases.P50, resultWithoutLeases.P50)
 }
 
 func TestHitsOfNewKeysNeedTwoCommands(t *testing.T) {
 	assert.InDelta(t, 1, newKeyShare(0, 60), 1e-6)
 	assert.InDelta(t, 0.01, newKeyShare(100, 1), 1e-3)
-	r := small(func(p *plan) { p.Keys, p.Window = 10_000_000, 1 })
-	assert.InDelta(t, 2, r.Operations, 0.05)
+	result := simulateSmall(func(p *plan) { p.Keys, p.Window = 10_000_000, 1 })
+	assert.InDelta(t, 2, result.Operations, 0.05)
 }
 
 func TestCostsFitMeasuredCells(t *testing.T) {
@@ -80,7 +80,7 @@ func TestCostsFitMeasuredCells(t *testing.T) {
 		{Connections: 64, Commands: 1, Micros: curves.Spread{Median: 5}},
 		{Connections: 64, Commands: 16, Micros: curves.Spread{Median: 35}},
 	}}
-	for _, c := range []struct {
+	for _, test := range []struct {
 		load         curves.Load
 		trips, costs float64
 	}{
@@ -89,11 +89,11 @@ func TestCostsFitMeasuredCells(t *testing.T) {
 		{curves.Load{Rate: 4000, Descriptors: 1, Keys: curves.DefaultKeys}, 0.5, 99},
 	} {
 		run.Cells = append(run.Cells,
-			curves.Cell{Server: curves.Redis, Load: c.load, Figures: figures(map[curves.Figure]float64{
-				curves.RedisReads: c.trips, curves.RedisCommands: 1, curves.RedisCPU: c.costs,
+			curves.Cell{Server: curves.Redis, Load: test.load, Figures: figures(map[curves.Figure]float64{
+				curves.RedisReads: test.trips, curves.RedisCommands: 1, curves.RedisCPU: test.costs,
 				curves.P50: 130, curves.ServerCPU: 60, curves.PerSecond: 4000,
 			})},
-			curves.Cell{Server: curves.Local, Load: c.load, Figures: figures(map[curves.Figure]float64{curves.P50: 80})})
+			curves.Cell{Server: curves.Local, Load: test.load, Figures: figures(map[curves.Figure]float64{curves.P50: 80})})
 	}
 	got, err := costsOf(run)
 	require.NoError(t, err)

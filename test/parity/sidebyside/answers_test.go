@@ -59,8 +59,8 @@ type difference struct {
 	explains  func(*exchange) bool
 }
 
-// listed are the differences of answers that the requests of this package meet.
-var listed = []difference{
+// listedDifferences are the differences of answers that the requests of this package meet.
+var listedDifferences = []difference{
 	{"lab/differences.md", "| gRPC errors have the codes INVALID_ARGUMENT,", func(e *exchange) bool { return e.haveFailed() && !e.isJSON }},
 	{"lab/differences.md", "| `/json` errors have the reason", func(e *exchange) bool { return e.haveFailed() && e.isJSON }},
 	{"lab/differences.md", metadataRow, differInMetadataText},
@@ -87,9 +87,9 @@ func differInMetadataText(e *exchange) bool {
 	return proto.Equal(ours, theirs)
 }
 
-// avoided are the differences that the requests of this package do not meet, because they would change counters, or end
+// avoidedDifferences are the differences that the requests of this package do not meet, because they would change counters, or end
 // the incumbent.
-var avoided = []difference{
+var avoidedDifferences = []difference{
 	{page: "lab/differences.md", row: "| A `*` can stand anywhere"},                                                                         // withoutInnerStars
 	{page: "lab/differences.md", row: "| Compares the entries of a descriptor one by one"},                                                  // entryValues have no underscore
 	{page: "lab/differences.md", row: "| A `*` in a key matches text within the key only"},                                                  // no example has such a key
@@ -102,26 +102,26 @@ var avoided = []difference{
 	{page: "lab/differences.md", row: "| A descriptor without a limit, but with `quota_mode`"},                                              // no rule is in quota mode
 	{page: "lab/differences.md", row: "| If all descriptors in quota mode are over"},                                                        // the versions of the incumbent differ
 	{page: "lab/differences.md", row: "| The deny cache asks Redis again about a denied key"},                                               // TestRandomRequestsOverExamples
-	{page: "lab/differences.md", row: "| `ratelimit_service_rate_limit_domain_not_found{domain}` | one metric"},                             // compare
-	{page: "lab/differences.md", row: "| `ratelimit_service_rate_limit_over_limit_with_local_cache{domain,key1,key2,rule}` | for"},          // compare
-	{page: "lab/differences.md", row: "| the label `rule`, unless `METRICS_RULE_LABEL=false`, and `key2=\"\"` if the path has one entry |"}, // compare
+	{page: "lab/differences.md", row: "| `ratelimit_service_rate_limit_domain_not_found{domain}` | one metric"},                             // compareMetrics maps the names
+	{page: "lab/differences.md", row: "| `ratelimit_service_rate_limit_over_limit_with_local_cache{domain,key1,key2,rule}` | for"},          // compareMetrics maps the names
+	{page: "lab/differences.md", row: "| the label `rule`, unless `METRICS_RULE_LABEL=false`, and `key2=\"\"` if the path has one entry |"}, // compareMetrics maps the names
 }
 
 // pair is both programs with the same limits, each with a Redis of its own.
 type pair struct {
-	t                     *testing.T
-	name                  string
-	ours, theirs          *program
-	ourRedis, theirRedis  *redistest.Server
-	requests, unexplained int
-	metrics               int            // compared counters in the metrics
-	explained             map[string]int // by row
+	t                          *testing.T
+	name                       string
+	ours, theirs               *program
+	ourRedis, theirRedis       *redistest.Server
+	requests, unexplainedCount int
+	metrics                    int // compared counters in the metrics
+	explainedByRow             map[string]int
 }
 
 // startPair starts both programs. rls gets the settings ourEnv too.
 func startPair(t *testing.T, name string, limits limitsFiles, env, ourEnv []string) *pair {
 	t.Helper()
-	p := &pair{t: t, name: name, ourRedis: redistest.Start(t), theirRedis: redistest.Start(t), explained: map[string]int{}}
+	p := &pair{t: t, name: name, ourRedis: redistest.Start(t), theirRedis: redistest.Start(t), explainedByRow: map[string]int{}}
 	env = append([]string{"REDIS_SOCKET_TYPE=tcp", "LIMIT_RESPONSE_HEADERS_ENABLED=true", "LOCAL_CACHE_SIZE_IN_BYTES=0"}, env...)
 	p.ours = startRLS(t, limits, slices.Concat(env, []string{"REDIS_URL=" + p.ourRedis.Addr}, ourEnv)...)
 	p.theirs = startIncumbent(t, limits, append(slices.Clip(env), "REDIS_URL="+p.theirRedis.Addr)...)
@@ -146,13 +146,13 @@ func (p *pair) send(req *rlsv3.RateLimitRequest) (code rlsv3.RateLimitResponse_C
 			return code
 		}
 	}
-	for _, d := range listed {
+	for _, d := range listedDifferences {
 		if d.explains(e) {
-			p.explained[d.row]++
+			p.explainedByRow[d.row]++
 			return code
 		}
 	}
-	if p.unexplained++; p.unexplained <= 20 {
+	if p.unexplainedCount++; p.unexplainedCount <= 20 {
 		assert.Fail(p.t, "unexplained difference", "request %d, JSON %t: %s\nrls:       %s %v\nincumbent: %s %v",
 			p.requests, e.isJSON, oneLine(req), oneLine(e.ours), e.ourErr, oneLine(e.theirs), e.theirErr)
 	}
@@ -188,8 +188,8 @@ func ignoreSecond(ours, theirs *rlsv3.RateLimitResponse) {
 func (p *pair) compareCounters() {
 	p.t.Helper()
 	assert.Equal(p.t, countersOf(p.t, p.theirRedis), countersOf(p.t, p.ourRedis), "the counters in Redis, in order")
-	got, want := compare(p.t, p.ours, p.theirs)
-	for deadline := time.Now().Add(20 * time.Second); !maps.Equal(got, want) && time.Now().Before(deadline); got, want = compare(p.t, p.ours, p.theirs) {
+	got, want := compareMetrics(p.t, p.ours, p.theirs)
+	for deadline := time.Now().Add(20 * time.Second); !maps.Equal(got, want) && time.Now().Before(deadline); got, want = compareMetrics(p.t, p.ours, p.theirs) {
 		time.Sleep(100 * time.Millisecond) // the incumbent publishes its counters once a second
 	}
 	assert.Equal(p.t, want, got, "the counters in the metrics")
@@ -198,11 +198,11 @@ func (p *pair) compareCounters() {
 
 // print prints the result.
 func (p *pair) print() {
-	explained := 0
-	for _, n := range p.explained {
-		explained += n
+	explainedCount := 0
+	for _, n := range p.explainedByRow {
+		explainedCount += n
 	}
-	fmt.Printf("%s: %d requests, %d metrics; differences: %d listed, %d unexplained\n", p.name, p.requests, p.metrics, explained, p.unexplained)
+	fmt.Printf("%s: %d requests, %d metrics; differences: %d listed, %d unexplained\n", p.name, p.requests, p.metrics, explainedCount, p.unexplainedCount)
 }
 
 // countersOf returns the counts of all counters in a Redis, in order. Two kinds of counters are left out: those of 0,
@@ -238,27 +238,27 @@ func TestRandomRequestsOverExamples(t *testing.T) {
 		"dynamic metadata":    {"RESPONSE_DYNAMIC_METADATA=true"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := startPair(t, "examples, "+name, files(t, domains), env, nil)
+			pair := startPair(t, "examples, "+name, limitsFilesOf(t, domains), env, nil)
 			hasCache := name == "with local cache"
 			// The cache of the incumbent denies other limits of a key too.
-			g := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains, units: units, hasLimits: !hasCache}
+			random := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains, units: units, hasLimits: !hasCache}
 			for range requestCount {
-				p.send(g.request())
+				pair.send(random.request())
 			}
 			if !hasCache { // the deny cache asks Redis again after a second, so its counters depend on the time
-				p.compareCounters()
+				pair.compareCounters()
 			}
-			p.print()
-			for _, d := range listed {
+			pair.print()
+			for _, d := range listedDifferences {
 				isPossible := d.row != metadataRow || name == "dynamic metadata"
-				assert.Equal(t, isPossible, p.explained[d.row] > 0, "each listed difference occurs: %s", d.row)
+				assert.Equal(t, isPossible, pair.explainedByRow[d.row] > 0, "each listed difference occurs: %s", d.row)
 			}
 		})
 	}
 }
 
 func TestListedDifferencesAreInTheDocs(t *testing.T) {
-	for _, d := range slices.Concat(listed, avoided) {
+	for _, d := range slices.Concat(listedDifferences, avoidedDifferences) {
 		page, err := os.ReadFile(root + "/docs/" + d.page)
 		require.NoError(t, err)
 		assert.Equal(t, 1, strings.Count(string(page), "\n"+d.row), "docs/%s has the row %q", d.page, d.row)

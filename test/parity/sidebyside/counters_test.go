@@ -70,9 +70,9 @@ func randomRequest(random *rand.Rand) *rlsv3.RateLimitRequest {
 	pick := func(list []string) string { return list[random.IntN(len(list))] }
 	req := &rlsv3.RateLimitRequest{Domain: pick(domains), HitsAddend: uint32(max(random.IntN(6)-2, 0))}
 	for range 1 + random.IntN(4) {
-		d := &ratelimitv3.RateLimitDescriptor{}
+		descriptor := &ratelimitv3.RateLimitDescriptor{}
 		add := func(key, value string) {
-			d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: key, Value: value})
+			descriptor.Entries = append(descriptor.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: key, Value: value})
 		}
 		switch random.IntN(6) {
 		case 0, 1:
@@ -81,18 +81,18 @@ func randomRequest(random *rand.Rand) *rlsv3.RateLimitRequest {
 			add("three", pick(values))
 			add("middle", pick([]string{"x1", "x2"}))
 		}
-		if len(d.Entries) == 0 || random.IntN(8) > 0 {
+		if len(descriptor.Entries) == 0 || random.IntN(8) > 0 {
 			add(pick(leaves), pick(values))
 		}
 		if random.IntN(4) == 0 {
-			d.HitsAddend = wrapperspb.UInt64(uint64(random.IntN(6)))
+			descriptor.HitsAddend = wrapperspb.UInt64(uint64(random.IntN(6)))
 		}
 		if random.IntN(12) == 0 {
 			// With its local cache, the incumbent denies other limits of the same key too.
-			d.Entries[0].Key = "own"
-			d.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 3, Unit: 6}
+			descriptor.Entries[0].Key = "own"
+			descriptor.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 3, Unit: 6}
 		}
-		req.Descriptors = append(req.Descriptors, d)
+		req.Descriptors = append(req.Descriptors, descriptor)
 	}
 	return req
 }
@@ -135,8 +135,8 @@ func TestCountersEqualThoseOfTheIncumbent(t *testing.T) {
 				_, err = theirs.call(t, &rlsv3.RateLimitRequest{Domain: "shop"})
 				assert.Error(t, err)
 			}
-			got, want := compare(t, ours, theirs)
-			for deadline := time.Now().Add(20 * time.Second); !maps.Equal(got, want) && time.Now().Before(deadline); got, want = compare(t, ours, theirs) {
+			got, want := compareMetrics(t, ours, theirs)
+			for deadline := time.Now().Add(20 * time.Second); !maps.Equal(got, want) && time.Now().Before(deadline); got, want = compareMetrics(t, ours, theirs) {
 				time.Sleep(100 * time.Millisecond) // the incumbent publishes its counters once a second
 			}
 			assert.Equal(t, want, got)

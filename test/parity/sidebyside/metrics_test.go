@@ -32,10 +32,10 @@ var counterKinds = map[string]string{
 	"ratelimit_service_global_shadow_mode":      "global_shadow_mode",
 }
 
-// compare returns the counters of both programs under the same names. The label rule is
+// compareMetrics returns the counters of both programs under the same names. The label rule is
 // dropped, so rules that the incumbent doesn't tell apart are added. Zeros are left out,
 // because the incumbent doesn't export them.
-func compare(t *testing.T, ours, theirs *program) (got, want map[string]float64) {
+func compareMetrics(t *testing.T, ours, theirs *program) (got, want map[string]float64) {
 	ourMetrics, theirMetrics := ours.metrics(t), theirs.metrics(t)
 	got, want = sharedCounters(ourMetrics), sharedCounters(theirMetrics)
 	for _, m := range ourMetrics["ratelimit_service_rate_limit_"+localCacheKind].GetMetric() {
@@ -49,8 +49,8 @@ func compare(t *testing.T, ours, theirs *program) (got, want map[string]float64)
 	for _, m := range ourMetrics["ratelimit_service_rate_limit_"+domainKind].GetMetric() {
 		got[domainKind+" "+nameText(labelText(m))] += m.GetCounter().GetValue()
 	}
-	addNamed(want, theirMetrics, localCacheKind)
-	addNamed(want, theirMetrics, domainKind)
+	addCountersByName(want, theirMetrics, localCacheKind)
+	addCountersByName(want, theirMetrics, domainKind)
 	for _, counters := range []map[string]float64{got, want} {
 		for name, value := range counters {
 			if value == 0 || name == "total_requests Check" {
@@ -89,8 +89,8 @@ var notInNames = regexp.MustCompile(`[^a-zA-Z0-9_]`)
 // nameText returns labels as the incumbent writes them in the name of a metric.
 func nameText(labels string) string { return notInNames.ReplaceAllString(labels, "_") }
 
-// addNamed adds the counters of the incumbent whose names end with kind to counters.
-func addNamed(counters map[string]float64, families map[string]*dto.MetricFamily, kind string) {
+// addCountersByName adds the counters of the incumbent whose names end with kind to counters.
+func addCountersByName(counters map[string]float64, families map[string]*dto.MetricFamily, kind string) {
 	for metric, f := range families {
 		name, isKind := strings.CutSuffix(metric, "_"+kind)
 		name, isRule := strings.CutPrefix(name, "ratelimit_service_rate_limit_")

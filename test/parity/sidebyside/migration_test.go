@@ -17,7 +17,7 @@ import (
 // TestCountsOfLongWindowsAreCarriedOver runs the commands of docs/migrate.md.
 func TestCountsOfLongWindowsAreCarriedOver(t *testing.T) {
 	limits := limitsFiles{"shop": "{domain: shop, descriptors: [{key: tenant, rate_limit: {unit: month, requests_per_unit: 10}}]}"}
-	p := startPair(t, "migration", limits, []string{"CACHE_KEY_PREFIX="}, nil)
+	pair := startPair(t, "migration", limits, []string{"CACHE_KEY_PREFIX="}, nil)
 	remaining := func(program *program, tenant string) uint32 {
 		response, err := program.call(t, request("shop", "tenant", tenant))
 		require.NoError(t, err)
@@ -27,10 +27,10 @@ func TestCountsOfLongWindowsAreCarriedOver(t *testing.T) {
 	tenants := []string{"acme", "a_b", "two words"}
 	for range 3 {
 		for _, tenant := range tenants {
-			remaining(p.theirs, tenant)
+			remaining(pair.theirs, tenant)
 		}
 	}
-	require.EqualValues(t, 9, remaining(p.ours, "acme"), "during the rollout, both services count")
+	require.EqualValues(t, 9, remaining(pair.ours, "acme"), "during the rollout, both services count")
 
 	page, err := os.ReadFile(root + "/docs/migrate.md")
 	require.NoError(t, err)
@@ -40,11 +40,11 @@ func TestCountsOfLongWindowsAreCarriedOver(t *testing.T) {
 	require.True(t, found)
 	folder := t.TempDir()
 	require.NoError(t, os.Symlink(os.Getenv("RLS_TEST_RLS"), filepath.Join(folder, "rls")))
-	shell := exec.CommandContext(t.Context(), "bash", "-c", strings.ReplaceAll(commands, "rls hit", "rls hit -a "+p.ours.grpcAddr))
-	shell.Env = append(os.Environ(), "PATH="+folder+":"+os.Getenv("PATH"), "OLD="+p.theirRedis.Addr)
+	shell := exec.CommandContext(t.Context(), "bash", "-c", strings.ReplaceAll(commands, "rls hit", "rls hit -a "+pair.ours.grpcAddr))
+	shell.Env = append(os.Environ(), "PATH="+folder+":"+os.Getenv("PATH"), "OLD="+pair.theirRedis.Addr)
 	out, err := shell.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	for i, want := range []uint32{5, 6, 6} {
-		assert.Equal(t, want, remaining(p.ours, tenants[i]), tenants[i])
+		assert.Equal(t, want, remaining(pair.ours, tenants[i]), tenants[i])
 	}
 }

@@ -29,17 +29,17 @@ var entryValues = []string{"alice", "bob", "carol", "", "a.b", "10.1.2.3", "host
 // request returns a request with one to four descriptors. One of 50 requests is invalid, and one of 50 has a domain
 // without limits.
 func (g *generator) request() *rlsv3.RateLimitRequest {
-	d := pick(g, g.domains...)
-	req := &rlsv3.RateLimitRequest{Domain: d.Domain, HitsAddend: uint32(max(g.IntN(6)-2, 0))}
+	domain := pick(g, g.domains...)
+	req := &rlsv3.RateLimitRequest{Domain: domain.Domain, HitsAddend: uint32(max(g.IntN(6)-2, 0))}
 	for range 1 + g.IntN(4) {
-		req.Descriptors = append(req.Descriptors, g.descriptor(d.Rules))
+		req.Descriptors = append(req.Descriptors, g.descriptor(domain.Rules))
 	}
 	switch g.IntN(50) {
 	case 0:
 		req.Domain = "nowhere"
 	case 1:
 		if req.Domain = ""; g.IntN(2) == 0 {
-			req.Domain, req.Descriptors = d.Domain, nil
+			req.Domain, req.Descriptors = domain.Domain, nil
 		}
 	}
 	return req
@@ -51,12 +51,12 @@ func (g *generator) routeRequest(d *domain, n int) *rlsv3.RateLimitRequest {
 	req := &rlsv3.RateLimitRequest{Domain: d.Domain}
 	var add func(rules []*rule, path []*ratelimitv3.RateLimitDescriptor_Entry)
 	add = func(rules []*rule, path []*ratelimitv3.RateLimitDescriptor_Entry) {
-		for _, r := range rules {
-			entries := append(path[:len(path):len(path)], &ratelimitv3.RateLimitDescriptor_Entry{Key: r.Key, Value: g.valueFor(r)})
-			if r.Limit != nil && len(req.GetDescriptors()) < n {
+		for _, rule := range rules {
+			entries := append(path[:len(path):len(path)], &ratelimitv3.RateLimitDescriptor_Entry{Key: rule.Key, Value: g.valueFor(rule)})
+			if rule.Limit != nil && len(req.GetDescriptors()) < n {
 				req.Descriptors = append(req.Descriptors, &ratelimitv3.RateLimitDescriptor{Entries: entries})
 			}
-			add(r.Rules, entries)
+			add(rule.Rules, entries)
 		}
 	}
 	add([]*rule{pick(g, d.Rules...)}, nil)
@@ -65,36 +65,36 @@ func (g *generator) routeRequest(d *domain, n int) *rlsv3.RateLimitRequest {
 
 // descriptor returns a descriptor that mostly matches rules or some of their children.
 func (g *generator) descriptor(rules []*rule) *ratelimitv3.RateLimitDescriptor {
-	d := &ratelimitv3.RateLimitDescriptor{}
-	var last *rule
+	descriptor := &ratelimitv3.RateLimitDescriptor{}
+	var lastRule *rule
 	isShared := false
 	for len(rules) > 0 {
-		last = pick(g, rules...)
-		isShared = isShared || last.ShareThreshold
-		d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: last.Key, Value: g.valueFor(last)})
-		if last.Limit != nil && g.IntN(3) == 0 || g.IntN(50) == 0 {
+		lastRule = pick(g, rules...)
+		isShared = isShared || lastRule.ShareThreshold
+		descriptor.Entries = append(descriptor.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: lastRule.Key, Value: g.valueFor(lastRule)})
+		if lastRule.Limit != nil && g.IntN(3) == 0 || g.IntN(50) == 0 {
 			break
 		}
-		rules = last.Rules
+		rules = lastRule.Rules
 	}
-	entry := pick(g, d.Entries...)
+	entry := pick(g, descriptor.Entries...)
 	switch g.IntN(40) {
 	case 0:
 		entry.Key = pick(g, "other", entry.Key+"x", "")
 	case 1:
 		entry.Value = pick(g, entryValues...)
 	case 2:
-		d.Entries = d.Entries[:len(d.Entries)-1]
+		descriptor.Entries = descriptor.Entries[:len(descriptor.Entries)-1]
 	case 3:
-		d.Entries = append(d.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: pick(g, "other", entry.Key), Value: pick(g, entryValues...)})
+		descriptor.Entries = append(descriptor.Entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: pick(g, "other", entry.Key), Value: pick(g, entryValues...)})
 	}
 	if g.IntN(4) == 0 {
-		d.HitsAddend = wrapperspb.UInt64(uint64(g.IntN(6)))
+		descriptor.HitsAddend = wrapperspb.UInt64(uint64(g.IntN(6)))
 	}
 	if g.hasLimits && !isShared && g.IntN(12) == 0 {
-		d.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(g.IntN(8)), Unit: g.unit()}
+		descriptor.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(g.IntN(8)), Unit: g.unit()}
 	}
-	return d
+	return descriptor
 }
 
 // unit returns the unit of a limit in a request.

@@ -76,11 +76,11 @@ func exampleDomains(t *testing.T, folders ...string) (domains []*domain) {
 			if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" {
 				return err
 			}
-			found, ok := readDomains(t, path)
+			domainsOfFile, ok := readDomains(t, path)
 			if !ok || isRejected(filepath.Base(path)) {
 				return nil
 			}
-			for _, d := range found {
+			for _, d := range domainsOfFile {
 				d.Rules = withoutInnerStars(d.Rules)
 				d.Domain = strings.TrimSuffix(filepath.Base(path), ".yaml") + "-" + d.Domain
 				for slices.ContainsFunc(domains, func(other *domain) bool { return other.Domain == d.Domain }) {
@@ -127,39 +127,39 @@ func quietUnits() (units []string) {
 
 // eachRule calls f with all rules.
 func eachRule(rules []*rule, f func(*rule)) {
-	for _, r := range rules {
-		f(r)
-		eachRule(r.Rules, f)
+	for _, rule := range rules {
+		f(rule)
+		eachRule(rule.Rules, f)
 	}
 }
 
-// withoutInnerStars returns rules without those that have a * before the end of their value. See avoided.
+// withoutInnerStars returns rules without those that have a * before the end of their value. See avoidedDifferences.
 func withoutInnerStars(rules []*rule) []*rule {
 	rules = slices.DeleteFunc(rules, func(r *rule) bool { return strings.Contains(strings.TrimSuffix(r.Value, "*"), "*") })
-	for _, r := range rules {
-		r.Rules = withoutInnerStars(r.Rules)
+	for _, rule := range rules {
+		rule.Rules = withoutInnerStars(rule.Rules)
 	}
 	return rules
 }
 
 // useQuietUnits replaces the units whose windows could end during a test.
 func useQuietUnits(domains []*domain, units []string) {
-	next := 0
+	nextNumber := 0
 	for _, d := range domains {
 		eachRule(d.Rules, func(r *rule) {
 			if r.Limit == nil || r.Limit.Unlimited {
 				return
 			}
 			if unit := strings.ToLower(r.Limit.Unit); !slices.Contains(units, unit) {
-				r.Limit.Unit = units[next%len(units)]
-				next++
+				r.Limit.Unit = units[nextNumber%len(units)]
+				nextNumber++
 			}
 		})
 	}
 }
 
-// files returns the limits files of domains.
-func files(t *testing.T, domains []*domain) limitsFiles {
+// limitsFilesOf returns the limits files of domains.
+func limitsFilesOf(t *testing.T, domains []*domain) limitsFiles {
 	t.Helper()
 	texts := limitsFiles{}
 	for _, d := range domains {
@@ -170,30 +170,30 @@ func files(t *testing.T, domains []*domain) limitsFiles {
 	return texts
 }
 
-// resources returns domains as an xDS server sends them.
-func resources(domains []*domain) (configs []*confv3.RateLimitConfig) {
+// xdsResources returns domains as an xDS server sends them.
+func xdsResources(domains []*domain) (configs []*confv3.RateLimitConfig) {
 	for _, d := range domains {
-		configs = append(configs, &confv3.RateLimitConfig{Name: d.Domain, Domain: d.Domain, Descriptors: descriptors(d.Rules)})
+		configs = append(configs, &confv3.RateLimitConfig{Name: d.Domain, Domain: d.Domain, Descriptors: xdsDescriptors(d.Rules)})
 	}
 	return configs
 }
 
-func descriptors(rules []*rule) (all []*confv3.RateLimitDescriptor) {
-	for _, r := range rules {
-		d := &confv3.RateLimitDescriptor{
-			Key: r.Key, Value: r.Value, ShadowMode: r.ShadowMode, QuotaMode: r.QuotaMode, DetailedMetric: r.DetailedMetric,
-			Descriptors: descriptors(r.Rules),
+func xdsDescriptors(rules []*rule) (converted []*confv3.RateLimitDescriptor) {
+	for _, rule := range rules {
+		descriptor := &confv3.RateLimitDescriptor{
+			Key: rule.Key, Value: rule.Value, ShadowMode: rule.ShadowMode, QuotaMode: rule.QuotaMode, DetailedMetric: rule.DetailedMetric,
+			Descriptors: xdsDescriptors(rule.Rules),
 		}
-		if l := r.Limit; l != nil {
-			d.RateLimit = &confv3.RateLimitPolicy{
+		if l := rule.Limit; l != nil {
+			descriptor.RateLimit = &confv3.RateLimitPolicy{
 				Unit:            confv3.RateLimitUnit(confv3.RateLimitUnit_value[strings.ToUpper(l.Unit)]),
 				RequestsPerUnit: l.RequestsPerUnit, Unlimited: l.Unlimited, Name: l.Name,
 			}
 			for _, replaced := range l.Replaces {
-				d.RateLimit.Replaces = append(d.RateLimit.Replaces, &confv3.RateLimitReplace{Name: replaced.Name})
+				descriptor.RateLimit.Replaces = append(descriptor.RateLimit.Replaces, &confv3.RateLimitReplace{Name: replaced.Name})
 			}
 		}
-		all = append(all, d)
+		converted = append(converted, descriptor)
 	}
-	return all
+	return converted
 }

@@ -48,7 +48,7 @@ func listenStatsd(t *testing.T, network string) *statsdServer {
 				if err != nil {
 					return
 				}
-				s.read(bytes.NewReader(packet[:n]))
+				s.addLines(bytes.NewReader(packet[:n]))
 			}
 		}()
 	} else {
@@ -62,7 +62,7 @@ func listenStatsd(t *testing.T, network string) *statsdServer {
 				if err != nil {
 					return
 				}
-				go s.read(conn)
+				go s.addLines(conn)
 			}
 		}()
 	}
@@ -72,8 +72,8 @@ func listenStatsd(t *testing.T, network string) *statsdServer {
 	return s
 }
 
-// read adds the lines of r to the sums.
-func (s *statsdServer) read(r io.Reader) {
+// addLines adds the lines of r to the sums.
+func (s *statsdServer) addLines(r io.Reader) {
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		name, rest, _ := strings.Cut(lines.Text(), ":")
 		fields := strings.Split(rest, "|")
@@ -108,15 +108,15 @@ func (s *statsdServer) read(r io.Reader) {
 func (s *statsdServer) counts() map[string]float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	rounded := map[string]float64{}
+	roundedSums := map[string]float64{}
 	for name, sum := range s.sums {
-		rounded[name] = math.Round(sum)
+		roundedSums[name] = math.Round(sum)
 	}
-	return rounded
+	return roundedSums
 }
 
 func TestStatsdLinesEqualThoseOfTheIncumbent(t *testing.T) {
-	for name, c := range map[string]struct {
+	for name, test := range map[string]struct {
 		network string
 		env     []string
 	}{
@@ -134,8 +134,8 @@ func TestStatsdLinesEqualThoseOfTheIncumbent(t *testing.T) {
 			env := append([]string{
 				"REDIS_URL=" + redis.Addr, "REDIS_SOCKET_TYPE=tcp", "LOCAL_CACHE_SIZE_IN_BYTES=0",
 				"USE_PROMETHEUS=false", "STATSD_HOST=127.0.0.1", "STATS_FLUSH_INTERVAL=1s", "EXTRA_TAGS=dc:eu.1,app:x",
-			}, c.env...)
-			ourServer, theirServer := listenStatsd(t, c.network), listenStatsd(t, c.network)
+			}, test.env...)
+			ourServer, theirServer := listenStatsd(t, test.network), listenStatsd(t, test.network)
 			ours := startRLS(t, limits, append(slices.Clip(env), "STATSD_PORT="+ourServer.port)...)
 			theirs := startIncumbent(t, limits, append(slices.Clip(env), "STATSD_PORT="+theirServer.port)...)
 			random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))

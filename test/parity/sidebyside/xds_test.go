@@ -25,7 +25,7 @@ import (
 func startXDSPair(t *testing.T, name string, domains []*domain, ourEnv ...string) *pair {
 	t.Helper()
 	server := xdstest.Serve(t, "127.0.0.1:0")
-	server.Set("1", resources(domains)...)
+	server.Set("1", xdsResources(domains)...)
 	env := []string{
 		"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_NODE_ID=" + xdstest.Node, "CONFIG_GRPC_XDS_SERVER_URL=" + server.Addr,
 	}
@@ -39,12 +39,12 @@ func TestRandomRequestsOverEnvoyGatewaysResources(t *testing.T) {
 	require.NoError(t, err)
 	var domains []*domain
 	for _, page := range pages {
-		found, ok := readDomains(t, page)
+		domainsOfPage, ok := readDomains(t, page)
 		if strings.HasSuffix(page, ".routes.yaml") {
 			continue
 		}
 		require.True(t, ok, page)
-		for _, d := range found {
+		for _, d := range domainsOfPage {
 			d.Domain = strings.TrimSuffix(filepath.Base(page), ".yaml") + "/" + d.Domain
 			domains = append(domains, d)
 		}
@@ -52,17 +52,17 @@ func TestRandomRequestsOverEnvoyGatewaysResources(t *testing.T) {
 	require.Greater(t, len(domains), 25)
 	units := quietUnits()
 	useQuietUnits(domains, units)
-	p := startXDSPair(t, "resources of Envoy Gateway", domains)
-	g := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains, units: units, hasLimits: true}
+	pair := startXDSPair(t, "resources of Envoy Gateway", domains)
+	random := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains, units: units, hasLimits: true}
 	for i := range requestCount {
 		if i%2 == 0 {
-			p.send(g.request())
+			pair.send(random.request())
 		} else {
-			p.send(g.routeRequest(pick(g, domains...), 100))
+			pair.send(random.routeRequest(pick(random, domains...), 100))
 		}
 	}
-	p.compareCounters()
-	p.print()
+	pair.compareCounters()
+	pair.print()
 }
 
 // The largest requests and resources that users of Envoy Gateway report. Envoy Gateway admits 64 header matches in a
@@ -74,66 +74,66 @@ const (
 	treeDepth     = 130
 )
 
-// chain returns a rule with a chain of children, as Envoy Gateway builds it for the matches of a rule. The entries of
+// ruleChain returns a rule with a chain of children, as Envoy Gateway builds it for the matches of a rule. The entries of
 // distinct matches have no value.
-func chain(ruleIndex, matches int, isDistinct bool, l *limit) *rule {
-	var first *rule
+func ruleChain(ruleIndex, matches int, isDistinct bool, l *limit) *rule {
+	var firstRule *rule
 	for i := matches - 1; i >= 0; i-- {
 		r := &rule{Key: fmt.Sprintf("rule-%d-match-%d", ruleIndex, i)}
 		if !isDistinct {
 			r.Value = r.Key
 		}
-		if first == nil {
+		if firstRule == nil {
 			r.Limit = l
 		} else {
-			r.Rules = []*rule{first}
+			r.Rules = []*rule{firstRule}
 		}
-		first = r
+		firstRule = r
 	}
-	return first
+	return firstRule
 }
 
-// route returns the descriptor of a route, as Envoy Gateway builds it.
-func route(name string, rules ...*rule) *rule { return &rule{Key: name, Value: name, Rules: rules} }
+// routeRule returns the descriptor of a route, as Envoy Gateway builds it.
+func routeRule(name string, rules ...*rule) *rule { return &rule{Key: name, Value: name, Rules: rules} }
 
-// TestLargeTreesAndRequestsOfEnvoyGateway has what Envoy Gateway can build and its tests don't.
-func TestLargeTreesAndRequestsOfEnvoyGateway(t *testing.T) {
+// TestLargeTreesOfEnvoyGatewayHaveTheAnswersOfTheIncumbent has what Envoy Gateway can build and its tests don't.
+func TestLargeTreesOfEnvoyGatewayHaveTheAnswersOfTheIncumbent(t *testing.T) {
 	unit := quietUnits()[0]
-	ten := &limit{Unit: unit, RequestsPerUnit: 10}
-	var many []*rule
+	limitOfTen := &limit{Unit: unit, RequestsPerUnit: 10}
+	var manyRules []*rule
 	for i := range routeRules {
-		many = append(many, chain(i, 1, i%2 == 0, &limit{Unit: unit, RequestsPerUnit: uint32(i % 7)}))
+		manyRules = append(manyRules, ruleChain(i, 1, i%2 == 0, &limit{Unit: unit, RequestsPerUnit: uint32(i % 7)}))
 	}
-	shared := "team/policy/rule/0"
-	replacing, shadow := chain(2, 1, false, &limit{Unit: unit, RequestsPerUnit: 3, Name: "new", Replaces: []struct{ Name string }{{"old"}}}), chain(1, 2, true, ten)
-	shadow.ShadowMode, shadow.Rules[0].ShadowMode = true, true
+	sharedName := "team/policy/rule/0"
+	replacingRule, shadowRule := ruleChain(2, 1, false, &limit{Unit: unit, RequestsPerUnit: 3, Name: "new", Replaces: []struct{ Name string }{{"old"}}}), ruleChain(1, 2, true, limitOfTen)
+	shadowRule.ShadowMode, shadowRule.Rules[0].ShadowMode = true, true
 	domains := []*domain{
-		{Domain: "headers", Rules: []*rule{route("httproute/default/headers", chain(0, headerMatches, false, ten), chain(1, headerMatches, true, ten))}},
-		{Domain: "rules", Rules: []*rule{route("httproute/default/rules", many...)}},
-		{Domain: "values", Rules: []*rule{route("httproute/default/values", chain(0, 1, true, ten), chain(1, 2, true, ten))}},
-		{Domain: "deep", Rules: []*rule{route("httproute/default/deep", chain(0, treeDepth-1, false, ten))}},
-		{Domain: "team/policy", Rules: []*rule{route(shared, chain(0, 1, true, ten))}},
+		{Domain: "headers", Rules: []*rule{routeRule("httproute/default/headers", ruleChain(0, headerMatches, false, limitOfTen), ruleChain(1, headerMatches, true, limitOfTen))}},
+		{Domain: "rules", Rules: []*rule{routeRule("httproute/default/rules", manyRules...)}},
+		{Domain: "values", Rules: []*rule{routeRule("httproute/default/values", ruleChain(0, 1, true, limitOfTen), ruleChain(1, 2, true, limitOfTen))}},
+		{Domain: "deep", Rules: []*rule{routeRule("httproute/default/deep", ruleChain(0, treeDepth-1, false, limitOfTen))}},
+		{Domain: "team/policy", Rules: []*rule{routeRule(sharedName, ruleChain(0, 1, true, limitOfTen))}},
 		{Domain: "mixed", Rules: []*rule{
-			route("httproute/default/mixed", chain(0, 1, false, &limit{Unlimited: true}), shadow, replacing, chain(3, 1, false, &limit{Unit: unit, RequestsPerUnit: 2, Name: "old"})),
+			routeRule("httproute/default/mixed", ruleChain(0, 1, false, &limit{Unlimited: true}), shadowRule, replacingRule, ruleChain(3, 1, false, &limit{Unit: unit, RequestsPerUnit: 2, Name: "old"})),
 		}},
 	}
-	p := startXDSPair(t, "large trees and requests", domains)
-	g := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains}
+	pair := startXDSPair(t, "large trees and requests", domains)
+	random := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains}
 	for _, d := range domains {
 		for range 40 {
-			req := g.routeRequest(d, routeRules)
-			p.send(req)
-			if g.IntN(4) == 0 {
+			req := random.routeRequest(d, routeRules)
+			pair.send(req)
+			if random.IntN(4) == 0 {
 				req.Descriptors[0].Entries = req.Descriptors[0].GetEntries()[:len(req.Descriptors[0].GetEntries())-1]
-				p.send(req)
+				pair.send(req)
 			}
 		}
 	}
 	for range 3 * 10 {
-		p.send(largeRequest(g))
+		pair.send(largeRequest(random))
 	}
-	p.compareCounters()
-	p.print()
+	pair.compareCounters()
+	pair.print()
 }
 
 // largeRequest returns a request of messageBytes.
@@ -141,47 +141,47 @@ func largeRequest(g *generator) *rlsv3.RateLimitRequest {
 	req := &rlsv3.RateLimitRequest{Domain: "values"}
 	letter := pick(g, "a", "b", "c")
 	for proto.Size(req) < messageBytes {
-		d := &ratelimitv3.RateLimitDescriptor{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{
+		descriptor := &ratelimitv3.RateLimitDescriptor{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{
 			{Key: "httproute/default/values", Value: "httproute/default/values"},
 			{Key: "rule-0-match-0", Value: strings.Repeat(letter, min(8000, messageBytes-proto.Size(req)))},
 		}}
-		req.Descriptors = append(req.Descriptors, d)
+		req.Descriptors = append(req.Descriptors, descriptor)
 	}
 	return req
 }
 
-// TestCostsOfAIGateway sends the requests that Envoy sends for the token costs of AI Gateway: a request with 0 hits when
+// TestCostsOfAIGatewayAreCountedAsByTheIncumbent sends the requests that Envoy sends for the token costs of AI Gateway: a request with 0 hits when
 // a call begins, and another with the cost when the call ends. The cost comes from dynamic metadata.
-func TestCostsOfAIGateway(t *testing.T) {
+func TestCostsOfAIGatewayAreCountedAsByTheIncumbent(t *testing.T) {
 	unit := quietUnits()[0]
 	var rules []*rule
 	for i, budget := range []uint32{1000, 10_000, 0, 5_000_000} { // of a user and a model
-		user := chain(i, 2, true, &limit{Unit: unit, RequestsPerUnit: budget})
+		user := ruleChain(i, 2, true, &limit{Unit: unit, RequestsPerUnit: budget})
 		user.Rules[0].Value = user.Rules[0].Key // the model
 		rules = append(rules, user)
 	}
-	domains := []*domain{{Domain: "ai-gateway/http", Rules: []*rule{route("httproute/default/llm/rule/0", rules...)}}}
-	p := startXDSPair(t, "costs of AI Gateway", domains)
-	g := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains}
+	domains := []*domain{{Domain: "ai-gateway/http", Rules: []*rule{routeRule("httproute/default/llm/rule/0", rules...)}}}
+	pair := startXDSPair(t, "costs of AI Gateway", domains)
+	random := &generator{Rand: rand.New(rand.NewPCG(uint64(seed), 0)), domains: domains}
 	denied := 0
 	for range requestCount / 4 {
-		begin := g.routeRequest(domains[0], len(rules))
-		begin.Descriptors = slices.DeleteFunc(begin.GetDescriptors(), func(*ratelimitv3.RateLimitDescriptor) bool { return g.IntN(3) == 0 })
-		if len(begin.GetDescriptors()) == 0 {
+		firstRequest := random.routeRequest(domains[0], len(rules))
+		firstRequest.Descriptors = slices.DeleteFunc(firstRequest.GetDescriptors(), func(*ratelimitv3.RateLimitDescriptor) bool { return random.IntN(3) == 0 })
+		if len(firstRequest.GetDescriptors()) == 0 {
 			continue
 		}
-		end := proto.CloneOf(begin)
-		for i := range begin.GetDescriptors() {
-			begin.Descriptors[i].HitsAddend = wrapperspb.UInt64(0)
-			end.Descriptors[i].HitsAddend = wrapperspb.UInt64(uint64(g.IntN(pick(g, 10, 300, 4000))))
+		lastRequest := proto.CloneOf(firstRequest)
+		for i := range firstRequest.GetDescriptors() {
+			firstRequest.Descriptors[i].HitsAddend = wrapperspb.UInt64(0)
+			lastRequest.Descriptors[i].HitsAddend = wrapperspb.UInt64(uint64(random.IntN(pick(random, 10, 300, 4000))))
 		}
-		if p.send(begin) == rlsv3.RateLimitResponse_OVER_LIMIT {
+		if pair.send(firstRequest) == rlsv3.RateLimitResponse_OVER_LIMIT {
 			denied++
 			continue
 		}
-		p.send(end)
+		pair.send(lastRequest)
 	}
 	assert.Positive(t, denied, "budgets were spent")
-	p.compareCounters()
-	p.print()
+	pair.compareCounters()
+	pair.print()
 }

@@ -23,10 +23,10 @@ import (
 	"github.com/seed-81f232ab/rls/test/simulate/resp"
 )
 
-// take is the script that rls sends.
+// takeScript is the script that rls sends.
 var (
-	take       = lua.Take(limit.AlgorithmNames()...)
-	takeDigest = goredis.NewScript(take).Hash()
+	takeScript = lua.Take(limit.AlgorithmNames()...)
+	takeDigest = goredis.NewScript(takeScript).Hash()
 )
 
 // start is the time of the first hits, in microseconds since 1970. Scripts get their time from
@@ -147,8 +147,8 @@ func scriptCommand(t *rapid.T, name string) []string {
 	groups := ""
 	if rapid.Bool().Draw(t, "grouped") {
 		g := msgp.AppendArrayHeader(nil, 2)
-		first := rapid.Int64Range(0, int64(count)).Draw(t, "first group")
-		groups = string(msgp.AppendInt64(msgp.AppendInt64(g, first), int64(count)-first))
+		firstGroup := rapid.Int64Range(0, int64(count)).Draw(t, "first group")
+		groups = string(msgp.AppendInt64(msgp.AppendInt64(g, firstGroup), int64(count)-firstGroup))
 	}
 	args := append([]string{"EVALSHA", takeDigest, strconv.Itoa(count)}, keys...)
 	return append(args, string(b), groups)
@@ -215,15 +215,15 @@ func withoutTypes(value any) any {
 	case float64:
 		return strconv.FormatFloat(v, 'g', 17, 64)
 	case []any:
-		flat := []any{}
+		flatReply := []any{}
 		for _, element := range v {
 			if pair, ok := element.([]any); ok {
-				flat = append(flat, withoutTypes(pair).([]any)...)
+				flatReply = append(flatReply, withoutTypes(pair).([]any)...)
 			} else {
-				flat = append(flat, withoutTypes(element))
+				flatReply = append(flatReply, withoutTypes(element))
 			}
 		}
-		return flat
+		return flatReply
 	}
 	return value
 }
@@ -234,36 +234,36 @@ const ttlSlack = 60_000
 
 // The keys have the same values, and the same times to live, after the same commands.
 func TestModelAnswersLikeRedis(t *testing.T) {
-	f := newFixture(t)
-	for _, c := range []*goredis.Client{f.server, f.model} {
-		require.Equal(t, takeDigest, reply(c, []string{"SCRIPT", "LOAD", take}))
+	fixture := newFixture(t)
+	for _, c := range []*goredis.Client{fixture.server, fixture.model} {
+		require.Equal(t, takeDigest, reply(c, []string{"SCRIPT", "LOAD", takeScript}))
 	}
-	all := append([]string{"s1", "s2", "s3"}, names...)
+	allKeys := append([]string{"s1", "s2", "s3"}, names...)
 	rapid.Check(t, func(t *rapid.T) {
-		for _, c := range []*goredis.Client{f.server, f.model} {
-			reply(c, append([]string{"DEL"}, all...))
+		for _, c := range []*goredis.Client{fixture.server, fixture.model} {
+			reply(c, append([]string{"DEL"}, allKeys...))
 		}
 		for range rapid.IntRange(1, 30).Draw(t, "commands") {
 			args := commandGenerator.Draw(t, "command")
-			want, got := reply(f.server, args), reply(f.model, args)
+			want, got := reply(fixture.server, args), reply(fixture.model, args)
 			require.Equal(t, want, got, "reply to %.100q", args)
-			for _, name := range all {
-				if got, want := reply(f.model, []string{"GET", name}), reply(f.server, []string{"GET", name}); want == "error WRONGTYPE" {
+			for _, name := range allKeys {
+				if got, want := reply(fixture.model, []string{"GET", name}), reply(fixture.server, []string{"GET", name}); want == "error WRONGTYPE" {
 					for _, read := range [][]string{{"LRANGE", name, "0", "-1"}, {"ZRANGEBYSCORE", name, "-inf", "+inf", "WITHSCORES"}} {
-						require.Equal(t, reply(f.server, read), reply(f.model, read), "%s after %.100q", read, args)
+						require.Equal(t, reply(fixture.server, read), reply(fixture.model, read), "%s after %.100q", read, args)
 					}
 				} else {
 					require.Equal(t, want, got, "key %s after %.100q", name, args)
 				}
 				ttl := []string{"PTTL", name}
-				require.InDelta(t, reply(f.server, ttl), reply(f.model, ttl), ttlSlack, "time to live of %s after %.100q", name, args)
+				require.InDelta(t, reply(fixture.server, ttl), reply(fixture.model, ttl), ttlSlack, "time to live of %s after %.100q", name, args)
 			}
 		}
 	})
 }
 
 func TestScriptFlushForgetsScripts(t *testing.T) {
-	f := newFixture(t)
+	fixture := newFixture(t)
 	for _, args := range [][]string{
 		{"EVALSHA", takeDigest, "0"},
 		{"EVAL", "return 1", "0"},
@@ -275,12 +275,12 @@ func TestScriptFlushForgetsScripts(t *testing.T) {
 		{"SCRIPT", "FLUSH"},
 		{"EVALSHA", goredis.NewScript("return 1").Hash(), "0"},
 	} {
-		require.Equal(t, reply(f.server, args), reply(f.model, args), "%q", args)
+		require.Equal(t, reply(fixture.server, args), reply(fixture.model, args), "%q", args)
 	}
 }
 
 // An expired key is gone, for commands and for scripts.
-func TestKeyExpires(t *testing.T) {
+func TestExpiredKeyIsGoneAfterItsMillisecond(t *testing.T) {
 	s, now := redismodel.New(), time.Now()
 	t.Cleanup(s.Close)
 	require.Equal(t, resp.Status("OK"), s.Do(now, []string{"SET", "a", "1", "PX", "50"}))
