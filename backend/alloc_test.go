@@ -14,7 +14,7 @@ import (
 
 func TestReusedSubBatchDoesNotAllocate(t *testing.T) {
 	key, results := []byte("key"), make([]Result, 9)
-	nextLimiter := nop{}
+	nextLimiter := nopLimiter{}
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		s := NewSubBatch()
 		for i := range results {
@@ -26,6 +26,6 @@ func TestReusedSubBatchDoesNotAllocate(t *testing.T) {
 	}))
 }
 
-type nop struct{}
+type nopLimiter struct{}
 
-func (nop) Take(context.Context, time.Time, []Hit, []Result) {}
+func (nopLimiter) Take(context.Context, time.Time, []Hit, []Result) {}

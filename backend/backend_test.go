@@ -13,7 +13,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestGroupHasHitsThatCharge(t *testing.T) {
+func TestOnlyHitsThatChargeAreInAGroup(t *testing.T) {
 	deniedResult := &backend.Result{}
 	for n, want := range map[int64]bool{1: true, math.MaxInt64: true, 0: false, -1: false, math.MinInt64: false} {
 		h := &backend.Hit{N: n, AllOrNone: true}
@@ -47,10 +47,10 @@ func TestSingleHitIsNoGroup(t *testing.T) {
 func TestHitsOfADeniedGroupAreOnlyPeeked(t *testing.T) {
 	lim := backendtest.NewLimit(t, limit.Spec{Requests: 10, Unit: limit.Minute})
 	groupHit, singleHit := backend.Hit{Limit: lim, N: 3, AllOrNone: true}, backend.Hit{Limit: lim, N: 3}
-	var sent []int64
+	var sentHits []int64
 	nextLimiter := backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
 		for i, h := range hits {
-			sent = append(sent, h.N)
+			sentHits = append(sentHits, h.N)
 			results[i] = backend.Result{Result: limit.Result{Allowed: true, Remaining: 2, ResetAfter: 9}}
 		}
 		results[len(hits)-1].Err = backend.ErrUnavailable
@@ -58,17 +58,17 @@ func TestHitsOfADeniedGroupAreOnlyPeeked(t *testing.T) {
 	results := make([]backend.Result, 4)
 	hits := []backend.Hit{groupHit, groupHit, singleHit, groupHit}
 	backend.TakeDeniedGroup(t.Context(), time.Now(), nextLimiter, hits, results, func(i int) bool { return i > 0 })
-	assert.Equal(t, []int64{0, 3, 0}, sent)
-	assert.Equal(t, backend.Result{}, results[0], "it is not included")
+	assert.Equal(t, []int64{0, 3, 0}, sentHits)
+	assert.Equal(t, backend.Result{}, results[0], "the first hit is not included")
 	assert.Equal(t, limit.Result{Remaining: 2, ResetAfter: 9, RetryAfter: 9}, results[1].Result, "3 hits don't pass")
-	assert.Equal(t, limit.Result{Allowed: true, Remaining: 2, ResetAfter: 9}, results[2].Result, "it is charged")
+	assert.Equal(t, limit.Result{Allowed: true, Remaining: 2, ResetAfter: 9}, results[2].Result, "the single hit is charged")
 	assert.ErrorIs(t, results[3].Err, backend.ErrUnavailable)
 }
 
 func TestLateAnswerArrivesOnce(t *testing.T) {
 	answer := backend.Result{Result: limit.Result{Allowed: true, Remaining: 3}}
 	noAnswer := &backend.Error{Reason: backend.ReasonLate}
-	for name, isEarly := range map[string]bool{"before somebody waits": true, "while somebody waits": false} {
+	for name, isEarly := range map[string]bool{"the answer arrives before somebody waits": true, "the answer arrives while somebody waits": false} {
 		t.Run(name, func(t *testing.T) {
 			lateError := backend.NewLateError(noAnswer)
 			var got []backend.Result

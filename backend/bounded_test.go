@@ -16,10 +16,10 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// newSlow returns a Limiter that answers as l does, but later. The end of a context does not shorten the delay.
-func newSlow(d time.Duration, l backend.Limiter) backend.Limiter {
+// newSlowLimiter returns a Limiter that answers as l does, but later. The end of a context does not shorten the delay.
+func newSlowLimiter(delay time.Duration, l backend.Limiter) backend.Limiter {
 	return backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-		time.Sleep(d)
+		time.Sleep(delay)
 		l.Take(ctx, now, hits, results)
 	})
 }
@@ -42,7 +42,7 @@ func TestBoundedTakeEndsWithItsBudget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := backend.NewBounded(newSlow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
+				l := backend.NewBounded(newSlowLimiter(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
 				ctx := t.Context()
 				if c.timeout > 0 {
 					callerCtx, cancel := context.WithTimeout(ctx, c.timeout)
@@ -69,7 +69,7 @@ func boundedHit(t *testing.T, n int64) backend.Hit {
 
 func TestLateAnswerOfABoundedTakeArrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := backend.NewBounded(newSlow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
+		l := backend.NewBounded(newSlowLimiter(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
 		hits, results := []backend.Hit{boundedHit(t, 3), boundedHit(t, 3)}, make([]backend.Result, 2)
 		l.Take(t.Context(), time.Now(), hits, results)
 		copy(hits[0].Key, "x") // after Take, the caller may change the key
@@ -89,12 +89,12 @@ func TestLateAnswerOfABoundedTakeArrives(t *testing.T) {
 
 func TestLateAnswerOfADeniedGroupIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := backend.NewBounded(newSlow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
+		l := backend.NewBounded(newSlowLimiter(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
 		allowedHit, deniedHit := boundedHit(t, 1), boundedHit(t, 9)
 		allowedHit.AllOrNone, deniedHit.AllOrNone, deniedHit.Key = true, true, []byte("other")
-		outsideGroup, results, answers := boundedHit(t, 1), make([]backend.Result, 3), make([]backend.Result, 3)
-		outsideGroup.Key = []byte("outside the group")
-		l.Take(t.Context(), time.Now(), []backend.Hit{allowedHit, deniedHit, outsideGroup}, results)
+		outsideHit, results, answers := boundedHit(t, 1), make([]backend.Result, 3), make([]backend.Result, 3)
+		outsideHit.Key = []byte("outside the group")
+		l.Take(t.Context(), time.Now(), []backend.Hit{allowedHit, deniedHit, outsideHit}, results)
 		for i := range results {
 			lateError, _ := errors.AsType[*backend.LateError](results[i].Err)
 			lateError.OnArrival(func(r backend.Result) { answers[i] = r })
@@ -109,7 +109,7 @@ func TestLateAnswerOfADeniedGroupIsDenied(t *testing.T) {
 
 func TestBoundedTakeWaitsForOthersWithinItsBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := backend.NewBounded(newSlow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
+		l := backend.NewBounded(newSlowLimiter(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
 		hits, results := []backend.Hit{boundedHit(t, 1)}, make([]backend.Result, 1)
 		l.Take(t.Context(), time.Now(), hits, results)
 		l.Take(t.Context(), time.Now(), hits, results)
@@ -123,7 +123,7 @@ func TestBoundedTakeWaitsForOthersWithinItsBudget(t *testing.T) {
 
 func TestCancelledBoundedTakeReturnsTheCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := backend.NewBounded(newSlow(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
+		l := backend.NewBounded(newSlowLimiter(time.Second, local.New(local.Options{})), 50*time.Millisecond, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(10*time.Millisecond, cancel)
 		start, results := time.Now(), make([]backend.Result, 1)

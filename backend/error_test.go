@@ -20,11 +20,11 @@ func TestErrorKeepsItsReasonWhenWrapped(t *testing.T) {
 		unavailable bool
 		text        string
 	}{
-		"outage":                 {fmt.Errorf("ping: %w", backend.ErrUnavailable), backend.ReasonOutage, false, true, "ping: rate limit backend unavailable"},
-		"not sent":               {fmt.Errorf("redis: %w", errFull), backend.ReasonOverload, true, true, "redis: rate limit backend unavailable: this process is overloaded: queue is full"},
-		"answer that may come":   {backend.NewLateError(&backend.Error{Reason: backend.ReasonLate}), backend.ReasonLate, false, true, "rate limit backend unavailable: no answer in time"},
-		"error of the caller":    {context.Canceled, backend.ReasonNone, false, false, "context canceled"},
-		"cause of another error": {&backend.Error{Reason: backend.ReasonOutage, Cause: context.DeadlineExceeded}, backend.ReasonOutage, false, true, "rate limit backend unavailable: context deadline exceeded"},
+		"outage":                          {fmt.Errorf("ping: %w", backend.ErrUnavailable), backend.ReasonOutage, false, true, "ping: rate limit backend unavailable"},
+		"hit that was not sent":           {fmt.Errorf("redis: %w", errFull), backend.ReasonOverload, true, true, "redis: rate limit backend unavailable: this process is overloaded: queue is full"},
+		"late answer that may still come": {backend.NewLateError(&backend.Error{Reason: backend.ReasonLate}), backend.ReasonLate, false, true, "rate limit backend unavailable: no answer in time"},
+		"error of the caller":             {context.Canceled, backend.ReasonNone, false, false, "context canceled"},
+		"cause of another error":          {&backend.Error{Reason: backend.ReasonOutage, Cause: context.DeadlineExceeded}, backend.ReasonOutage, false, true, "rate limit backend unavailable: context deadline exceeded"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Equal(t, c.reason, backend.ReasonOf(c.err))

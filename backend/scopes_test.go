@@ -97,8 +97,8 @@ func TestGroupOverBothScopesIsChargedCompletelyOrNotAtAll(t *testing.T) {
 			}
 			got := take(2)
 			assert.Equal(t, []bool{c.globalMax >= 2, c.instanceMax >= 2}, []bool{got[0].Allowed, got[1].Allowed})
-			left := take(0)
-			assert.Equal(t, c.want, [3]int64{globalLimit.Spent(left[0].Result), instanceLimit.Spent(left[1].Result), instanceLimit.Spent(left[2].Result)})
+			peeks := take(0)
+			assert.Equal(t, c.want, [3]int64{globalLimit.Spent(peeks[0].Result), instanceLimit.Spent(peeks[1].Result), instanceLimit.Spent(peeks[2].Result)})
 		})
 	}
 }

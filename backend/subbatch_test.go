@@ -13,10 +13,10 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// echo answers each hit. The error has the key, and Remaining is N.
-type echo struct{ takes int }
+// echoLimiter answers each hit. The error has the key, and Remaining is N.
+type echoLimiter struct{ takes int }
 
-func (e *echo) Take(_ context.Context, _ time.Time, hits []Hit, results []Result) {
+func (e *echoLimiter) Take(_ context.Context, _ time.Time, hits []Hit, results []Result) {
 	e.takes++
 	for i, h := range hits {
 		results[i] = Result{Err: fmt.Errorf("%s", h.Key), Result: limit.Result{Remaining: h.N}}
@@ -30,7 +30,7 @@ func TestResultsAreCopiedToTheirPlaces(t *testing.T) {
 		s.Add(3, Hit{Key: []byte("d"), N: round})
 		s.AddWithPrefix("own:", 1, Hit{Key: key, N: round + 1})
 		key[0] = 'x' // SubBatch has a copy of the key
-		var nextLimiter echo
+		var nextLimiter echoLimiter
 		s.Take(t.Context(), time.Time{}, &nextLimiter)
 		assert.Equal(t, 1, nextLimiter.takes)
 
@@ -43,9 +43,9 @@ func TestResultsAreCopiedToTheirPlaces(t *testing.T) {
 	}
 }
 
-func TestEmptySubBatchCallsNobody(t *testing.T) {
+func TestEmptySubBatchMakesNoTake(t *testing.T) {
 	var s SubBatch
-	var nextLimiter echo
+	var nextLimiter echoLimiter
 	s.Take(t.Context(), time.Time{}, &nextLimiter)
 	s.CopyResults(nil)
 	assert.Zero(t, nextLimiter.takes)
@@ -62,7 +62,7 @@ func TestTakePartSendsTheIncludedHitsInOneTake(t *testing.T) {
 		{[]int{0, 2}, 1, []int64{1, 0, 3}},
 		{[]int{0, 1, 2}, 1, []int64{1, 2, 3}},
 	} {
-		var nextLimiter echo
+		var nextLimiter echoLimiter
 		results := make([]Result, len(hits))
 		TakePart(t.Context(), time.Time{}, &nextLimiter, hits, results, func(i int) bool { return slices.Contains(c.included, i) })
 		assert.Equal(t, c.takes, nextLimiter.takes)

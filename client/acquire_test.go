@@ -22,14 +22,14 @@ var slidingLog = client.NewDescriptor("log", "x")
 func TestAcquireWaitsUntilReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the clock starts at the start of a minute
 		c := clienttest.New(t, limits, nil)
-		begin := time.Now()
+		startTime := time.Now()
 		for range 10 {
 			require.NoError(t, c.Acquire(t.Context(), "shop", tenant))
 		}
-		assert.Zero(t, time.Since(begin))
+		assert.Zero(t, time.Since(startTime))
 		require.NoError(t, c.Acquire(t.Context(), "shop", tenant))
-		assert.GreaterOrEqual(t, time.Since(begin), time.Minute)
-		assert.LessOrEqual(t, time.Since(begin), time.Minute+5*time.Second, "the random delay is small")
+		assert.GreaterOrEqual(t, time.Since(startTime), time.Minute)
+		assert.LessOrEqual(t, time.Since(startTime), time.Minute+5*time.Second, "the random delay is small")
 		assert.Equal(t, 9, remaining(t, c, tenant))
 	})
 }
@@ -38,17 +38,17 @@ func TestPermitsComeInOrderOfCallsAndExceedNoWindow(t *testing.T) {
 	const callers = 1000
 	synctest.Test(t, func(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
-		begin := time.Now()
+		startTime := time.Now()
 		times := make([]time.Duration, callers)
-		var work sync.WaitGroup
+		var callerGroup sync.WaitGroup
 		for i := range callers {
-			work.Go(func() {
+			callerGroup.Go(func() {
 				assert.NoError(t, c.Acquire(t.Context(), "shop", slidingLog))
-				times[i] = time.Since(begin)
+				times[i] = time.Since(startTime)
 			})
 			synctest.Wait() // until the caller stands in the queue, or has its permit
 		}
-		work.Wait()
+		callerGroup.Wait()
 		assert.GreaterOrEqual(t, times[callers-1], 9*time.Second)
 		assert.LessOrEqual(t, times[callers-1], 11*time.Second)
 		assert.True(t, slices.IsSorted(times), "no caller overtakes an earlier one")
@@ -63,7 +63,7 @@ func TestAcquireGivesUpAtOnceIfDeadlineIsTooEarly(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
 		require.NoError(t, c.AcquireN(t.Context(), 10, "shop", tenant))
 		time.Sleep(20 * time.Second)
-		begin := time.Now()
+		startTime := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 39*time.Second)
 		defer cancel()
 		err := c.Acquire(ctx, "shop", tenant)
@@ -71,26 +71,26 @@ func TestAcquireGivesUpAtOnceIfDeadlineIsTooEarly(t *testing.T) {
 		require.ErrorAs(t, err, &waitError)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Equal(t, 40*time.Second, waitError.Wait)
-		assert.Zero(t, time.Since(begin))
+		assert.Zero(t, time.Since(startTime))
 
-		later, cancelLater := context.WithTimeout(t.Context(), 50*time.Second)
+		laterContext, cancelLater := context.WithTimeout(t.Context(), 50*time.Second)
 		defer cancelLater()
-		require.NoError(t, c.Acquire(later, "shop", tenant), "a later deadline is early enough")
+		require.NoError(t, c.Acquire(laterContext, "shop", tenant), "a later deadline is early enough")
 	})
 }
 
 func TestDeadlineIsComparedWithTheClockOfTheClient(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
-	c, other := newClient(t, s, client.Options{Clock: clock}), newClient(t, s, client.Options{Clock: clock})
-	require.NoError(t, other.AcquireN(t.Context(), 10, "shop", tenant))
+	c, otherClient := newClient(t, s, client.Options{Clock: clock}), newClient(t, s, client.Options{Clock: clock})
+	require.NoError(t, otherClient.AcquireN(t.Context(), 10, "shop", tenant))
 	ctx, cancel := context.WithTimeout(t.Context(), 70*time.Second)
 	defer cancel()
 	acquired := make(chan error)
 	go func() { acquired <- c.Acquire(ctx, "shop", tenant) }()
 	clock.WaitForTimers(1)
 	clock.Advance(time.Minute)
-	require.NoError(t, other.AcquireN(t.Context(), 10, "shop", tenant))
+	require.NoError(t, otherClient.AcquireN(t.Context(), 10, "shop", tenant))
 	clock.Advance(time.Second) // the random delay
 	var waitError *client.WaitError
 	require.ErrorAs(t, <-acquired, &waitError, "9 of 70 s are left, and the next window starts in 59 s")
@@ -100,37 +100,37 @@ func TestDeadlineCountsPermitsOfEarlierCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
 		require.NoError(t, c.AcquireN(t.Context(), 10, "shop", tenant))
-		var work sync.WaitGroup
+		var callerGroup sync.WaitGroup
 		for range 3 { // each caller takes 8 permits, so each caller needs another minute
-			work.Go(func() { assert.NoError(t, c.AcquireN(t.Context(), 8, "shop", tenant)) })
+			callerGroup.Go(func() { assert.NoError(t, c.AcquireN(t.Context(), 8, "shop", tenant)) })
 			synctest.Wait()
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 		defer cancel()
-		begin := time.Now()
+		startTime := time.Now()
 		var waitError *client.WaitError
 		require.ErrorAs(t, c.AcquireN(ctx, 8, "shop", tenant), &waitError)
-		assert.Zero(t, time.Since(begin))
+		assert.Zero(t, time.Since(startTime))
 		assert.Equal(t, 3*time.Minute, waitError.Wait)
-		work.Wait()
+		callerGroup.Wait()
 	})
 }
 
 func TestCallerGivesUpAtOnceIfItsWaitIsLongerThanADuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, yearly := clienttest.New(t, limits, nil), client.NewDescriptor("yearly", "x")
-		require.NoError(t, c.Acquire(t.Context(), "shop", yearly))
+		c, yearlyDescriptor := clienttest.New(t, limits, nil), client.NewDescriptor("yearly", "x")
+		require.NoError(t, c.Acquire(t.Context(), "shop", yearlyDescriptor))
 		ctx, cancel := context.WithCancel(t.Context())
-		var work sync.WaitGroup
+		var callerGroup sync.WaitGroup
 		for range 300 { // a Duration ends after 292 years
-			work.Go(func() { assert.ErrorIs(t, c.Acquire(ctx, "shop", yearly), context.Canceled) })
+			callerGroup.Go(func() { assert.ErrorIs(t, c.Acquire(ctx, "shop", yearlyDescriptor), context.Canceled) })
 		}
 		synctest.Wait()
-		soon, cancelSoon := context.WithTimeout(t.Context(), time.Minute)
+		soonContext, cancelSoon := context.WithTimeout(t.Context(), time.Minute)
 		defer cancelSoon()
-		err := c.Acquire(soon, "shop", yearly)
+		err := c.Acquire(soonContext, "shop", yearlyDescriptor)
 		cancel()
-		work.Wait()
+		callerGroup.Wait()
 		var waitError *client.WaitError
 		require.ErrorAs(t, err, &waitError)
 		assert.Equal(t, time.Duration(math.MaxInt64), waitError.Wait)
@@ -142,12 +142,12 @@ func TestNextCallerGetsPermitsAtOnceIfFirstCallerGivesUp(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
 		require.NoError(t, c.AcquireN(t.Context(), 5, "shop", tenant))
 		client.DelayTakes(c, time.Second/2) // so that both callers wait when the first answer comes
-		begin := time.Now()
-		var work sync.WaitGroup
+		startTime := time.Now()
+		var callerGroup sync.WaitGroup
 		for _, n := range []int{10, 1} {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
-			work.Go(func() {
+			callerGroup.Go(func() {
 				if err := c.AcquireN(ctx, n, "shop", tenant); n == 10 {
 					assert.ErrorIs(t, err, context.DeadlineExceeded)
 				} else {
@@ -156,8 +156,8 @@ func TestNextCallerGetsPermitsAtOnceIfFirstCallerGivesUp(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		work.Wait()
-		assert.Equal(t, time.Second, time.Since(begin), "one call for each caller")
+		callerGroup.Wait()
+		assert.Equal(t, time.Second, time.Since(startTime), "one call for each caller")
 	})
 }
 
@@ -168,13 +168,13 @@ func TestCancelledAcquireChargesNothing(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, reservation.OK())
 		ctx, cancel := context.WithCancel(t.Context())
-		var work sync.WaitGroup
+		var callerGroup sync.WaitGroup
 		for range 5 {
-			work.Go(func() { assert.ErrorIs(t, c.Acquire(ctx, "shop", tenant), context.Canceled) })
+			callerGroup.Go(func() { assert.ErrorIs(t, c.Acquire(ctx, "shop", tenant), context.Canceled) })
 		}
 		synctest.Wait()
 		cancel()
-		work.Wait()
+		callerGroup.Wait()
 		require.NoError(t, reservation.Cancel())
 		assert.Equal(t, 10, remaining(t, c, tenant), "Acquire charges no denied hits, although the limit charges denied hits")
 	})
@@ -185,15 +185,15 @@ func TestNextCallerGetsPermitsAtOnceIfFirstCallerIsCancelled(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
 		require.NoError(t, c.AcquireN(t.Context(), 7, "shop", tenant))
 		ctx, cancel := context.WithCancel(t.Context())
-		var work sync.WaitGroup
-		work.Go(func() { assert.ErrorIs(t, c.AcquireN(ctx, 5, "shop", tenant), context.Canceled) })
+		var callerGroup sync.WaitGroup
+		callerGroup.Go(func() { assert.ErrorIs(t, c.AcquireN(ctx, 5, "shop", tenant), context.Canceled) })
 		synctest.Wait()
-		begin := time.Now()
-		work.Go(func() { assert.NoError(t, c.AcquireN(t.Context(), 3, "shop", tenant)) })
+		startTime := time.Now()
+		callerGroup.Go(func() { assert.NoError(t, c.AcquireN(t.Context(), 3, "shop", tenant)) })
 		synctest.Wait()
 		cancel()
-		work.Wait()
-		assert.Zero(t, time.Since(begin), "3 permits are enough for the second caller")
+		callerGroup.Wait()
+		assert.Zero(t, time.Since(startTime), "3 permits are enough for the second caller")
 	})
 }
 
@@ -213,7 +213,7 @@ func TestRequestThatExceedsLimitFailsAtOnce(t *testing.T) {
 			clock := clienttest.NewClock(start)
 			c := newClient(t, newService(t, clock), client.Options{Clock: clock})
 			for kind, c := range map[string]*client.Client{"service": c, "local": clienttest.New(t, limits, clock)} {
-				before := remaining(t, c, test.descriptor)
+				remainingBefore := remaining(t, c, test.descriptor)
 				var weightError *client.WeightError
 				require.ErrorAs(t, c.AcquireN(t.Context(), test.n, "shop", test.descriptor), &weightError, kind)
 				assert.Equal(t, test.n, weightError.N)
@@ -221,7 +221,7 @@ func TestRequestThatExceedsLimitFailsAtOnce(t *testing.T) {
 				assert.ErrorContains(t, weightError, "can never pass")
 				_, err := c.ReserveN(t.Context(), test.n, "shop", test.descriptor)
 				assert.ErrorAs(t, err, &weightError, kind)
-				assert.Equal(t, before, remaining(t, c, test.descriptor), kind)
+				assert.Equal(t, remainingBefore, remaining(t, c, test.descriptor), kind)
 			}
 		})
 	}
@@ -275,18 +275,18 @@ func TestResetOfDeniedRequestIsTheTimeUntilItCanPass(t *testing.T) {
 }
 
 func TestCallPassesIfAnotherQuotaHasNoLimitInForce(t *testing.T) {
-	zero := client.NewDescriptor("quota-zero", "x")
-	for other, want := range map[string]bool{"": false, "pace": false, "quota-unlimited": true, "quota-disabled": true, "quota-without-a-limit": true} {
+	zeroQuota := client.NewDescriptor("quota-zero", "x")
+	for otherQuota, want := range map[string]bool{"": false, "pace": false, "quota-unlimited": true, "quota-disabled": true, "quota-without-a-limit": true} {
 		clock := clienttest.NewClock(start)
 		c := newClient(t, newService(t, clock), client.Options{Clock: clock})
 		for kind, c := range map[string]*client.Client{"service": c, "local": clienttest.New(t, limits, clock)} {
-			ds := []client.Descriptor{zero}
-			if other != "" {
-				ds = append(ds, client.NewDescriptor(other, "x"))
+			ds := []client.Descriptor{zeroQuota}
+			if otherQuota != "" {
+				ds = append(ds, client.NewDescriptor(otherQuota, "x"))
 			}
 			ok, err := c.Allow(t.Context(), "shop", ds...)
-			require.NoError(t, err, "%s, %s", kind, other)
-			assert.Equal(t, want, ok, "%s, %s", kind, other)
+			require.NoError(t, err, "%s, %s", kind, otherQuota)
+			assert.Equal(t, want, ok, "%s, %s", kind, otherQuota)
 		}
 	}
 }
@@ -313,12 +313,12 @@ func TestCloseEndsWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
 		require.NoError(t, c.AcquireN(t.Context(), 10, "shop", tenant))
-		var work sync.WaitGroup
+		var callerGroup sync.WaitGroup
 		for range 3 {
-			work.Go(func() { assert.ErrorIs(t, c.Acquire(t.Context(), "shop", tenant), client.ErrClosed) })
+			callerGroup.Go(func() { assert.ErrorIs(t, c.Acquire(t.Context(), "shop", tenant), client.ErrClosed) })
 		}
 		synctest.Wait()
 		require.NoError(t, c.Close())
-		work.Wait()
+		callerGroup.Wait()
 	})
 }

@@ -68,7 +68,7 @@ func randomRequest(random *rand.Rand) client.Request {
 
 func TestServiceInProcessAnswersLikeRemoteService(t *testing.T) {
 	clock := clienttest.NewClock(start)
-	remote := newClient(t, newServiceWith(t, clock, agreementLimits), client.Options{Clock: clock})
+	remote := newClient(t, newServiceWithLimits(t, clock, agreementLimits), client.Options{Clock: clock})
 	inProcess := clienttest.New(t, agreementLimits, clock)
 	random := rand.New(rand.NewPCG(1, 1))
 	for i := range 4000 {

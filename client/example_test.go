@@ -14,11 +14,11 @@ import (
 // newExampleClient returns a client that decides in this process, so that the examples need no
 // service. Programs call client.New with the address of their service.
 func newExampleClient(limits string) *client.Client {
-	parsed, err := local.ParseLimits("limits.yaml", limits)
+	parsedLimits, err := local.ParseLimits("limits.yaml", limits)
 	if err != nil {
 		log.Fatal(err)
 	}
-	c, err := client.NewLocal(parsed, client.Options{})
+	c, err := client.NewLocal(parsedLimits, client.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -61,13 +61,13 @@ func ExampleClient_Allow() {
 func ExampleClient_Acquire() {
 	c := newExampleClient(exampleLimits)
 	defer c.Close()
-	begin := time.Now()
+	startTime := time.Now()
 	for range 3 {
 		if err := c.Acquire(context.Background(), "shop", client.NewDescriptor("partner", "bank")); err != nil {
 			log.Fatal(err)
 		}
 	}
-	fmt.Println("the third permit came after two windows:", time.Since(begin) >= 100*time.Millisecond)
+	fmt.Println("the third permit came after two windows:", time.Since(startTime) >= 100*time.Millisecond)
 	// Output: the third permit came after two windows: true
 }
 

@@ -102,19 +102,19 @@ type testService struct {
 	addr   string
 	calls  atomic.Int64
 
-	// answer is called before the service decides a call, unless answer is nil. If answer returns an error, the
-	// call fails with this error.
-	answer atomic.Pointer[func(context.Context) error]
+	// beforeDecision is called before the service decides a call, if it is set. If it returns an error, the call fails
+	// with this error.
+	beforeDecision atomic.Pointer[func(context.Context) error]
 }
 
 // newService starts a service that uses clock.
 func newService(t *testing.T, clock *clienttest.Clock) *testService {
 	t.Helper()
-	return newServiceWith(t, clock, limits)
+	return newServiceWithLimits(t, clock, limits)
 }
 
-// newServiceWith is newService with other limits.
-func newServiceWith(t *testing.T, clock *clienttest.Clock, limits string) *testService {
+// newServiceWithLimits is newService with other limits.
+func newServiceWithLimits(t *testing.T, clock *clienttest.Clock, limits string) *testService {
 	t.Helper()
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "limits.yaml", Data: []byte(limits)}}, limitsfile.Options{})
 	require.NoError(t, err)
@@ -135,8 +135,8 @@ func newServiceWith(t *testing.T, clock *clienttest.Clock, limits string) *testS
 
 func (s *testService) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	s.calls.Add(1)
-	if answer := s.answer.Load(); answer != nil {
-		if err := (*answer)(ctx); err != nil {
+	if beforeDecision := s.beforeDecision.Load(); beforeDecision != nil {
+		if err := (*beforeDecision)(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -147,23 +147,23 @@ func (s *testService) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitR
 // the permits. It returns when s has got the refund.
 func cancelInFlight(t *testing.T, s *testService, acquire func(context.Context) error) {
 	t.Helper()
-	called, proceed := make(chan bool), make(chan bool)
+	callStarted, mayProceed := make(chan bool), make(chan bool)
 	block := func(context.Context) error {
-		called <- true
-		<-proceed
+		callStarted <- true
+		<-mayProceed
 		return nil
 	}
-	s.answer.Store(&block)
+	s.beforeDecision.Store(&block)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- acquire(ctx) }()
-	<-called
+	<-callStarted
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
-	proceed <- true
-	<-called // the refund
-	s.answer.Store(nil)
-	proceed <- true
+	mayProceed <- true
+	<-callStarted // the refund
+	s.beforeDecision.Store(nil)
+	mayProceed <- true
 }
 
 // newClient returns a client of s with options o.

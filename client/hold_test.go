@@ -22,9 +22,9 @@ var slot = client.NewDescriptor("slot", "x")
 func TestHoldKeepsItsSlotUntilRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
-		first, err := c.AcquireHold(t.Context(), "shop", slot)
+		firstHold, err := c.AcquireHold(t.Context(), "shop", slot)
 		require.NoError(t, err)
-		second, err := c.AcquireHold(t.Context(), "shop", slot)
+		secondHold, err := c.AcquireHold(t.Context(), "shop", slot)
 		require.NoError(t, err)
 		time.Sleep(10 * time.Minute)
 		r, err := c.Reserve(t.Context(), "shop", slot)
@@ -33,20 +33,20 @@ func TestHoldKeepsItsSlotUntilRelease(t *testing.T) {
 
 		acquired := make(chan *client.Hold)
 		go func() {
-			third, err := c.AcquireHold(t.Context(), "shop", slot)
+			thirdHold, err := c.AcquireHold(t.Context(), "shop", slot)
 			assert.NoError(t, err)
-			acquired <- third
+			acquired <- thirdHold
 		}()
 		synctest.Wait()
-		begin := time.Now()
+		startTime := time.Now()
 		for range 2 {
-			require.NoError(t, first.Release())
+			require.NoError(t, firstHold.Release())
 		}
-		third := <-acquired
-		assert.Zero(t, time.Since(begin), "a release in this process wakes the next caller")
+		thirdHold := <-acquired
+		assert.Zero(t, time.Since(startTime), "a release in this process wakes the next caller")
 		assert.Zero(t, remaining(t, c, slot), "the second Release frees nothing")
-		require.NoError(t, second.Release())
-		require.NoError(t, third.Release())
+		require.NoError(t, secondHold.Release())
+		require.NoError(t, thirdHold.Release())
 		assert.Equal(t, 2, remaining(t, c, slot))
 	})
 }
@@ -57,9 +57,9 @@ func TestAcquireHoldAsksOnceWhenTheOtherLimitHasAPermit(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
 	c, job := newClient(t, s, client.Options{Clock: clock}), client.NewDescriptor("job", "x")
-	first, err := c.AcquireHold(t.Context(), "shop", job)
+	firstHold, err := c.AcquireHold(t.Context(), "shop", job)
 	require.NoError(t, err)
-	require.NoError(t, first.Release())
+	require.NoError(t, firstHold.Release())
 	callsBefore := s.calls.Load()
 	acquired := make(chan error)
 	go func() {
@@ -83,9 +83,9 @@ func TestReleaseBeforeACallDoesNotShortenThePauseAfterTheCall(t *testing.T) {
 func TestAcquireHoldFailsAtOnceIfAnotherLimitIsSpentPastTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, job := clienttest.New(t, limits, nil), client.NewDescriptor("job", "x")
-		first, err := c.AcquireHold(t.Context(), "shop", job)
+		firstHold, err := c.AcquireHold(t.Context(), "shop", job)
 		require.NoError(t, err)
-		require.NoError(t, first.Release())
+		require.NoError(t, firstHold.Release())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, err = c.AcquireHold(ctx, "shop", job)
@@ -101,11 +101,11 @@ func TestSlotsOfStoppedClientAreFreeExactlyAfterTheHoldTime(t *testing.T) {
 	stoppedClient := newClient(t, s, client.Options{Clock: clienttest.NewClock(start)}) // its clock stands still, so it renews nothing
 	_, err := stoppedClient.AcquireHoldN(t.Context(), 2, "shop", slot)
 	require.NoError(t, err)
-	other := newClient(t, s, client.Options{Clock: clock})
+	otherClient := newClient(t, s, client.Options{Clock: clock})
 	clock.Advance(30*time.Second - time.Microsecond)
-	assert.Zero(t, remaining(t, other, slot))
+	assert.Zero(t, remaining(t, otherClient, slot))
 	clock.Advance(time.Microsecond)
-	assert.Equal(t, 2, remaining(t, other, slot))
+	assert.Equal(t, 2, remaining(t, otherClient, slot))
 }
 
 func TestCallersGetSlotsInOrderOfCallsAndNeverExceedTheLimit(t *testing.T) {
@@ -113,11 +113,11 @@ func TestCallersGetSlotsInOrderOfCallsAndNeverExceedTheLimit(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
 		var mu sync.Mutex
 		holders, maxHolders := 0, 0
-		times := make([]time.Duration, 10)
-		begin := time.Now()
-		var work sync.WaitGroup
+		acquireTimes := make([]time.Duration, 10)
+		startTime := time.Now()
+		var callerGroup sync.WaitGroup
 		for i := range 10 {
-			work.Go(func() {
+			callerGroup.Go(func() {
 				h, err := c.AcquireHold(t.Context(), "shop", slot)
 				if !assert.NoError(t, err) {
 					return
@@ -125,7 +125,7 @@ func TestCallersGetSlotsInOrderOfCallsAndNeverExceedTheLimit(t *testing.T) {
 				mu.Lock()
 				holders++
 				maxHolders = max(maxHolders, holders)
-				times[i] = time.Since(begin)
+				acquireTimes[i] = time.Since(startTime)
 				mu.Unlock()
 				time.Sleep(time.Minute)
 				mu.Lock()
@@ -135,10 +135,10 @@ func TestCallersGetSlotsInOrderOfCallsAndNeverExceedTheLimit(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		work.Wait()
+		callerGroup.Wait()
 		assert.Equal(t, 2, maxHolders)
-		assert.Equal(t, 5*time.Minute, time.Since(begin).Truncate(time.Second))
-		assert.True(t, slices.IsSorted(times), "no caller overtakes an earlier one")
+		assert.Equal(t, 5*time.Minute, time.Since(startTime).Truncate(time.Second))
+		assert.True(t, slices.IsSorted(acquireTimes), "no caller overtakes an earlier one")
 	})
 }
 
@@ -185,7 +185,7 @@ func TestHoldIsLostIfOutageLastsLongerThanTheHoldTime(t *testing.T) {
 		}
 	}
 	<-h.Lost()
-	s.answer.Store(nil) // ends the outage
+	s.beforeDecision.Store(nil) // ends the outage
 	require.NoError(t, h.Release())
 }
 
@@ -218,23 +218,23 @@ func TestReleaseWaitsForRenewalInFlight(t *testing.T) {
 }
 
 func TestReleaseFreesSlotsInServiceAndInProcess(t *testing.T) {
-	parsed, err := local.ParseLimits("limits.yaml", limits)
+	parsedLimits, err := local.ParseLimits("limits.yaml", limits)
 	require.NoError(t, err)
-	for name, outageFirst := range map[string]bool{"granted in an outage": true, "renewed in an outage": false} {
+	for name, startsInOutage := range map[string]bool{"granted in an outage": true, "renewed in an outage": false} {
 		t.Run(name, func(t *testing.T) {
 			clock := clienttest.NewClock(start)
 			s := newService(t, clock)
-			c := newClient(t, s, client.Options{Failure: client.FailLocal, Limits: parsed, Clock: clock})
+			c := newClient(t, s, client.Options{Failure: client.FailLocal, Limits: parsedLimits, Clock: clock})
 			setOutage := func(isOutage bool) {
-				s.answer.Store(nil)
+				s.beforeDecision.Store(nil)
 				if isOutage {
 					startOutage(s)
 				}
 			}
-			setOutage(outageFirst)
+			setOutage(startsInOutage)
 			h, err := c.AcquireHold(t.Context(), "shop", slot)
 			require.NoError(t, err)
-			setOutage(!outageFirst)
+			setOutage(!startsInOutage)
 			clock.WaitForTimers(1)
 			clock.Advance(10 * time.Second)
 			clock.WaitForTimers(1) // the renewal has ended

@@ -47,12 +47,12 @@ func newRequest(t *testing.T, body io.Reader) *http.Request {
 	return req
 }
 
-var accept = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })
+var acceptHandler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })
 
 func TestMiddlewareAnswersDeniedRequestsWith429(t *testing.T) {
 	clock := clienttest.NewClock(start.Add(18500 * time.Millisecond))
 	c := clienttest.New(t, limits, clock)
-	h := &handlerTransport{handler: c.Middleware(tenantRequest)(accept)}
+	h := &handlerTransport{handler: c.Middleware(tenantRequest)(acceptHandler)}
 	for i := range 12 {
 		resp, err := h.RoundTrip(newRequest(t, nil))
 		require.NoError(t, err)
@@ -68,9 +68,9 @@ func TestMiddlewareAnswersDeniedRequestsWith429(t *testing.T) {
 		assert.Equal(t, "0", resp.Header.Get("RateLimit-Remaining"))
 		assert.Equal(t, "42", resp.Header.Get("Retry-After"))
 	}
-	free := newRequest(t, nil)
-	free.Header.Del("Tenant")
-	resp, err := h.RoundTrip(free)
+	unlimitedRequest := newRequest(t, nil)
+	unlimitedRequest.Header.Del("Tenant")
+	resp, err := h.RoundTrip(unlimitedRequest)
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	assert.Equal(t, http.StatusCreated, resp.StatusCode, "a nil Request is not limited")
@@ -80,7 +80,7 @@ func TestMiddlewareAnswersDeniedRequestsWith429(t *testing.T) {
 func TestMiddlewareAnswersWith503WithoutDecision(t *testing.T) {
 	c := clienttest.New(t, limits, nil)
 	require.NoError(t, c.Close())
-	resp, err := (&handlerTransport{handler: c.Middleware(tenantRequest)(accept)}).RoundTrip(newRequest(t, nil))
+	resp, err := (&handlerTransport{handler: c.Middleware(tenantRequest)(acceptHandler)}).RoundTrip(newRequest(t, nil))
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)

@@ -19,21 +19,21 @@ import (
 func TestDeniedAcquireChargesNoLimitOfService(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	c := newClient(t, newService(t, clock), client.Options{Clock: clock})
-	path := tenant.Add("path", "/orders")
-	require.NoError(t, c.AcquireN(t.Context(), 2, "shop", path))
+	pathDescriptor := tenant.Add("path", "/orders")
+	require.NoError(t, c.AcquireN(t.Context(), 2, "shop", pathDescriptor))
 	for range 20 {
-		r, err := c.Reserve(t.Context(), "shop", path, tenant)
+		r, err := c.Reserve(t.Context(), "shop", pathDescriptor, tenant)
 		require.NoError(t, err)
 		require.False(t, r.OK())
 		assert.Equal(t, time.Second, r.Delay())
 	}
 	assert.Equal(t, 10, remaining(t, c, tenant), "the other descriptor is not charged")
 	clock.Advance(time.Second)
-	for range 49 { // the limit of an hour has 98 left
-		require.NoError(t, c.AcquireN(t.Context(), 2, "shop", path))
+	for range 49 { // the limit of an hour has 98 hits left
+		require.NoError(t, c.AcquireN(t.Context(), 2, "shop", pathDescriptor))
 		clock.Advance(time.Second)
 	}
-	r, err := c.Reserve(t.Context(), "shop", path)
+	r, err := c.Reserve(t.Context(), "shop", pathDescriptor)
 	require.NoError(t, err)
 	assert.False(t, r.OK())
 	assert.Equal(t, 59*time.Minute+10*time.Second, r.Delay())
@@ -60,19 +60,19 @@ func TestCancelRefundsOnceAndNotAfterCommitOrReset(t *testing.T) {
 		require.True(t, r.OK())
 		return r
 	}
-	cancelled, committed := reserve(), reserve()
-	committed.Commit()
+	cancelledReservation, committedReservation := reserve(), reserve()
+	committedReservation.Commit()
 	for range 2 {
-		require.NoError(t, cancelled.Cancel())
-		require.NoError(t, committed.Cancel())
+		require.NoError(t, cancelledReservation.Cancel())
+		require.NoError(t, committedReservation.Cancel())
 	}
 	assert.Equal(t, 6, remaining(t, c, tenant))
-	fromPastWindow := reserve()
+	pastReservation := reserve()
 	clock.Advance(time.Minute)
-	fromCurrentWindow := reserve()
-	require.NoError(t, fromPastWindow.Cancel())
+	currentReservation := reserve()
+	require.NoError(t, pastReservation.Cancel())
 	assert.Equal(t, 6, remaining(t, c, tenant), "permits of a past window are not refunded in the next window")
-	fromCurrentWindow.Commit()
+	currentReservation.Commit()
 }
 
 func TestCancelFreesSlotAfterOtherHoldsHaveExpired(t *testing.T) {
@@ -120,35 +120,35 @@ func TestWaitingCallersShareCallsOfService(t *testing.T) {
 	clock := clienttest.NewClock(start)
 	s := newService(t, clock)
 	c := newClient(t, s, client.Options{Clock: clock})
-	called, proceed := make(chan bool, 1), make(chan bool)
-	var first sync.Once
+	callStarted, mayProceed := make(chan bool, 1), make(chan bool)
+	var firstCall sync.Once
 	block := func(context.Context) error {
-		first.Do(func() {
-			called <- true
-			<-proceed
+		firstCall.Do(func() {
+			callStarted <- true
+			<-mayProceed
 		})
 		return nil
 	}
-	s.answer.Store(&block)
-	var work sync.WaitGroup
+	s.beforeDecision.Store(&block)
+	var callerGroup sync.WaitGroup
 	acquire := func() {
-		work.Go(func() { assert.NoError(t, c.Acquire(t.Context(), "shop", slidingLog)) })
+		callerGroup.Go(func() { assert.NoError(t, c.Acquire(t.Context(), "shop", slidingLog)) })
 	}
 	acquire()
-	<-called
+	<-callStarted
 	for range 99 {
 		acquire()
 	}
 	assert.Eventually(t, func() bool { return client.WaiterCount(c) == 100 }, 30*time.Second, time.Millisecond)
-	proceed <- true
-	work.Wait()
+	mayProceed <- true
+	callerGroup.Wait()
 	assert.LessOrEqual(t, s.calls.Load(), int64(8), "batches of 1, 2, 4, 8, 16, 32 and 37")
 }
 
 // startOutage makes s fail.
 func startOutage(s *testService) {
 	fail := func(context.Context) error { return status.Error(codes.Unavailable, "Redis is away") }
-	s.answer.Store(&fail)
+	s.beforeDecision.Store(&fail)
 }
 
 func TestFailureOptionDecidesDuringOutage(t *testing.T) {
@@ -159,24 +159,24 @@ func TestFailureOptionDecidesDuringOutage(t *testing.T) {
 		options client.Options
 		want    int // the number of allowed calls among 10 calls
 	}{
-		"closed":           {client.Options{Timeout: time.Second}, 0},
-		"open":             {client.Options{Failure: client.FailOpen}, 10},
-		"local":            {client.Options{Failure: client.FailLocal, Limits: localLimits}, 10},
-		"local at a share": {client.Options{Failure: client.FailLocal, Limits: localLimits, LocalRatio: 0.5}, 5},
+		"calls fail":                             {client.Options{Timeout: time.Second}, 0},
+		"calls pass":                             {client.Options{Failure: client.FailOpen}, 10},
+		"the client counts":                      {client.Options{Failure: client.FailLocal, Limits: localLimits}, 10},
+		"the client counts a share of the limit": {client.Options{Failure: client.FailLocal, Limits: localLimits, LocalRatio: 0.5}, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newService(t, clock)
 			test.options.Clock = clock
 			c := newClient(t, s, test.options)
 			startOutage(s)
-			allowed, calls := 0, 10
+			allowedCalls, calls := 0, 10
 			if test.want == 0 {
 				calls = 1 // each call is retried
 			}
 			for range calls {
 				ok, err := c.Allow(t.Context(), "shop", tenant)
 				if ok {
-					allowed++
+					allowedCalls++
 				}
 				if test.want == 0 {
 					assert.ErrorContains(t, err, "Redis is away")
@@ -184,8 +184,8 @@ func TestFailureOptionDecidesDuringOutage(t *testing.T) {
 					assert.NoError(t, err)
 				}
 			}
-			assert.Equal(t, test.want, allowed)
-			s.answer.Store(nil)
+			assert.Equal(t, test.want, allowedCalls)
+			s.beforeDecision.Store(nil)
 			clock.Advance(time.Minute)
 			d, err := c.Check(t.Context(), client.Request{Domain: "shop", Descriptors: []client.Descriptor{tenant}})
 			require.NoError(t, err)
@@ -204,14 +204,14 @@ func TestClientCallsServiceOncePerProbePauseDuringOutage(t *testing.T) {
 		_, err := c.Allow(t.Context(), "shop", tenant)
 		require.NoError(t, err)
 	}
-	calls := s.calls.Load()
-	assert.LessOrEqual(t, calls, int64(5), "one call with its retries")
+	callsBefore := s.calls.Load()
+	assert.LessOrEqual(t, callsBefore, int64(5), "one call with its retries")
 	clock.Advance(2 * time.Second)
 	for range 20 {
 		_, err := c.Allow(t.Context(), "shop", tenant)
 		require.NoError(t, err)
 	}
-	assert.LessOrEqual(t, s.calls.Load(), 2*calls)
+	assert.LessOrEqual(t, s.calls.Load(), 2*callsBefore)
 }
 
 func TestRejectionOfRequestEndsOutage(t *testing.T) {
@@ -225,10 +225,10 @@ func TestRejectionOfRequestEndsOutage(t *testing.T) {
 	require.True(t, d.Degraded)
 	clock.Advance(2 * time.Second)
 	reject := func(context.Context) error { return status.Error(codes.InvalidArgument, "not this request") }
-	s.answer.Store(&reject)
+	s.beforeDecision.Store(&reject)
 	_, err = c.Check(t.Context(), request)
 	require.ErrorContains(t, err, "not this request")
-	s.answer.Store(nil)
+	s.beforeDecision.Store(nil)
 	d, err = c.Check(t.Context(), request)
 	require.NoError(t, err)
 	assert.False(t, d.Degraded, "the next call needs no probe")
@@ -242,11 +242,11 @@ func TestCallThatMissesAVeryShortDeadlineIsNoOutage(t *testing.T) {
 		<-ctx.Done()
 		return nil
 	}
-	s.answer.Store(&stall)
+	s.beforeDecision.Store(&stall)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	_, _ = c.Allow(ctx, "shop", tenant)
-	s.answer.Store(nil)
+	s.beforeDecision.Store(nil)
 	d, err := c.Check(t.Context(), client.Request{Domain: "shop", Descriptors: []client.Descriptor{tenant}, N: 11})
 	require.NoError(t, err)
 	assert.False(t, d.Degraded)
@@ -260,7 +260,7 @@ func TestAcquireSucceedsAfterOutage(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- c.Acquire(t.Context(), "shop", tenant) }()
 	assert.Eventually(t, func() bool { return s.calls.Load() > 5 }, 30*time.Second, time.Millisecond)
-	s.answer.Store(nil)
+	s.beforeDecision.Store(nil)
 	require.NoError(t, <-done)
 }
 
@@ -282,7 +282,7 @@ func TestRejectedRequestIsNotRepeated(t *testing.T) {
 	s := newService(t, clienttest.NewClock(start))
 	c := newClient(t, s, client.Options{Failure: client.FailOpen})
 	reject := func(context.Context) error { return status.Error(codes.PermissionDenied, "not your domain") }
-	s.answer.Store(&reject)
+	s.beforeDecision.Store(&reject)
 	assert.ErrorContains(t, c.Acquire(t.Context(), "shop", tenant), "not your domain")
 	_, err := c.Allow(t.Context(), "shop", tenant)
 	assert.ErrorContains(t, err, "not your domain")

@@ -72,9 +72,9 @@ func TestParseDescriptorParsesTheTextOfString(t *testing.T) {
 
 func TestAddDoesNotChangeDescriptor(t *testing.T) {
 	base := client.NewDescriptor("a", "1").Add("b", "2")
-	first, second := base.Add("c", "3"), base.Add("c", "4")
-	assert.Equal(t, "a=1,b=2,c=3", first.String())
-	assert.Equal(t, "a=1,b=2,c=4", second.String())
+	descriptorWith3, descriptorWith4 := base.Add("c", "3"), base.Add("c", "4")
+	assert.Equal(t, "a=1,b=2,c=3", descriptorWith3.String())
+	assert.Equal(t, "a=1,b=2,c=4", descriptorWith4.String())
 }
 
 func TestCallsOfClosedClientFail(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// rulesAndRequests returns a domain of n rules, and requests with the values of random rules. value returns the value of
+// newRulesAndRequests returns a domain of n rules, and requests with the values of random rules. value returns the value of
 // rule i, and requestValue returns the value of a request for rule i.
-func rulesAndRequests(n, requestCount int, value func(i int) string, requestValue func(i int) string) (*Domain, [][]*ratelimitv3.RateLimitDescriptor_Entry) {
+func newRulesAndRequests(n, requestCount int, value func(i int) string, requestValue func(i int) string) (*Domain, [][]*ratelimitv3.RateLimitDescriptor_Entry) {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")
 	for i := range n {
@@ -54,7 +54,7 @@ func BenchmarkMatchExact(b *testing.B) {
 	for _, n := range []int{10, 1000, 100_000} {
 		for _, requestCount := range []int{1024, 65536} {
 			b.Run(fmt.Sprintf("%d/requests=%d", n, requestCount), func(b *testing.B) {
-				d, requests := rulesAndRequests(n, requestCount, value, value)
+				d, requests := newRulesAndRequests(n, requestCount, value, value)
 				benchmarkMatch(b, d, requests, true)
 			})
 		}
@@ -78,7 +78,7 @@ func BenchmarkMatchWildcard(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%d", bench.name, n), func(b *testing.B) {
 				value := func(i int) string { return fmt.Sprintf(bench.pattern, i) }
 				requestValue := func(i int) string { return fmt.Sprintf(bench.request, i) }
-				d, requests := rulesAndRequests(n, 1024, value, requestValue)
+				d, requests := newRulesAndRequests(n, 1024, value, requestValue)
 				benchmarkMatch(b, d, requests, bench.want)
 			})
 		}
@@ -99,12 +99,12 @@ func BenchmarkAppendKey(b *testing.B) {
 }
 
 func BenchmarkCompile(b *testing.B) {
-	var y strings.Builder
-	y.WriteString("domain: d\ndescriptors:\n")
+	var text strings.Builder
+	text.WriteString("domain: d\ndescriptors:\n")
 	for i := range 10_000 {
-		fmt.Fprintf(&y, "  - key: path\n    value: /api/v1/items/%06d\n    rate_limit:\n      unit: minute\n      requests_per_unit: 10\n", i)
+		fmt.Fprintf(&text, "  - key: path\n    value: /api/v1/items/%06d\n    rate_limit:\n      unit: minute\n      requests_per_unit: 10\n", i)
 	}
-	data := []byte(y.String())
+	data := []byte(text.String())
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {

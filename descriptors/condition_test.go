@@ -41,9 +41,9 @@ func TestConditionsComeAfterExactValuesAndBeforePatterns(t *testing.T) {
 	}{
 		{[]string{"ip", "10.0.0.1"}, "ip=10.0.0.1"},
 		{[]string{"ip", "10.1.2.3"}, "ip=cidr(10.1.0.0/16)"},
-		{[]string{"ip", "10.2.2.3"}, ""}, // met by a condition without a limit
+		{[]string{"ip", "10.2.2.3"}, ""}, // the condition has no limit
 		{[]string{"ip", "192.168.1.1"}, ""},
-		{[]string{"ip", "192.169.1.1"}, "ip=not cidr(::/0)"}, // before the pattern
+		{[]string{"ip", "192.169.1.1"}, "ip=not cidr(::/0)"}, // a condition comes before a pattern
 		{[]string{"ip", "text"}, "ip=not cidr(::/0)"},
 		{[]string{"ip", "2001:db8::1"}, "ip"},
 		{[]string{"ip", "cidr(10.1.0.0/16)"}, "ip=not cidr(::/0)"}, // the text of a condition is no value
@@ -55,7 +55,7 @@ func TestConditionsComeAfterExactValuesAndBeforePatterns(t *testing.T) {
 		{[]string{"version", "12"}, ""},
 		{[]string{"plan", "free", "size", "11"}, "plan > size=cel(entries.plan == 'free' && int(value) > 10)"},
 		{[]string{"plan", "free", "size", "9"}, "plan > size"},
-		{[]string{"plan", "free", "size", "large"}, "plan > size"}, // int fails
+		{[]string{"plan", "free", "size", "large"}, "plan > size"}, // the expression fails
 		{[]string{"plan", "gold", "size", "11"}, "plan > size"},
 	} {
 		assert.Equal(t, c.want, matchedPath(d, c.request...), c.request)
@@ -77,10 +77,12 @@ descriptors:
 - {key: ip, cidr: [10.0.0.0/8], DAY}
 - {key: ip, not: {in: [a|b, c*]}, share_threshold: true, DAY}
 `)).Domain("d")
-	key := func(kv ...string) string { return string(c.Match(entries(kv...)).AppendKey(nil, "d", entries(kv...))) }
-	assert.Equal(t, "d|ip=10.1.1.1", key("ip", "10.1.1.1"))
-	assert.Equal(t, "d|ip==not%20in(a%7Cb%20c%2A)", key("ip", "x"))
-	assert.Equal(t, key("ip", "y"), key("ip", "x"))
+	keyOf := func(keysAndValues ...string) string {
+		return string(c.Match(entries(keysAndValues...)).AppendKey(nil, "d", entries(keysAndValues...)))
+	}
+	assert.Equal(t, "d|ip=10.1.1.1", keyOf("ip", "10.1.1.1"))
+	assert.Equal(t, "d|ip==not%20in(a%7Cb%20c%2A)", keyOf("ip", "x"))
+	assert.Equal(t, keyOf("ip", "y"), keyOf("ip", "x"))
 }
 
 func TestMetricsOfAConditionHaveItsText(t *testing.T) {
@@ -106,11 +108,11 @@ func TestChangedListFileChangesTheRule(t *testing.T) {
 		require.NoError(t, err)
 		return Compile(set)
 	}
-	old, same, changed := compileList("a"), compileList("# none\na\n"), compileList("a\nb")
-	assert.Equal(t, Changes{}, same.ChangesFrom(old))
-	assert.Equal(t, old.Hash(), same.Hash())
-	assert.Equal(t, Changes{Changed: []string{"d > ip=in(file deny.txt)"}}, changed.ChangesFrom(old))
-	assert.NotEqual(t, old.Hash(), changed.Hash())
+	oldConfig, sameConfig, changedConfig := compileList("a"), compileList("# none\na\n"), compileList("a\nb")
+	assert.Equal(t, Changes{}, sameConfig.ChangesFrom(oldConfig))
+	assert.Equal(t, oldConfig.Hash(), sameConfig.Hash())
+	assert.Equal(t, Changes{Changed: []string{"d > ip=in(file deny.txt)"}}, changedConfig.ChangesFrom(oldConfig))
+	assert.NotEqual(t, oldConfig.Hash(), changedConfig.Hash())
 }
 
 func TestFailedExpressionDoesNotMatchAndIsObserved(t *testing.T) {
@@ -150,8 +152,8 @@ func (o *failureObserver) ConditionNotTested(domain string, d *limitsfile.Descri
 func TestConditionMatchDoesNotAllocate(t *testing.T) {
 	d := compileFiles(t, expandDay(conditions)).Domain("d")
 	for _, request := range [][]string{{"ip", "10.1.2.3"}, {"ip", "2001:db8::1"}, {"method", "GET"}, {"version", "v1"}} {
-		es := entries(request...)
-		assert.Zero(t, testing.AllocsPerRun(100, func() { d.Match(es) }), request)
+		entryList := entries(request...)
+		assert.Zero(t, testing.AllocsPerRun(100, func() { d.Match(entryList) }), request)
 	}
 }
 
@@ -164,7 +166,7 @@ func BenchmarkMatchCondition(b *testing.B) {
 		fmt.Fprintf(&values, "user-%06d\n", i)
 	}
 	files := map[string]string{"addresses": addresses.String(), "values": values.String()}
-	read := func(path string) ([]byte, error) { return []byte(files[path]), nil }
+	readList := func(path string) ([]byte, error) { return []byte(files[path]), nil }
 	for _, bench := range []struct{ name, fields, value string }{
 		{"exact", "value: 10.1.2.3", "10.1.2.3"},
 		{"beside", "value: 10.1.2.3", "10.1.2.3"},
@@ -183,7 +185,7 @@ func BenchmarkMatchCondition(b *testing.B) {
 			if bench.name != "exact" {
 				yaml += "- {key: k, cidr: [172.16.0.0/12], DAY}\n"
 			}
-			set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte(expandDay(yaml))}}, limitsfile.Options{ReadList: read})
+			set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte(expandDay(yaml))}}, limitsfile.Options{ReadList: readList})
 			require.NoError(b, err)
 			benchmarkMatch(b, Compile(set).Domain("d"), [][]*ratelimitv3.RateLimitDescriptor_Entry{entries("k", bench.value)}, true)
 		})

@@ -17,12 +17,12 @@ func compileWithCopy(t *testing.T, yaml string, change func(*limitsfile.Descript
 	require.NoError(t, err)
 	list := set.Domains[0].Descriptors
 	original := list[len(list)-1]
-	c := *original
-	c.Value, c.Original, c.HasWildcardValue, c.Condition = "one", original, false, nil
+	valueCopy := *original
+	valueCopy.Value, valueCopy.Original, valueCopy.HasWildcardValue, valueCopy.Condition = "one", original, false, nil
 	if change != nil {
-		change(&c)
+		change(&valueCopy)
 	}
-	set.Domains[0].Descriptors = append(list, &c)
+	set.Domains[0].Descriptors = append(list, &valueCopy)
 	return Compile(set)
 }
 
@@ -38,7 +38,7 @@ descriptors:
 `
 
 func TestCopyForOneValueHasTheRulesBelowItsOriginal(t *testing.T) {
-	other := compileFiles(t, expandDay(`domain: d
+	otherChildren := compileFiles(t, expandDay(`domain: d
 descriptors: [{key: other, DAY, descriptors: [{key: x, DAY}]}]`)).Domain("d").Source().Descriptors[0].Descriptors
 	for _, c := range []struct {
 		name, yaml string
@@ -47,9 +47,9 @@ descriptors: [{key: other, DAY, descriptors: [{key: x, DAY}]}]`)).Domain("d").So
 		copyKeys   []string // the keys of the rules that requests match below the copy
 	}{
 		{"the same children", tenantFile, nil, []string{"tenant", "tenant > path", "tenant > user", "tenant=one"}, []string{"path", "user"}},
-		{"other children", tenantFile, func(d *limitsfile.Descriptor) { d.Descriptors = other }, []string{"tenant", "tenant > path", "tenant > user", "tenant=one", "tenant=one > x"}, []string{"x"}},
+		{"other children", tenantFile, func(d *limitsfile.Descriptor) { d.Descriptors = otherChildren }, []string{"tenant", "tenant > path", "tenant > user", "tenant=one", "tenant=one > x"}, []string{"x"}},
 		{"no children", tenantFile, func(d *limitsfile.Descriptor) { d.Descriptors = nil }, []string{"tenant", "tenant > path", "tenant > user", "tenant=one"}, nil},
-		{"children only below the copy", "domain: d\ndescriptors: [{key: tenant, DAY}]", func(d *limitsfile.Descriptor) { d.Descriptors = other }, []string{"tenant", "tenant=one", "tenant=one > x"}, []string{"x"}},
+		{"children only below the copy", "domain: d\ndescriptors: [{key: tenant, DAY}]", func(d *limitsfile.Descriptor) { d.Descriptors = otherChildren }, []string{"tenant", "tenant=one", "tenant=one > x"}, []string{"x"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			config := compileWithCopy(t, c.yaml, c.change)
@@ -63,21 +63,21 @@ descriptors: [{key: other, DAY, descriptors: [{key: x, DAY}]}]`)).Domain("d").So
 }
 
 func TestChangesBelowACopyAreListed(t *testing.T) {
-	changed := strings.Replace(tenantFile, "{key: user, DAY}", "{key: user, rate_limit: {unit: day, requests_per_unit: 2}}", 1)
+	changedFile := strings.Replace(tenantFile, "{key: user, DAY}", "{key: user, rate_limit: {unit: day, requests_per_unit: 2}}", 1)
 	// withChildrenOf returns a function that gives a copy the children of the first descriptor of c.
 	withChildrenOf := func(c *Config) func(*limitsfile.Descriptor) {
 		list := c.Domain("d").Source().Descriptors[0].Descriptors
 		return func(d *limitsfile.Descriptor) { d.Descriptors = list }
 	}
 	sharedChildren := compileWithCopy(t, tenantFile, nil)
-	ownChildren := compileWithCopy(t, tenantFile, withChildrenOf(compileFiles(t, expandDay(changed))))
+	ownChildren := compileWithCopy(t, tenantFile, withChildrenOf(compileFiles(t, expandDay(changedFile))))
 	for _, c := range []struct {
-		name     string
-		old, new *Config
-		want     Changes
+		name                 string
+		oldConfig, newConfig *Config
+		want                 Changes
 	}{
 		{"equal files", sharedChildren, compileWithCopy(t, tenantFile, nil), Changes{}},
-		{"a shared child changes", sharedChildren, compileWithCopy(t, changed, nil), Changes{Changed: []string{"d > tenant > user"}}},
+		{"a shared child changes", sharedChildren, compileWithCopy(t, changedFile, nil), Changes{Changed: []string{"d > tenant > user"}}},
 		{"the copy gets its own children", sharedChildren, ownChildren, Changes{Changed: []string{"d > tenant=one > user"}}},
 		{"the copy loses its own children", ownChildren, sharedChildren, Changes{Changed: []string{"d > tenant=one > user"}}},
 		{"the copy is new", compileFiles(t, expandDay(tenantFile)), sharedChildren, Changes{Added: []string{"d > tenant=one"}}},
@@ -87,7 +87,7 @@ func TestChangesBelowACopyAreListed(t *testing.T) {
 			Changes{Removed: []string{"d > tenant=one", "d > tenant=one > path", "d > tenant=one > user"}},
 		},
 	} {
-		t.Run(c.name, func(t *testing.T) { assert.Equal(t, c.want, c.new.ChangesFrom(c.old)) })
+		t.Run(c.name, func(t *testing.T) { assert.Equal(t, c.want, c.newConfig.ChangesFrom(c.oldConfig)) })
 	}
 }
 

@@ -12,12 +12,12 @@ import (
 
 func TestEnforcementGrowsWithItsPercentage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		small := rapid.Float64Range(0.001, 100).Draw(t, "small")
-		large := rapid.Float64Range(small, 100).Draw(t, "large")
+		smallPercentage := rapid.Float64Range(0.001, 100).Draw(t, "small")
+		largePercentage := rapid.Float64Range(smallPercentage, 100).Draw(t, "large")
 		key := rapid.SliceOf(rapid.Byte()).Draw(t, "key")
-		few, many := &Rule{enforcement: newEnforcement(small)}, &Rule{enforcement: newEnforcement(large)}
-		if !few.IsShadowed(key) {
-			assert.False(t, many.IsShadowed(key), "%v %% of the keys include this key", small)
+		smallRule, largeRule := &Rule{enforcement: newEnforcement(smallPercentage)}, &Rule{enforcement: newEnforcement(largePercentage)}
+		if !smallRule.IsShadowed(key) {
+			assert.False(t, largeRule.IsShadowed(key), "%v %% of the keys include this key", smallPercentage)
 		}
 	})
 }
@@ -26,13 +26,13 @@ func TestEnforcementHasItsShareOfTheKeys(t *testing.T) {
 	for _, percent := range []float64{0.5, 5, 50, 99} {
 		rule := &Rule{enforcement: newEnforcement(percent)}
 		const keys = 100_000
-		enforced := 0
+		enforcedCount := 0
 		for i := range keys {
 			if !rule.IsShadowed([]byte("shop|tenant=" + strconv.Itoa(i))) {
-				enforced++
+				enforcedCount++
 			}
 		}
-		assert.InDelta(t, percent, 100*float64(enforced)/keys, 0.5)
+		assert.InDelta(t, percent, 100*float64(enforcedCount)/keys, 0.5)
 		assert.Equal(t, percent, rule.EnforcedPercent())
 	}
 }
@@ -40,13 +40,13 @@ func TestEnforcementHasItsShareOfTheKeys(t *testing.T) {
 // Replicas of all versions must choose the same keys.
 func TestAllVersionsEnforceTheSameKeys(t *testing.T) {
 	rule := &Rule{enforcement: newEnforcement(10)}
-	var enforced []int
+	var enforcedKeys []int
 	for i := range 40 {
 		if !rule.IsShadowed([]byte("shop|tenant=" + strconv.Itoa(i))) {
-			enforced = append(enforced, i)
+			enforcedKeys = append(enforcedKeys, i)
 		}
 	}
-	assert.Equal(t, []int{0, 10, 21, 30, 38}, enforced)
+	assert.Equal(t, []int{0, 10, 21, 30, 38}, enforcedKeys)
 }
 
 func TestRuleWithoutEnforceDeniesAllKeys(t *testing.T) {

@@ -23,11 +23,11 @@ func FuzzCompile(f *testing.F) {
 		files := []limitsfile.File{{Name: "a", Data: data}, {Name: "b", Data: []byte("domain: d\ndescriptors: [{key: b}]")}}
 		set, err := limitsfile.Parse(files, limitsfile.Options{MergeDomains: merge})
 		if err != nil {
-			ps := err.(fields.Problems)
-			if len(ps) == 0 || set != nil {
+			problems := err.(fields.Problems)
+			if len(problems) == 0 || set != nil {
 				t.Fatalf("%v with %v", err, set)
 			}
-			for _, p := range ps {
+			for _, p := range problems {
 				if p.Reason == "" || p.File == "" || strings.Contains(p.Reason, "%!(EXTRA") {
 					t.Fatalf("%#v", p)
 				}
@@ -130,9 +130,9 @@ func FuzzWildcard(f *testing.F) {
 }
 
 // decodeKey returns the domain and the entries of a key.
-func decodeKey(key []byte) (domain string, kv []string, err error) {
+func decodeKey(key []byte) (domain string, keysAndValues []string, err error) {
 	unescape := func(b []byte) (string, error) {
-		var out []byte
+		var text []byte
 		for len(b) > 0 {
 			c := b[0]
 			switch {
@@ -149,9 +149,9 @@ func decodeKey(key []byte) (domain string, kv []string, err error) {
 			default:
 				b = b[1:]
 			}
-			out = append(out, c)
+			text = append(text, c)
 		}
-		return string(out), nil
+		return string(text), nil
 	}
 	parts := bytes.Split(key, []byte("|"))
 	if domain, err = unescape(parts[0]); err != nil {
@@ -167,10 +167,10 @@ func decodeKey(key []byte) (domain string, kv []string, err error) {
 			if err != nil {
 				return "", nil, err
 			}
-			kv = append(kv, text)
+			keysAndValues = append(keysAndValues, text)
 		}
 	}
-	return domain, kv, nil
+	return domain, keysAndValues, nil
 }
 
 // The domain and the entries can be read from a key, so different entries have different keys.
@@ -178,15 +178,15 @@ func FuzzAppendKey(f *testing.F) {
 	f.Add("d", "k", "v", "l", "", uint8(2))
 	f.Add("d|a=b", "a=b|c", "%7C", "*", "\xff\x00 ü", uint8(2))
 	f.Fuzz(func(t *testing.T, domain, k1, v1, k2, v2 string, n uint8) {
-		kv := []string{k1, v1, k2, v2}[:2*int(n%3)]
-		key := (&Rule{}).AppendKey(nil, domain, entries(kv...))
+		keysAndValues := []string{k1, v1, k2, v2}[:2*int(n%3)]
+		key := (&Rule{}).AppendKey(nil, domain, entries(keysAndValues...))
 		gotDomain, got, err := decodeKey(key)
-		if err != nil || gotDomain != domain || fmt.Sprintf("%q", got) != fmt.Sprintf("%q", kv) {
-			t.Fatalf("%q for %q %q reads %q %q, %v", key, domain, kv, gotDomain, got, err)
+		if err != nil || gotDomain != domain || fmt.Sprintf("%q", got) != fmt.Sprintf("%q", keysAndValues) {
+			t.Fatalf("%q for %q %q reads %q %q, %v", key, domain, keysAndValues, gotDomain, got, err)
 		}
 		// The key of a shared pattern differs from the key of a value with the same text.
-		shared := &Rule{sharedValues: sharedValues([]*limitsfile.Descriptor{{Key: k1, Value: v1 + "*", ShareThreshold: true}})}
-		if a, b := shared.AppendKey(nil, domain, entries(k1, v1)), (&Rule{}).AppendKey(nil, domain, entries(k1, v1+"*")); bytes.Equal(a, b) {
+		sharedRule := &Rule{sharedValues: sharedValues([]*limitsfile.Descriptor{{Key: k1, Value: v1 + "*", ShareThreshold: true}})}
+		if a, b := sharedRule.AppendKey(nil, domain, entries(k1, v1)), (&Rule{}).AppendKey(nil, domain, entries(k1, v1+"*")); bytes.Equal(a, b) {
 			t.Fatalf("%q is both a pattern and a value", a)
 		}
 	})

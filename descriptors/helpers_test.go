@@ -10,13 +10,13 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// entries returns the entries of a request descriptor. kv has keys and values in turn.
-func entries(kv ...string) []*ratelimitv3.RateLimitDescriptor_Entry {
-	var es []*ratelimitv3.RateLimitDescriptor_Entry
-	for i := 0; i+1 < len(kv); i += 2 {
-		es = append(es, &ratelimitv3.RateLimitDescriptor_Entry{Key: kv[i], Value: kv[i+1]})
+// entries returns the entries of a request descriptor. The keys and values are in turn.
+func entries(keysAndValues ...string) []*ratelimitv3.RateLimitDescriptor_Entry {
+	var entryList []*ratelimitv3.RateLimitDescriptor_Entry
+	for i := 0; i+1 < len(keysAndValues); i += 2 {
+		entryList = append(entryList, &ratelimitv3.RateLimitDescriptor_Entry{Key: keysAndValues[i], Value: keysAndValues[i+1]})
 	}
-	return es
+	return entryList
 }
 
 // compileFiles compiles valid limits files.

@@ -40,11 +40,11 @@ descriptors:
 		{"special bytes of a pattern are escaped, except its *", "d", []string{"p", "50%|=1"}, "d|p=50%25%7C%3D*"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			es := entries(test.request...)
-			r := d.Match(es)
+			entryList := entries(test.request...)
+			r := d.Match(entryList)
 			require.NotNil(t, r)
-			assert.Equal(t, test.want, string(r.AppendKey(nil, test.domain, es)))
-			assert.Equal(t, "x"+test.want, string(r.AppendKey([]byte("x"), test.domain, es)), "appends")
+			assert.Equal(t, test.want, string(r.AppendKey(nil, test.domain, entryList)))
+			assert.Equal(t, "x"+test.want, string(r.AppendKey([]byte("x"), test.domain, entryList)), "AppendKey keeps the bytes before")
 		})
 	}
 	requestRule := &Rule{} // the rule of a limit in a request
@@ -52,18 +52,18 @@ descriptors:
 	assert.Equal(t, "d|r=api/%2A", string(requestRule.AppendKey(nil, "d", entries("r", "api/*"))), "a * of the request is no pattern")
 }
 
-func TestCutKeyIsTheStartOfTheKey(t *testing.T) {
+func TestBoundedKeyIsTheStartOfTheKey(t *testing.T) {
 	longText := strings.Repeat("a|ü", 100)
-	for _, kv := range [][]string{{}, {"k", "v"}, {"k", ""}, {"k", longText, longText, "v"}, {"k=1", "%v", "*", " "}} {
-		whole := (&Rule{}).AppendKey(nil, "d|", entries(kv...))
+	for _, keysAndValues := range [][]string{{}, {"k", "v"}, {"k", ""}, {"k", longText, longText, "v"}, {"k=1", "%v", "*", " "}} {
+		wholeKey := (&Rule{}).AppendKey(nil, "d|", entries(keysAndValues...))
 		for size := range 50 {
-			got := AppendBoundedKey(make([]byte, 0, size), "d|", entries(kv...))
-			assert.Equal(t, string(whole[:min(len(whole), size)]), string(got), size)
+			got := AppendBoundedKey(make([]byte, 0, size), "d|", entries(keysAndValues...))
+			assert.Equal(t, string(wholeKey[:min(len(wholeKey), size)]), string(got), size)
 		}
 	}
 }
 
-func TestCutKeyOfALongValueDoesNotAllocate(t *testing.T) {
+func TestBoundedKeyOfALongValueDoesNotAllocate(t *testing.T) {
 	memory := make([]byte, 0, 100)
 	request := entries("k", strings.Repeat("x", 1<<20))
 	assert.Zero(t, testing.AllocsPerRun(100, func() { AppendBoundedKey(memory, "d", request) }))

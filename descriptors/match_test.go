@@ -13,8 +13,8 @@ import (
 )
 
 // matchedPath returns the path of the rule that a request matches, without the domain. It returns "" if no rule matches.
-func matchedPath(d *Domain, kv ...string) string {
-	r := d.Match(entries(kv...))
+func matchedPath(d *Domain, keysAndValues ...string) string {
+	r := d.Match(entries(keysAndValues...))
 	if r == nil {
 		return ""
 	}
@@ -176,35 +176,35 @@ descriptors:
 	assert.Equal(t, map[string]any{"tier": "gold", "n": 5.0}, r.Metadata.AsMap())
 	require.Len(t, r.Limits, 3, "a limit that is off is left out")
 
-	fast := r.Limits[0]
+	fastLimit := r.Limits[0]
 	assert.Equal(t, limit.Spec{
 		Algorithm: limit.TokenBucket, Requests: 10, Unit: limit.Second, Multiplier: 1, Burst: 7,
 		ChargeDenied: true, Scope: limit.Instance, OnBackendFailure: limit.FailDeny, FallbackRatio: 0.25,
-	}, fast.Spec)
-	assert.Equal(t, "fast", fast.Name)
-	assert.Equal(t, []string{"x", "y"}, fast.Replaces)
-	assert.Equal(t, "fast", fast.Response.Name)
-	assert.EqualValues(t, 10, fast.Response.RequestsPerUnit)
-	assert.Equal(t, "SECOND", fast.Response.Unit.String())
-	assert.Nil(t, fast.Response.UnitMultiplier)
+	}, fastLimit.Spec)
+	assert.Equal(t, "fast", fastLimit.Name)
+	assert.Equal(t, []string{"x", "y"}, fastLimit.Replaces)
+	assert.Equal(t, "fast", fastLimit.Response.Name)
+	assert.EqualValues(t, 10, fastLimit.Response.RequestsPerUnit)
+	assert.Equal(t, "SECOND", fastLimit.Response.Unit.String())
+	assert.Nil(t, fastLimit.Response.UnitMultiplier)
 
-	slow := r.Limits[1]
+	slowLimit := r.Limits[1]
 	assert.Equal(t, limit.Spec{
 		Algorithm: limit.SlidingLog, Requests: 1000, Unit: limit.Day, Multiplier: 2,
 		OnBackendFailure: limit.FailLocal, FallbackRatio: 1,
-	}, slow.Spec)
-	assert.EqualValues(t, 2, slow.Response.UnitMultiplier.GetValue())
-	assert.Equal(t, "DAY", slow.Response.Unit.String())
+	}, slowLimit.Spec)
+	assert.EqualValues(t, 2, slowLimit.Response.UnitMultiplier.GetValue())
+	assert.Equal(t, "DAY", slowLimit.Response.Unit.String())
 
-	leased := r.Limits[2]
-	assert.True(t, leased.Lease)
-	assert.Equal(t, int64(2), leased.MaxLeasePermits())
+	leasedLimit := r.Limits[2]
+	assert.True(t, leasedLimit.Lease)
+	assert.Equal(t, int64(2), leasedLimit.MaxLeasePermits())
 
-	free := c.Domain("d").Match(entries("b", "1")).Limits[0]
-	assert.True(t, free.Unlimited)
-	assert.Nil(t, free.Limit)
-	assert.Nil(t, free.Response)
-	assert.Equal(t, []string{"fast"}, free.Replaces)
+	freeLimit := c.Domain("d").Match(entries("b", "1")).Limits[0]
+	assert.True(t, freeLimit.Unlimited)
+	assert.Nil(t, freeLimit.Limit)
+	assert.Nil(t, freeLimit.Response)
+	assert.Equal(t, []string{"fast"}, freeLimit.Replaces)
 }
 
 func TestDefaultsApplyOnlyWhereTheyHaveMeaning(t *testing.T) {

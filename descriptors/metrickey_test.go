@@ -89,9 +89,9 @@ func TestMetricKeyEqualsTheKeyOfTheIncumbent(t *testing.T) {
 			assert.Equal(t, c.path, r.MetricPath(request))
 			assert.Equal(t, c.otherKey != "", r.MetricKeyVaries())
 			if c.otherKey != "" {
-				replaced := r.ReplaceVaryingTexts(request, "other")
-				assert.Equal(t, c.otherKey, string(r.AppendMetricKey(nil, "d", replaced)))
-				assert.Equal(t, c.otherPath, r.MetricPath(replaced))
+				replacedEntries := r.ReplaceVaryingTexts(request, "other")
+				assert.Equal(t, c.otherKey, string(r.AppendMetricKey(nil, "d", replacedEntries)))
+				assert.Equal(t, c.otherPath, r.MetricPath(replacedEntries))
 			} else {
 				assert.Equal(t, r.Path, r.MetricPath(request))
 			}
@@ -112,14 +112,14 @@ func TestMetricKeyOfALimitInTheRequestHasAllValues(t *testing.T) {
 }
 
 func TestMetricFlagsTellRulesApart(t *testing.T) {
-	seen := map[string]string{}
+	fieldsByFlags := map[string]string{}
 	for _, fields := range []string{
 		"value: a*\n", "value: a*\nvalue_to_metric: true\n", "value: a*\ndetailed_metric: true\n", "value: a*\nshare_threshold: true\n",
 		"value: a*\nshare_threshold: true\nvalue_to_metric: true\n", "value: a*\nshare_threshold: true\ndetailed_metric: true\n",
 	} {
 		flags := compileFiles(t, oneDescriptor(fields+tenAMinute)).Domain("d").Match(entries("k", "ab")).MetricFlags()
-		assert.NotContains(t, seen, flags)
-		seen[flags] = fields
+		assert.NotContains(t, fieldsByFlags, flags)
+		fieldsByFlags[flags] = fields
 	}
-	assert.Contains(t, seen, "")
+	assert.Contains(t, fieldsByFlags, "")
 }

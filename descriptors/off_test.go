@@ -19,7 +19,7 @@ descriptors:
   - {key: b, rate_limit: {unit: day, requests_per_unit: 1}}
 `
 	notes := limitsfile.Notes{Author: "ops"}
-	offRule := func(d *limitsfile.Descriptor) {
+	switchOff := func(d *limitsfile.Descriptor) {
 		d.Overrides = []limitsfile.AppliedOverride{{Target: "t", Notes: notes, IsSwitch: true}}
 		d.Limits[0].Enabled = false
 	}
@@ -29,8 +29,8 @@ descriptors:
 		switches              []OffSwitch // all switches in force
 	}{
 		"no switch":   {func(*limitsfile.Domain) {}, "", "", "", nil},
-		"outer rule":  {func(d *limitsfile.Domain) { offRule(d.Descriptors[0]) }, "d > a", "", "", []OffSwitch{{"d > a", notes}}},
-		"inner rule":  {func(d *limitsfile.Domain) { offRule(d.Descriptors[0].Descriptors[0]) }, "", "d > a > b", "", []OffSwitch{{"d > a > b", notes}}},
+		"outer rule":  {func(d *limitsfile.Domain) { switchOff(d.Descriptors[0]) }, "d > a", "", "", []OffSwitch{{"d > a", notes}}},
+		"inner rule":  {func(d *limitsfile.Domain) { switchOff(d.Descriptors[0].Descriptors[0]) }, "", "d > a > b", "", []OffSwitch{{"d > a > b", notes}}},
 		"domain":      {func(d *limitsfile.Domain) { d.OffSwitch = &limitsfile.AppliedOverride{Target: "d", Notes: notes} }, "d", "d", "d", []OffSwitch{{"d", notes}}},
 		"all domains": {func(d *limitsfile.Domain) { d.OffSwitch = &limitsfile.AppliedOverride{Notes: notes} }, allDomains, allDomains, allDomains, []OffSwitch{{allDomains, notes}}},
 	} {
@@ -42,11 +42,11 @@ descriptors:
 			assert.Equal(t, c.switches, config.OffSwitches())
 			assert.Equal(t, c.switches != nil, config.HasOffSwitch())
 			for text, want := range map[string]string{"a=1": c.outer, "a=1,b=2": c.inner, "c=3": c.unknown, "a=1,b=2,c=3": c.unknown} {
-				off := config.Domain("d").OffSwitchFor(entries(strings.FieldsFunc(text, func(c rune) bool { return c == '=' || c == ',' })...))
+				offSwitch := config.Domain("d").OffSwitchFor(entries(strings.FieldsFunc(text, func(c rune) bool { return c == '=' || c == ',' })...))
 				if want == "" {
-					assert.Nil(t, off, text)
-				} else if assert.NotNil(t, off, text) {
-					assert.Equal(t, OffSwitch{want, notes}, *off, text)
+					assert.Nil(t, offSwitch, text)
+				} else if assert.NotNil(t, offSwitch, text) {
+					assert.Equal(t, OffSwitch{want, notes}, *offSwitch, text)
 				}
 			}
 			assert.Equal(t, c.unknown != "", config.Domain("d").OffSwitchFor(nil) != nil, "without entries")
@@ -64,11 +64,11 @@ func TestOnlyMoreHitsThanMaxHitsExceedMaxHits(t *testing.T) {
 	}
 }
 
-func TestRuleIsUnlimitedIfItsOnlyLimitIs(t *testing.T) {
-	unlimited, limited := &RateLimit{Unlimited: true}, &RateLimit{}
-	assert.True(t, (&Rule{Limits: []*RateLimit{unlimited}}).IsUnlimited())
-	assert.False(t, (&Rule{Limits: []*RateLimit{limited}}).IsUnlimited())
-	assert.False(t, (&Rule{Limits: []*RateLimit{unlimited, limited}}).IsUnlimited())
+func TestRuleIsUnlimitedIfItsOnlyLimitIsUnlimited(t *testing.T) {
+	unlimitedLimit, plainLimit := &RateLimit{Unlimited: true}, &RateLimit{}
+	assert.True(t, (&Rule{Limits: []*RateLimit{unlimitedLimit}}).IsUnlimited())
+	assert.False(t, (&Rule{Limits: []*RateLimit{plainLimit}}).IsUnlimited())
+	assert.False(t, (&Rule{Limits: []*RateLimit{unlimitedLimit, plainLimit}}).IsUnlimited())
 	assert.False(t, (&Rule{}).IsUnlimited())
 }
 
@@ -83,7 +83,7 @@ func TestSwitchReplacesTheSettingOfShadowMode(t *testing.T) {
 
 func TestSwitchOfAllDomainsReplacesAllOtherSwitches(t *testing.T) {
 	for name, c := range map[string]struct {
-		targets [2]string // of the switches of two domains
+		targets [2]string // the targets of the switches of two domains
 		want    []OffSwitch
 	}{
 		"two domains": {[2]string{"a", "b"}, []OffSwitch{{Path: "a"}, {Path: "b"}}},

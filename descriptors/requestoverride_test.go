@@ -34,11 +34,11 @@ func TestRequestOverrideHasTheLimitOfTheRequest(t *testing.T) {
 func TestRequestOverrideSharesTheCounterOfAnEqualLimit(t *testing.T) {
 	d := compileFiles(t, "domain: d\ndescriptors: [{key: k, value: v, rate_limit: {unit: minute, requests_per_unit: 5}}]").Domain("d")
 	request := entries("k", "v")
-	configured := d.Match(request)
-	own, err := d.RuleOfRequestLimit(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 7, Unit: 2})
+	ruleOfFile := d.Match(request)
+	ruleOfRequest, err := d.RuleOfRequestLimit(&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 7, Unit: 2})
 	require.NoError(t, err)
-	assert.Equal(t, configured.Limits[0].Tag(), own.Limits[0].Tag())
-	assert.Equal(t, configured.AppendKey(nil, "d", request), own.AppendKey(nil, "d", request))
+	assert.Equal(t, ruleOfFile.Limits[0].Tag(), ruleOfRequest.Limits[0].Tag())
+	assert.Equal(t, ruleOfFile.AppendKey(nil, "d", request), ruleOfRequest.AppendKey(nil, "d", request))
 }
 
 func TestRequestOverrideTakesTheDefaultsOfTheDomain(t *testing.T) {
@@ -56,18 +56,18 @@ func TestRequestOverridePerMonthFollowsTheCalendarOfTheFiles(t *testing.T) {
 	for isOn, want := range map[bool]string{true: "UTC", false: ""} {
 		set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte("domain: d")}}, limitsfile.Options{CalendarMonths: isOn})
 		require.NoError(t, err)
-		month := &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: typev3.RateLimitUnit_MONTH}
-		r, err := Compile(set).Domain("d").RuleOfRequestLimit(month)
+		monthOverride := &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: typev3.RateLimitUnit_MONTH}
+		r, err := Compile(set).Domain("d").RuleOfRequestLimit(monthOverride)
 		require.NoError(t, err)
 		assert.Equal(t, want, r.Limits[0].Timezone)
 	}
 }
 
-func TestRequestOverrideErrors(t *testing.T) {
+func TestInvalidRequestOverrideIsAnError(t *testing.T) {
 	d := compileFiles(t, "domain: d").Domain("d")
 	for _, test := range []struct {
-		o    *ratelimitv3.RateLimitDescriptor_RateLimitOverride
-		want string
+		override *ratelimitv3.RateLimitDescriptor_RateLimitOverride
+		want     string
 	}{
 		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1}, "limit: unit: got 0, want SECOND (1)"},
 		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: 8}, "limit: unit: got 8, want SECOND (1)"},
@@ -77,7 +77,7 @@ func TestRequestOverrideErrors(t *testing.T) {
 		{&ratelimitv3.RateLimitDescriptor_RateLimitOverride{Unit: 6, UnitMultiplier: wrapperspb.UInt32(11)}, "limit: unit_multiplier 11 makes the window longer than ten years"},
 		{nil, "limit: unit: got 0, want SECOND (1)"},
 	} {
-		_, err := d.RuleOfRequestLimit(test.o)
+		_, err := d.RuleOfRequestLimit(test.override)
 		assert.ErrorContains(t, err, test.want)
 	}
 }

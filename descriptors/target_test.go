@@ -30,7 +30,7 @@ func TestParseTargetReadsWhatStringWrites(t *testing.T) {
 	}
 }
 
-func TestParseTargetErrors(t *testing.T) {
+func TestParseTargetRejectsInvalidTargets(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                    "want DOMAIN|KEY=VALUE",
 		"shop":                "want DOMAIN|KEY=VALUE",

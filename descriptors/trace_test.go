@@ -60,14 +60,14 @@ func TestTraceNamesDifferenceOfEachCandidate(t *testing.T) {
 }
 
 func TestTraceListsFewCandidatesBesideTheWinner(t *testing.T) {
-	var patterns, values, similar strings.Builder
+	var patterns, values, similarValues strings.Builder
 	for i := range 30 {
 		fmt.Fprintf(&patterns, "- {key: k, value: '%s*', DAY}\n", strings.Repeat("a", i+1))
 		fmt.Fprintf(&values, "- {key: k, value: other-%d-%s, DAY}\n", i, strings.Repeat("b", i))
-		fmt.Fprintf(&similar, "- {key: k, value: tenant-%02d, DAY}\n", i)
+		fmt.Fprintf(&similarValues, "- {key: k, value: tenant-%02d, DAY}\n", i)
 	}
 	winner := "- {key: k, value: " + strings.Repeat("a", 40) + ", DAY}\n"
-	step := func(descriptors, value string) Step {
+	traceStep := func(descriptors, value string) Step {
 		d := compileFiles(t, expandDay("domain: d\ndescriptors:\n"+descriptors)).Domain("d")
 		return d.Trace(entries("k", value)).Steps[0]
 	}
@@ -80,22 +80,22 @@ func TestTraceListsFewCandidatesBesideTheWinner(t *testing.T) {
 		return n
 	}
 	for _, descriptors := range []string{patterns.String() + winner, winner + patterns.String()} {
-		s := step(descriptors, strings.Repeat("a", 40))
+		s := traceStep(descriptors, strings.Repeat("a", 40))
 		require.NotNil(t, s.Winner)
 		assert.Equal(t, ExactMatch, s.Winner.Kind)
 		assert.Equal(t, maxCandidates, countCandidates(s, PatternMatch, Unrelated))
 		assert.Len(t, s.Candidates, maxCandidates+1)
 	}
-	s := step(values.String(), "unlike")
+	s := traceStep(values.String(), "unlike")
 	assert.Equal(t, 30, s.OtherValueCount)
 	assert.Equal(t, maxOtherValues, countCandidates(s, NoMatch, OtherValue))
-	s = step(winner+values.String(), strings.Repeat("a", 40))
+	s = traceStep(winner+values.String(), strings.Repeat("a", 40))
 	assert.Equal(t, 30, s.OtherValueCount)
 	assert.Len(t, s.Candidates, 1, "with a winner, other values are only counted")
-	s = step(similar.String(), "tenant-xx")
+	s = traceStep(similarValues.String(), "tenant-xx")
 	assert.Equal(t, maxOtherValues, countCandidates(s, NoMatch, SimilarValue))
 	assert.Equal(t, 27, s.OtherValueCount)
-	s = step(similar.String(), "tenant-07")
+	s = traceStep(similarValues.String(), "tenant-07")
 	assert.Len(t, s.Candidates, 1, "a similar value is no misspelling of another exact value")
 }
 
@@ -154,6 +154,6 @@ func TestTraceIsBoundedInLargeDomains(t *testing.T) {
 	assert.LessOrEqual(t, len(trace.Steps[0].Candidates), maxCandidates+1)
 
 	assert.Empty(t, d.Trace(nil).Steps)
-	deep := d.Trace(entries(strings.Fields(strings.Repeat("path /0500 ", 1000))...))
-	assert.Len(t, deep.Steps, 1)
+	deepTrace := d.Trace(entries(strings.Fields(strings.Repeat("path /0500 ", 1000))...))
+	assert.Len(t, deepTrace.Steps, 1)
 }

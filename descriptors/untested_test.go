@@ -14,21 +14,21 @@ import (
 var longValue = strings.Repeat("a", 100_000)
 
 func TestLongValueCannotAvoidALimit(t *testing.T) {
-	const denied = "a condition that was not tested"
+	const untestedPath = "a condition that was not tested"
 	for _, c := range []struct{ name, descriptors, want string }{
-		{"a limit", "- {key: k, regex: '.*a.{500}', DAY}", denied},
-		{"a limit of all others", "- {key: k, not: {regex: '.*a.{500}'}, DAY}", denied},
-		{"an expression", `- {key: k, cel: 'value.matches("a.{400}$")', DAY}`, denied},
-		{"not of an expression", `- {key: k, not: {cel: 'value.matches("a.{400}$")'}, DAY}`, denied},
-		{"a lenient rule before a strict rule", "- {key: k, regex: '.*a.{500}', MANY}\n- {key: k, DAY}", denied},
-		{"a strict rule before a lenient rule", "- {key: k, regex: '.*a.{500}', DAY}\n- {key: k, MANY}", denied},
-		{"a limit of a child", "- {key: k, regex: '.*a.{500}', descriptors: [{key: l, DAY}]}", denied},
-		{"a rule in quota mode", "- {key: k, regex: '.*a.{500}', quota_mode: true, DAY}", denied},
+		{"a limit", "- {key: k, regex: '.*a.{500}', DAY}", untestedPath},
+		{"a limit of all others", "- {key: k, not: {regex: '.*a.{500}'}, DAY}", untestedPath},
+		{"an expression", `- {key: k, cel: 'value.matches("a.{400}$")', DAY}`, untestedPath},
+		{"not of an expression", `- {key: k, not: {cel: 'value.matches("a.{400}$")'}, DAY}`, untestedPath},
+		{"a lenient rule before a strict rule", "- {key: k, regex: '.*a.{500}', MANY}\n- {key: k, DAY}", untestedPath},
+		{"a strict rule before a lenient rule", "- {key: k, regex: '.*a.{500}', DAY}\n- {key: k, MANY}", untestedPath},
+		{"a limit of a child", "- {key: k, regex: '.*a.{500}', descriptors: [{key: l, DAY}]}", untestedPath},
+		{"a rule in quota mode", "- {key: k, regex: '.*a.{500}', quota_mode: true, DAY}", untestedPath},
 		{"an allow list", "- {key: k, regex: '.*a.{500}'}\n- {key: k, DAY}", "k"},
 		{"an unlimited rule", "- {key: k, regex: '.*a.{500}', rate_limit: {unlimited: true}}\n- {key: k, DAY}", "k"},
 		{"a rule in shadow mode", "- {key: k, regex: '.*a.{500}', shadow_mode: true, DAY}\n- {key: k, DAY}", "k"},
 		{"a limit that is off", "- {key: k, regex: '.*a.{500}', rate_limit: {unit: day, requests_per_unit: 1, enabled: false}}\n- {key: k, DAY}", "k"},
-		{"an allow list before a limit", "- {key: k, regex: '.*a.{500}'}\n- {key: k, not: {regex: '.*a.{500}'}, DAY}", denied},
+		{"an allow list before a limit", "- {key: k, regex: '.*a.{500}'}\n- {key: k, not: {regex: '.*a.{500}'}, DAY}", untestedPath},
 		{"a condition that is met before", "- {key: k, prefix: aaa, DAY}\n- {key: k, regex: '.*a.{500}', MANY}", "k=prefix(aaa)"},
 		{"an exact value", "- {key: k, value: LONG, DAY}\n- {key: k, regex: '.*a.{500}', MANY}", "k=" + longValue},
 		{"a pattern after an allow list", "- {key: k, regex: '.*a.{500}'}\n- {key: k, value: 'a*', DAY}", "k=a*"},
@@ -38,21 +38,21 @@ func TestLongValueCannotAvoidALimit(t *testing.T) {
 			yaml := strings.NewReplacer("LONG", longValue, "MANY", "rate_limit: {unit: second, requests_per_unit: 1000}").Replace(c.descriptors)
 			d := compileFiles(t, expandDay("domain: d\ndescriptors:\n"+yaml)).Domain("d")
 			for _, request := range [][]string{{"k", longValue}, {"k", longValue, "l", "x"}} {
-				es := entries(request...)
-				rule := d.Match(es)
-				assert.Equal(t, rule, d.Trace(es).Rule)
-				if len(request) == 4 && c.want != denied {
+				entryList := entries(request...)
+				rule := d.Match(entryList)
+				assert.Equal(t, rule, d.Trace(entryList).Rule)
+				if len(request) == 4 && c.want != untestedPath {
 					assert.Nil(t, rule)
 					continue
 				}
 				require.NotNil(t, rule)
 				assert.Equal(t, "d > "+c.want, rule.Path)
-				if c.want == denied {
+				if c.want == untestedPath {
 					assert.Zero(t, rule.Limits[0].Requests)
-					assert.Equal(t, limit.FailDeny, rule.Limits[0].OnBackendFailure, "also without Redis")
-					assert.Equal(t, "d|=not%20tested", string(rule.AppendKey(nil, "d", es)), "one counter for all values")
+					assert.Equal(t, limit.FailDeny, rule.Limits[0].OnBackendFailure, "the rule denies without Redis too")
+					assert.Equal(t, "d|=not%20tested", string(rule.AppendKey(nil, "d", entryList)), "one counter for all values")
 					assert.False(t, rule.MetricKeyVaries())
-					assert.Equal(t, "d.not_tested", string(rule.AppendMetricKey(nil, "d", es)))
+					assert.Equal(t, "d.not_tested", string(rule.AppendMetricKey(nil, "d", entryList)))
 				}
 			}
 		})
@@ -84,19 +84,19 @@ func TestDescriptorsOfACallShareABudget(t *testing.T) {
 	c := compileFiles(t, expandDay("domain: d\ndescriptors: [{key: k, regex: '.*a.{200}', DAY}]"))
 	observer := &failureObserver{}
 	(&Store{Observer: observer}).Set(c)
-	d, b, request := c.Domain("d"), new(Budget), entries("k", longValue[:1000])
-	trace := new(Budget)
-	denied := 0
+	d, matchBudget, request := c.Domain("d"), new(Budget), entries("k", longValue[:1000])
+	traceBudget := new(Budget)
+	deniedCount := 0
 	for range 10 {
-		rule := d.MatchWithBudget(b, request)
-		assert.Equal(t, rule, d.TraceWithBudget(trace, request).Rule)
+		rule := d.MatchWithBudget(matchBudget, request)
+		assert.Equal(t, rule, d.TraceWithBudget(traceBudget, request).Rule)
 		if rule == d.UntestedRule() {
-			denied++
+			deniedCount++
 		} else {
-			assert.Zero(t, denied, "the budget does not grow")
+			assert.Zero(t, deniedCount, "the budget does not grow")
 		}
 	}
-	assert.Equal(t, 6, denied)
+	assert.Equal(t, 6, deniedCount)
 	assert.Len(t, observer.texts, 6)
 	assert.Equal(t, "d k=regex(.*a.{200}): not tested", observer.texts[0])
 	assert.NotEqual(t, d.UntestedRule(), d.Match(request), "the next call has a budget of its own")

@@ -16,14 +16,14 @@ var testZones = []string{
 	"Asia/Beirut", "America/Havana", "Pacific/Apia", "Pacific/Kwajalein", "Asia/Kathmandu", "Africa/Casablanca", "America/Juneau",
 }
 
-func calendarLimit(t require.TestingT, zone string, unit Unit, multiplier uint32) *Limit {
+func newCalendarLimit(t require.TestingT, zone string, unit Unit, multiplier uint32) *Limit {
 	l, err := New(Spec{Requests: 3, Unit: unit, Multiplier: multiplier, Timezone: zone})
 	require.NoError(t, err)
 	return l
 }
 
-// micros returns the microseconds since 1970 of a time such as 2026-03-29T12:00:00Z.
-func micros(t *testing.T, text string) int64 {
+// parseMicros returns the microseconds since 1970 of a time such as 2026-03-29T12:00:00Z.
+func parseMicros(t *testing.T, text string) int64 {
 	moment, err := time.Parse(time.RFC3339, text)
 	require.NoError(t, err)
 	return moment.UnixMicro()
@@ -56,8 +56,8 @@ func TestCalendarWindowsStartAtLocalMidnight(t *testing.T) {
 		{"a month before 1970", "UTC", Month, 1, "1969-12-15T00:00:00Z", "1969-12-01T00:00:00Z", "1970-01-01T00:00:00Z"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := calendarLimit(t, c.zone, c.unit, c.multiplier)
-			start, end := l.WindowAt(micros(t, c.now))
+			l := newCalendarLimit(t, c.zone, c.unit, c.multiplier)
+			start, end := l.WindowAt(parseMicros(t, c.now))
 			assert.Equal(t, c.start, time.UnixMicro(start).UTC().Format(time.RFC3339))
 			assert.Equal(t, c.end, time.UnixMicro(end).UTC().Format(time.RFC3339))
 			assert.Equal(t, start, l.WindowStart(end))
@@ -70,12 +70,12 @@ func TestCalendarWindowsStartAtLocalMidnight(t *testing.T) {
 }
 
 // Windows divide time without gaps. All replicas have the same windows. Each window starts at a new local date.
-func TestCalendarWindowsDivideTime(t *testing.T) {
+func TestCalendarWindowsFollowEachOtherWithoutGaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		zone := rapid.SampledFrom(testZones).Draw(t, "zone")
 		unit := rapid.SampledFrom([]Unit{Day, Week, Month, Year}).Draw(t, "unit")
 		multiplier := rapid.Uint32Range(1, 5).Draw(t, "multiplier")
-		l := calendarLimit(t, zone, unit, multiplier)
+		l := newCalendarLimit(t, zone, unit, multiplier)
 		location, err := loadZone(zone)
 		require.NoError(t, err)
 		now := time.Date(rapid.IntRange(1975, 2060).Draw(t, "year"), time.Month(rapid.IntRange(1, 12).Draw(t, "month")), 1, 0, 0, 0, 0, time.UTC).
@@ -84,7 +84,7 @@ func TestCalendarWindowsDivideTime(t *testing.T) {
 		assert.LessOrEqual(t, start, now)
 		assert.Greater(t, end, now)
 
-		otherReplica := calendarLimit(t, zone, unit, multiplier)
+		otherReplica := newCalendarLimit(t, zone, unit, multiplier)
 		for _, moment := range []int64{end, start, start + (end-start)/2, end - 1} {
 			otherStart, otherEnd := otherReplica.WindowAt(moment)
 			if moment == end {
@@ -101,10 +101,10 @@ func TestCalendarWindowsDivideTime(t *testing.T) {
 }
 
 func TestFixedWindowCountsByCalendar(t *testing.T) {
-	l := calendarLimit(t, "Europe/Berlin", Day, 1)
+	l := newCalendarLimit(t, "Europe/Berlin", Day, 1)
 	var s State
-	evening := micros(t, "2026-10-25T22:59:59Z") // the last second of a day of 25 hours
-	midnight := micros(t, "2026-10-24T22:00:00Z")
+	evening := parseMicros(t, "2026-10-25T22:59:59Z") // the last second of a day of 25 hours
+	midnight := parseMicros(t, "2026-10-24T22:00:00Z")
 	for range 3 {
 		assert.True(t, l.Take(&s, midnight, 1).Allowed)
 	}
@@ -161,7 +161,7 @@ func TestErrorsOfWindowsNameTheRemedy(t *testing.T) {
 }
 
 func BenchmarkCalendarWindow(b *testing.B) {
-	l := calendarLimit(b, "Europe/Berlin", Day, 1)
+	l := newCalendarLimit(b, "Europe/Berlin", Day, 1)
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC).UnixMicro()
 	var s State
 	b.ReportAllocs()

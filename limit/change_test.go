@@ -14,23 +14,23 @@ func TestChangedNumberKeepsSpentHits(t *testing.T) {
 		return Spec{Unit: Hour, Algorithm: a, Requests: requests, Burst: burst}
 	}
 	for _, test := range []struct {
-		name         string
-		old, changed Spec
-		spent        int64
-		remaining    int64
+		name                 string
+		oldSpec, changedSpec Spec
+		spentHits            int64
+		wantRemaining        int64
 	}{
-		{"fixed window, raised", perHour(FixedWindow, 10, 0), perHour(FixedWindow, 20, 0), 4, 16},
-		{"fixed window, lowered", perHour(FixedWindow, 10, 0), perHour(FixedWindow, 3, 0), 4, -1},
-		{"sliding window, raised", perHour(SlidingWindow, 10, 0), perHour(SlidingWindow, 20, 0), 4, 16},
-		{"sliding window, lowered", perHour(SlidingWindow, 10, 0), perHour(SlidingWindow, 3, 0), 4, -1},
-		{"sliding log, raised", perHour(SlidingLog, 10, 0), perHour(SlidingLog, 20, 0), 4, 16},
-		{"sliding log, lowered", perHour(SlidingLog, 10, 0), perHour(SlidingLog, 3, 0), 4, -1},
-		{"token bucket, raised, keeps the spent share", perHour(TokenBucket, 10, 0), perHour(TokenBucket, 20, 0), 4, 12},
-		{"token bucket, lowered, keeps the spent share", perHour(TokenBucket, 10, 0), perHour(TokenBucket, 5, 0), 4, 3},
-		{"token bucket, raised, keeps a share of a fraction of a microsecond", perHour(TokenBucket, 7, 0), perHour(TokenBucket, 14, 0), 1, 12},
-		{"token bucket, lowered, keeps a share of a fraction of a microsecond", perHour(TokenBucket, 14, 0), perHour(TokenBucket, 7, 0), 2, 6},
-		{"token bucket, all spent, raised", perHour(TokenBucket, 10, 0), perHour(TokenBucket, 20, 0), 10, 0},
-		{"token bucket, all spent, lowered", perHour(TokenBucket, 10, 0), perHour(TokenBucket, 1, 0), 10, 0},
+		{"fixed window with a raised limit", perHour(FixedWindow, 10, 0), perHour(FixedWindow, 20, 0), 4, 16},
+		{"fixed window with a lowered limit", perHour(FixedWindow, 10, 0), perHour(FixedWindow, 3, 0), 4, -1},
+		{"sliding window with a raised limit", perHour(SlidingWindow, 10, 0), perHour(SlidingWindow, 20, 0), 4, 16},
+		{"sliding window with a lowered limit", perHour(SlidingWindow, 10, 0), perHour(SlidingWindow, 3, 0), 4, -1},
+		{"sliding log with a raised limit", perHour(SlidingLog, 10, 0), perHour(SlidingLog, 20, 0), 4, 16},
+		{"sliding log with a lowered limit", perHour(SlidingLog, 10, 0), perHour(SlidingLog, 3, 0), 4, -1},
+		{"token bucket with a raised limit keeps the spent share", perHour(TokenBucket, 10, 0), perHour(TokenBucket, 20, 0), 4, 12},
+		{"token bucket with a lowered limit keeps the spent share", perHour(TokenBucket, 10, 0), perHour(TokenBucket, 5, 0), 4, 3},
+		{"token bucket with a raised limit keeps a share of a fraction of a microsecond", perHour(TokenBucket, 7, 0), perHour(TokenBucket, 14, 0), 1, 12},
+		{"token bucket with a lowered limit keeps a share of a fraction of a microsecond", perHour(TokenBucket, 14, 0), perHour(TokenBucket, 7, 0), 2, 6},
+		{"empty token bucket with a raised limit", perHour(TokenBucket, 10, 0), perHour(TokenBucket, 20, 0), 10, 0},
+		{"empty token bucket with a lowered limit", perHour(TokenBucket, 10, 0), perHour(TokenBucket, 1, 0), 10, 0},
 		{"a raised burst keeps the spent tokens", perHour(TokenBucket, 10, 5), perHour(TokenBucket, 10, 50), 4, 46},
 		{"a lowered burst keeps the spent tokens", perHour(TokenBucket, 10, 50), perHour(TokenBucket, 10, 20), 4, 16},
 		{"a removed burst keeps the spent tokens", perHour(TokenBucket, 10, 50), perHour(TokenBucket, 10, 0), 4, 6},
@@ -45,14 +45,14 @@ func TestChangedNumberKeepsSpentHits(t *testing.T) {
 		{"a bucket with a much lower rate is at most empty", perHour(TokenBucket, 1<<31, 1<<31+1), perHour(TokenBucket, 1, 80_000), 1 << 31, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			old, err := New(test.old)
+			oldLimit, err := New(test.oldSpec)
 			require.NoError(t, err)
-			changed, err := New(test.changed)
+			changedLimit, err := New(test.changedSpec)
 			require.NoError(t, err)
 			const now = 1_800_000_000 * second
 			var s State
-			require.True(t, old.Take(&s, now, test.spent).Allowed)
-			assert.Equal(t, test.remaining, changed.Take(&s, now, 0).Remaining)
+			require.True(t, oldLimit.Take(&s, now, test.spentHits).Allowed)
+			assert.Equal(t, test.wantRemaining, changedLimit.Take(&s, now, 0).Remaining)
 		})
 	}
 }
@@ -88,9 +88,9 @@ func TestLoweredLimitForgetsNoChargedHits(t *testing.T) {
 	for _, a := range []Algorithm{SlidingWindow, FixedWindow} {
 		var s State
 		mustNew(t, Spec{Algorithm: a, Requests: 100, Unit: Second}).Take(&s, epoch, 60)
-		lowered := mustNew(t, Spec{Algorithm: a, Requests: 10, Unit: Second, ChargeDenied: true})
-		lowered.Take(&s, epoch, 1)
-		assert.LessOrEqual(t, lowered.Take(&s, epoch, 0).Remaining, int64(-50), a)
+		loweredLimit := mustNew(t, Spec{Algorithm: a, Requests: 10, Unit: Second, ChargeDenied: true})
+		loweredLimit.Take(&s, epoch, 1)
+		assert.LessOrEqual(t, loweredLimit.Take(&s, epoch, 0).Remaining, int64(-50), a)
 	}
 }
 

@@ -13,69 +13,69 @@ import (
 func TestHoldsAreTakenRenewedAndReleased(t *testing.T) {
 	const id, otherID = "worker-1", "worker-2"
 	type holdStep struct {
-		time    int64 // seconds
-		n       int64
-		id      string
-		allowed bool
-		held    bool  // the named hold existed already
-		free    int64 // the number of free slots
-		reset   int64 // seconds
-		retry   int64 // seconds, or Never
+		time       int64 // seconds
+		n          int64
+		id         string
+		allowed    bool
+		holdExists bool
+		freeSlots  int64
+		reset      int64 // seconds
+		retry      int64 // seconds, or Never
 	}
 	for name, steps := range map[string][]holdStep{
 		"a hold takes its slots until a release": {
-			{time: 0, n: 1, id: id, allowed: true, free: 3, reset: 30},
-			{time: 10, n: 2, id: otherID, allowed: true, free: 1, reset: 30},
-			{time: 10, n: 2, allowed: false, free: 1, reset: 20, retry: 20},
-			{time: 15, n: -1, id: id, allowed: true, free: 2, reset: 25},
-			{time: 15, n: 2, allowed: true, free: 0, reset: 25, retry: 25},
-			{time: 16, n: -1, id: otherID, allowed: true, free: 2, reset: 29}, // the whole hold ends
+			{time: 0, n: 1, id: id, allowed: true, freeSlots: 3, reset: 30},
+			{time: 10, n: 2, id: otherID, allowed: true, freeSlots: 1, reset: 30},
+			{time: 10, n: 2, allowed: false, freeSlots: 1, reset: 20, retry: 20},
+			{time: 15, n: -1, id: id, allowed: true, freeSlots: 2, reset: 25},
+			{time: 15, n: 2, allowed: true, freeSlots: 0, reset: 25, retry: 25},
+			{time: 16, n: -1, id: otherID, allowed: true, freeSlots: 2, reset: 29}, // the whole hold ends
 		},
 		"a renewed hold takes no further slot and lasts longer": {
-			{time: 0, n: 4, id: id, allowed: true, free: 0, reset: 30},
-			{time: 20, n: 1, id: otherID, free: 0, reset: 10, retry: 10},
-			{time: 20, n: 4, id: id, allowed: true, held: true, free: 0, reset: 30},
-			{time: 30, n: 1, id: otherID, free: 0, reset: 20, retry: 20},
-			{time: 50, n: 1, id: otherID, allowed: true, free: 3, reset: 30},
+			{time: 0, n: 4, id: id, allowed: true, freeSlots: 0, reset: 30},
+			{time: 20, n: 1, id: otherID, freeSlots: 0, reset: 10, retry: 10},
+			{time: 20, n: 4, id: id, allowed: true, holdExists: true, freeSlots: 0, reset: 30},
+			{time: 30, n: 1, id: otherID, freeSlots: 0, reset: 20, retry: 20},
+			{time: 50, n: 1, id: otherID, allowed: true, freeSlots: 3, reset: 30},
 		},
 		"a hold expires, and its late release frees no other slot": {
-			{time: 0, n: 1, id: id, allowed: true, free: 3, reset: 30},
-			{time: 29, n: 3, id: otherID, allowed: true, free: 0, reset: 30},
-			{time: 30, n: 1, allowed: true, free: 0, reset: 29, retry: 29},
-			{time: 31, n: -1, id: id, allowed: true, free: 0, reset: 28},
-			{time: 31, n: 1, id: id, free: 0, reset: 28, retry: 28},
+			{time: 0, n: 1, id: id, allowed: true, freeSlots: 3, reset: 30},
+			{time: 29, n: 3, id: otherID, allowed: true, freeSlots: 0, reset: 30},
+			{time: 30, n: 1, allowed: true, freeSlots: 0, reset: 29, retry: 29},
+			{time: 31, n: -1, id: id, allowed: true, freeSlots: 0, reset: 28},
+			{time: 31, n: 1, id: id, freeSlots: 0, reset: 28, retry: 28},
 		},
 		"an anonymous release ends the hold that expires first": {
-			{time: 0, n: 1, allowed: true, free: 3, reset: 30},
-			{time: 10, n: 2, allowed: true, free: 1, reset: 20, retry: 20},
-			{time: 12, n: -2, allowed: true, free: 3, reset: 28},
-			{time: 12, n: -9, allowed: true, free: 4},
+			{time: 0, n: 1, allowed: true, freeSlots: 3, reset: 30},
+			{time: 10, n: 2, allowed: true, freeSlots: 1, reset: 20, retry: 20},
+			{time: 12, n: -2, allowed: true, freeSlots: 3, reset: 28},
+			{time: 12, n: -9, allowed: true, freeSlots: 4},
 		},
 		"an anonymous release ends no named hold": {
-			{time: 0, n: 1, id: id, allowed: true, free: 3, reset: 30},
-			{time: 0, n: -5, allowed: true, free: 3, reset: 30},
-			{time: 0, n: -MaxHits, allowed: true, free: 4}, // a reset
+			{time: 0, n: 1, id: id, allowed: true, freeSlots: 3, reset: 30},
+			{time: 0, n: -5, allowed: true, freeSlots: 3, reset: 30},
+			{time: 0, n: -MaxHits, allowed: true, freeSlots: 4}, // a reset
 		},
 		"a peek holds nothing": {
-			{time: 0, n: 0, id: id, allowed: true, free: 4},
-			{time: 0, n: 4, id: id, allowed: true, free: 0, reset: 30},
-			{time: 5, n: 0, id: id, allowed: true, held: true, free: 0, reset: 25},
-			{time: 5, n: 0, id: otherID, free: 0, reset: 25, retry: 25},
-			{time: 30, n: 0, id: id, allowed: true, free: 4},
+			{time: 0, n: 0, id: id, allowed: true, freeSlots: 4},
+			{time: 0, n: 4, id: id, allowed: true, freeSlots: 0, reset: 30},
+			{time: 5, n: 0, id: id, allowed: true, holdExists: true, freeSlots: 0, reset: 25},
+			{time: 5, n: 0, id: otherID, freeSlots: 0, reset: 25, retry: 25},
+			{time: 30, n: 0, id: id, allowed: true, freeSlots: 4},
 		},
 		"a hit of more slots than the limit never passes": {
-			{time: 0, n: 5, id: id, free: 4, retry: Never},
+			{time: 0, n: 5, id: id, freeSlots: 4, retry: Never},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := mustNew(t, Spec{Algorithm: Concurrency, Requests: 4})
 			var s State
-			for i, st := range steps {
-				want := Result{Allowed: st.allowed, HoldExists: st.held, Remaining: st.free, ResetAfter: st.reset * second, RetryAfter: st.retry * second}
-				if st.retry == Never {
+			for i, step := range steps {
+				want := Result{Allowed: step.allowed, HoldExists: step.holdExists, Remaining: step.freeSlots, ResetAfter: step.reset * second, RetryAfter: step.retry * second}
+				if step.retry == Never {
 					want.RetryAfter = Never
 				}
-				assert.Equal(t, want, l.TakeHold(&s, epoch+st.time*second, st.n, st.id), "step %d", i)
+				assert.Equal(t, want, l.TakeHold(&s, epoch+step.time*second, step.n, step.id), "step %d", i)
 			}
 		})
 	}
@@ -190,18 +190,18 @@ func TestUndoRestoresTheHolds(t *testing.T) {
 			now += rapid.Int64Range(0, 2*second).Draw(t, "time")
 			l.TakeHold(&s, now, rapid.Int64Range(-1, 3).Draw(t, "n"), id.Draw(t, "id"))
 		}
-		n, name := rapid.Int64Range(1, 3).Draw(t, "n"), id.Draw(t, "id")
-		peek := l.TakeHold(&s, now, 0, name)
-		expectedState, oldExpiry := clone(s), int64(0)
+		n, holdID := rapid.Int64Range(1, 3).Draw(t, "n"), id.Draw(t, "id")
+		peek := l.TakeHold(&s, now, 0, holdID)
+		wantState, oldExpiry := clone(s), int64(0)
 		if peek.HoldExists {
 			oldExpiry = now + peek.ResetAfter
 		}
-		if l.TakeHold(&s, now, n, name).Allowed {
-			l.Undo(&s, now, n, name, oldExpiry)
+		if l.TakeHold(&s, now, n, holdID).Allowed {
+			l.Undo(&s, now, n, holdID, oldExpiry)
 		}
 		for range 12 {
 			for _, id := range []string{"", "a", "b"} {
-				assert.Equal(t, l.TakeHold(&expectedState, now, 0, id), l.TakeHold(&s, now, 0, id))
+				assert.Equal(t, l.TakeHold(&wantState, now, 0, id), l.TakeHold(&s, now, 0, id))
 			}
 			now += second
 		}

@@ -159,40 +159,40 @@ func TestHoldsOfACounterAreBounded(t *testing.T) {
 func TestUndoOfForgottenHitsChangesNothing(t *testing.T) {
 	for _, a := range Algorithms() {
 		for _, id := range []string{"", "a"} {
-			l, emptyState := mustNew(t, Spec{Algorithm: a, Requests: 9, Unit: Second, Hold: holdOf(a)}), State{}
+			l, emptyState := mustNew(t, Spec{Algorithm: a, Requests: 9, Unit: Second, Hold: holdTimeOf(a)}), State{}
 			want := l.Take(&emptyState, epoch, 0)
 			assert.Zero(t, emptyState.LastExpiry())
-			assert.Equal(t, want, peekAfter(l, &emptyState, l.Undo(&emptyState, epoch, 3, id, 0)), "nothing was taken: %v", a)
+			assert.Equal(t, want, peekAfterUndo(l, &emptyState, l.Undo(&emptyState, epoch, 3, id, 0)), "nothing was taken: %v", a)
 
 			var s State
 			require.True(t, l.Take(&s, epoch, 2).Allowed)
 			peek := l.Take(&s, epoch, 0)
 			if a.HasHolds() {
 				for _, offset := range []int64{-second / 2, -1, 1, second / 2} { // no hold has an expiry with this offset
-					assert.Equal(t, peek, peekAfter(l, &s, l.Undo(&s, epoch+offset, 1, id, 0)), "%d", offset)
+					assert.Equal(t, peek, peekAfterUndo(l, &s, l.Undo(&s, epoch+offset, 1, id, 0)), "%d", offset)
 				}
 				assert.Equal(t, epoch+l.Hold, s.LastExpiry())
 			} else {
 				assert.Zero(t, s.LastExpiry())
-				assert.Equal(t, peek.Remaining+1, l.Undo(&s, epoch, 1, id, 0).Remaining, "an id has no meaning")
+				assert.Equal(t, peek.Remaining+1, l.Undo(&s, epoch, 1, id, 0).Remaining, "the id has no effect")
 				assert.Equal(t, peek.Remaining, l.TakeHold(&s, epoch, 1, id).Remaining)
 			}
 		}
 	}
 }
 
-func holdOf(a Algorithm) int64 {
+func holdTimeOf(a Algorithm) int64 {
 	if a.HasHolds() {
 		return 10 * second
 	}
 	return 0
 }
 
-// peekAfter returns the answer to a peek after an Undo.
-func peekAfter(l *Limit, s *State, _ Result) Result { return l.Take(s, epoch, 0) }
+// peekAfterUndo returns the answer to a peek after an Undo.
+func peekAfterUndo(l *Limit, s *State, _ Result) Result { return l.Take(s, epoch, 0) }
 
 func TestAdmittedHitsThatFitOnceMoreNeedNoWait(t *testing.T) {
-	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+	checkEachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l, now, s := drawSmallLimit(t, a), int64(epoch), State{}
 		for range 20 {
 			now += drawStep(t, l)
@@ -204,7 +204,7 @@ func TestAdmittedHitsThatFitOnceMoreNeedNoWait(t *testing.T) {
 	})
 }
 
-func TestCountedWindowKeepsItsEndWhenTheClockGoesBack(t *testing.T) {
+func TestFixedWindowKeepsItsEndWhenTheClockGoesBack(t *testing.T) {
 	l := mustNew(t, Spec{Requests: 3, Unit: Minute})
 	var s State
 	start, end := l.WindowAt(epoch)

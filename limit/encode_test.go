@@ -19,13 +19,13 @@ func TestDecodedStateDecidesAsTheOriginal(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				l, err := New(Spec{Algorithm: a, Requests: rapid.Uint32Range(0, 50).Draw(t, "requests"), Unit: Minute, ChargeDenied: rapid.Bool().Draw(t, "charge denied")})
 				require.NoError(t, err)
-				var original, decoded State
+				var originalState, decodedState State
 				now := int64(1_800_000_000 * second)
 				for range rapid.IntRange(1, 30).Draw(t, "takes") {
 					now += rapid.Int64Range(-second, 40*second).Draw(t, "pause")
 					n := rapid.Int64Range(-3, 20).Draw(t, "n")
-					require.Equal(t, l.Take(&original, now, n), l.Take(&decoded, now, n))
-					decoded, err = DecodeState(decoded.Append(nil))
+					require.Equal(t, l.Take(&originalState, now, n), l.Take(&decodedState, now, n))
+					decodedState, err = DecodeState(decodedState.Append(nil))
 					require.NoError(t, err)
 				}
 			})
@@ -33,7 +33,7 @@ func TestDecodedStateDecidesAsTheOriginal(t *testing.T) {
 	}
 }
 
-func TestLargestLogFitsInAnItemOfAStore(t *testing.T) {
+func TestLargestLogFitsInAnItemOfMemcached(t *testing.T) {
 	l, err := New(Spec{Algorithm: SlidingLog, Requests: 1 << 31, Unit: Year, Multiplier: 10})
 	require.NoError(t, err)
 	var s State
@@ -46,7 +46,7 @@ func TestLargestLogFitsInAnItemOfAStore(t *testing.T) {
 
 func TestDecodeStateRejectsForeignValues(t *testing.T) {
 	for name, value := range map[string][]byte{
-		"empty":                {},
+		"no bytes":             {},
 		"two numbers":          {1, 2},
 		"text":                 []byte("hello"),
 		"number above MaxHits": {1, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1, 0},
@@ -108,9 +108,9 @@ func FuzzDecodeState(f *testing.F) {
 		if err != nil {
 			return
 		}
-		reencoded, err := DecodeState(s.Append(nil))
+		sameState, err := DecodeState(s.Append(nil))
 		require.NoError(t, err)
-		require.Equal(t, s, reencoded)
+		require.Equal(t, s, sameState)
 		l.Take(&s, 1_800_000_000*second, 1)
 	})
 }

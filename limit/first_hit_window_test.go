@@ -35,7 +35,7 @@ func TestFirstHitWindowAdmitsAtMostMaxInEachWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, now := drawSmallLimit(t, FirstHitWindow), int64(epoch)
 		var s State
-		var start, admitted int64
+		var start, admittedHits int64
 		for range 60 {
 			now += drawStep(t, l)
 			n := rapid.Int64Range(1, 4).Draw(t, "n")
@@ -43,11 +43,11 @@ func TestFirstHitWindowAdmitsAtMostMaxInEachWindow(t *testing.T) {
 			if !r.Allowed {
 				continue
 			}
-			if admitted == 0 || now >= start+l.period {
-				start, admitted = now, 0
+			if admittedHits == 0 || now >= start+l.period {
+				start, admittedHits = now, 0
 			}
-			admitted += n
-			assert.LessOrEqual(t, admitted, l.max)
+			admittedHits += n
+			assert.LessOrEqual(t, admittedHits, l.max)
 			assert.Equal(t, start+l.period-now, r.ResetAfter)
 		}
 	})

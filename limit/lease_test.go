@@ -22,7 +22,7 @@ func TestLeasePermitsAreTheWasteShareOfTheCapacity(t *testing.T) {
 			assert.Equal(t, l.Period(), l.LeaseBudget().Period())
 		}
 	}
-	assert.Zero(t, mustNew(t, Spec{Requests: 1000, Unit: Minute}).MaxLeasePermits(), "no lease")
+	assert.Zero(t, mustNew(t, Spec{Requests: 1000, Unit: Minute}).MaxLeasePermits(), "the limit has no lease")
 }
 
 func TestLeaseNeedsASharedCounterOfWholeSeconds(t *testing.T) {
@@ -49,7 +49,7 @@ func TestLeaseNeedsASharedCounterOfWholeSeconds(t *testing.T) {
 
 func TestBucketRegainsWholeTokens(t *testing.T) {
 	l := mustNew(t, Spec{Algorithm: TokenBucket, Requests: 3, Unit: Second, Burst: 100})
-	largest := mustNew(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Second})
+	largestLimit := mustNew(t, Spec{Algorithm: TokenBucket, Requests: math.MaxUint32, Unit: Second})
 	for _, c := range []struct {
 		limit        *Limit
 		micros, want int64
@@ -60,7 +60,7 @@ func TestBucketRegainsWholeTokens(t *testing.T) {
 		{l, 333_334, 1},
 		{l, 1_000_000, 3},
 		{l, 10_000_000, 30},
-		{largest, math.MaxInt64, MaxHits},
+		{largestLimit, math.MaxInt64, MaxHits},
 	} {
 		assert.Equal(t, c.want, c.limit.RefilledTokens(c.micros), "after %d µs", c.micros)
 	}

@@ -108,14 +108,14 @@ func TestTakeDecidesAsItsAlgorithmDocuments(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := mustNew(t, c.spec)
 			var s State
-			for i, st := range c.steps {
-				want := Result{Allowed: st.allowed, Remaining: st.remaining, ResetAfter: st.reset.Microseconds(), RetryAfter: st.retry.Microseconds()}
-				if st.retry < 0 {
+			for i, step := range c.steps {
+				want := Result{Allowed: step.allowed, Remaining: step.remaining, ResetAfter: step.reset.Microseconds(), RetryAfter: step.retry.Microseconds()}
+				if step.retry < 0 {
 					want.RetryAfter = Never
 				}
-				got := l.Take(&s, epoch+st.time.Microseconds(), st.n)
+				got := l.Take(&s, epoch+step.time.Microseconds(), step.n)
 				if got.Allowed {
-					got.RetryAfter = 0 // TestNextAfterIsTheEarliestTimeTheSameHitsPass covers it
+					got.RetryAfter = 0 // TestTimeUntilAdmittedIsTheEarliestTimeAtWhichTheSameHitsPass checks it
 				}
 				assert.Equal(t, want, got, "step %d", i)
 			}
@@ -179,19 +179,19 @@ func TestTagNamesAlgorithmWindowAndScope(t *testing.T) {
 }
 
 func TestDurationUntilResetIsTheWaitForTheResponse(t *testing.T) {
-	fixed := mustNew(t, Spec{Requests: 1, Unit: Minute})
+	windowLimit := mustNew(t, Spec{Requests: 1, Unit: Minute})
 	bucket := mustNew(t, Spec{Requests: 1, Unit: Minute, Algorithm: TokenBucket})
 	for name, c := range map[string]struct {
-		l    *Limit
-		r    Result
-		want int64
+		limit  *Limit
+		result Result
+		want   int64
 	}{
 		"allowed: the time until nothing is spent":               {bucket, Result{Allowed: true, ResetAfter: 7}, 7},
 		"denied: the time until the same hits can pass":          {bucket, Result{ResetAfter: 7, RetryAfter: 5}, 5},
-		"never, windows aligned: the time until the window ends": {fixed, Result{ResetAfter: 7, RetryAfter: Never}, 7},
+		"never, windows aligned: the time until the window ends": {windowLimit, Result{ResetAfter: 7, RetryAfter: Never}, 7},
 		"never, windows not aligned: the length of a window":     {bucket, Result{ResetAfter: 0, RetryAfter: Never}, 60 * second},
 	} {
-		t.Run(name, func(t *testing.T) { assert.Equal(t, c.want, c.l.DurationUntilReset(c.r)) })
+		t.Run(name, func(t *testing.T) { assert.Equal(t, c.want, c.limit.DurationUntilReset(c.result)) })
 	}
 }
 

@@ -4,41 +4,41 @@ import "math/big"
 
 // model computes the spent hits from all earlier charges, in exact fractions.
 type model struct {
-	l    *Limit
-	hits []charge
+	limit *Limit
+	hits  []charge
 }
 
 type charge struct{ time, n int64 }
 
-// spent returns the exact number of spent hits. It does not round to ticks, as slidingWindow
+// spentHits returns the exact number of spent hits. It does not round to ticks, as slidingWindow
 // does.
-func (m *model) spent(now int64) *big.Rat {
-	p := m.l.period
-	switch m.l.Algorithm {
+func (m *model) spentHits(now int64) *big.Rat {
+	period := m.limit.period
+	switch m.limit.Algorithm {
 	case FixedWindow:
-		return m.sum(func(h charge) *big.Rat { return weight(h.time/p == now/p) })
+		return m.sum(func(h charge) *big.Rat { return weight(h.time/period == now/period) })
 	case FirstHitWindow:
 		var start, count int64
 		for _, h := range m.hits {
-			if count == 0 || h.time >= start+p {
+			if count == 0 || h.time >= start+period {
 				start, count = h.time, 0
 			}
 			count += h.n
 		}
-		return new(big.Rat).Mul(weight(now < start+p), big.NewRat(count, 1))
+		return new(big.Rat).Mul(weight(now < start+period), big.NewRat(count, 1))
 	case SlidingWindow:
 		return m.sum(func(h charge) *big.Rat {
-			if h.time/p == now/p-1 {
-				return big.NewRat(p-now%p, p)
+			if h.time/period == now/period-1 {
+				return big.NewRat(period-now%period, period)
 			}
-			return weight(h.time/p == now/p)
+			return weight(h.time/period == now/period)
 		})
 	case SlidingLog, Concurrency:
-		return m.sum(func(h charge) *big.Rat { return weight(h.time+p > now) })
+		return m.sum(func(h charge) *big.Rat { return weight(h.time+period > now) })
 	default: // a token bucket refills between hits; level is the number of spent tokens
 		level, lastTime := new(big.Rat), int64(0)
 		refill := func(until int64) {
-			level.Sub(level, new(big.Rat).Mul(big.NewRat(m.l.max, p), big.NewRat(until-lastTime, 1)))
+			level.Sub(level, new(big.Rat).Mul(big.NewRat(m.limit.max, period), big.NewRat(until-lastTime, 1)))
 			if level.Sign() < 0 {
 				level.SetInt64(0)
 			}

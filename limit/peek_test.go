@@ -9,10 +9,10 @@ import (
 func TestPeekAnswersForHitsThatAreNotCharged(t *testing.T) {
 	l := mustNew(t, Spec{Requests: 10, Unit: Minute})
 	for name, c := range map[string]struct {
-		peek      Result
-		n         int64
-		isAllowed bool
-		wait      int64
+		peek           Result
+		n              int64
+		isAllowed      bool
+		wantRetryAfter int64
 	}{
 		"fewer hits than remain":                       {Result{Remaining: 4, ResetAfter: 7}, 3, true, 0},
 		"as many hits as remain":                       {Result{Remaining: 4, ResetAfter: 7}, 4, true, 0},
@@ -24,7 +24,7 @@ func TestPeekAnswersForHitsThatAreNotCharged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := c.peek
-			want.Allowed, want.RetryAfter = c.isAllowed, c.wait
+			want.Allowed, want.RetryAfter = c.isAllowed, c.wantRetryAfter
 			assert.Equal(t, want, l.ResultFromPeek(c.peek, c.n))
 		})
 	}

@@ -79,7 +79,7 @@ func drawHits(t *rapid.T, l *Limit) int64 {
 	).Draw(t, "n")
 }
 
-func eachAlgorithm(t *testing.T, property func(t *rapid.T, a Algorithm)) {
+func checkEachAlgorithm(t *testing.T, property func(t *rapid.T, a Algorithm)) {
 	for _, a := range Algorithms() {
 		t.Run(a.String(), rapid.MakeCheck(func(t *rapid.T) { property(t, a) }))
 	}
@@ -90,8 +90,8 @@ func clone(s State) State {
 	if s.log == nil {
 		return s
 	}
-	if g := s.log.holds; g != nil {
-		s.log = &Log{holds: &holdSet{slices.Clone(g.holds), maps.Clone(g.expiries), g.members}}
+	if set := s.log.holds; set != nil {
+		s.log = &Log{holds: &holdSet{slices.Clone(set.holds), maps.Clone(set.expiries), set.members}}
 		return s
 	}
 	s.log = &Log{entries: append([]hitEntry(nil), s.log.entries[s.log.head:]...)}
@@ -99,14 +99,14 @@ func clone(s State) State {
 }
 
 func TestDecisionsAndRemainingAgreeWithTheHistory(t *testing.T) {
-	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+	checkEachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l, now := drawSmallLimit(t, a), int64(epoch)
 		var s State
-		m := model{l: l}
+		m := model{limit: l}
 		for range 40 {
 			now += drawStep(t, l)
 			n := rapid.Int64Range(0, 4).Draw(t, "n")
-			spent := ceil(m.spent(now))
+			spent := ceil(m.spentHits(now))
 			r := l.Take(&s, now, n)
 
 			want := spent+n <= l.capacity
@@ -123,7 +123,7 @@ func TestDecisionsAndRemainingAgreeWithTheHistory(t *testing.T) {
 			if n > 0 && r.Allowed {
 				m.hits = append(m.hits, charge{now, n})
 			}
-			if remaining := l.capacity - ceil(m.spent(now)); a == SlidingWindow {
+			if remaining := l.capacity - ceil(m.spentHits(now)); a == SlidingWindow {
 				assert.InDelta(t, remaining, r.Remaining, 1)
 			} else {
 				assert.Equal(t, remaining, r.Remaining)
@@ -134,17 +134,17 @@ func TestDecisionsAndRemainingAgreeWithTheHistory(t *testing.T) {
 
 // tickError returns the number of hits by which ticks may round the estimate up.
 func (m *model) tickError(now int64) int64 {
-	previous := int64(0)
+	previousHits := int64(0)
 	for _, h := range m.hits {
-		if h.time/m.l.period == now/m.l.period-1 {
-			previous += h.n
+		if h.time/m.limit.period == now/m.limit.period-1 {
+			previousHits += h.n
 		}
 	}
-	return previous/m.l.ticks + 1
+	return previousHits/m.limit.ticks + 1
 }
 
 func TestAdmittedHitsStayWithinTheBoundOfAnyWindow(t *testing.T) {
-	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+	checkEachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l, now := drawSmallLimit(t, a), int64(epoch)
 		l.ChargeDenied = rapid.Bool().Draw(t, "charge_denied")
 		bound := map[Algorithm]int64{
@@ -161,21 +161,21 @@ func TestAdmittedHitsStayWithinTheBoundOfAnyWindow(t *testing.T) {
 			bound = 1
 		}
 		var s State
-		var admitted []charge
+		var admittedCharges []charge
 		for range 60 {
 			now += drawStep(t, l)
 			n := rapid.Int64Range(0, 4).Draw(t, "n")
 			if r := l.Take(&s, now, n); r.Allowed && n > 0 {
-				admitted = append(admitted, charge{now, n})
+				admittedCharges = append(admittedCharges, charge{now, n})
 			}
 		}
-		for i, first := range admitted {
+		for i, firstCharge := range admittedCharges {
 			var spanHits, alignedHits int64
-			for _, h := range admitted[i:] {
-				if h.time < first.time+l.period {
+			for _, h := range admittedCharges[i:] {
+				if h.time < firstCharge.time+l.period {
 					spanHits += h.n
 				}
-				if h.time/l.period == first.time/l.period {
+				if h.time/l.period == firstCharge.time/l.period {
 					alignedHits += h.n
 				}
 			}
@@ -198,7 +198,7 @@ func drawHistory(t *rapid.T, l *Limit, s *State) (now int64) {
 }
 
 func TestPeekChangesNothing(t *testing.T) {
-	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+	checkEachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		var s State
 		now := drawHistory(t, l, &s)
@@ -213,7 +213,7 @@ func TestPeekChangesNothing(t *testing.T) {
 }
 
 func TestPeekIsAllowedIfOneMoreHitPasses(t *testing.T) {
-	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+	checkEachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		var s State
 		now := drawHistory(t, l, &s)
@@ -227,7 +227,7 @@ func TestPeekIsAllowedIfOneMoreHitPasses(t *testing.T) {
 }
 
 func TestRefundNeverExceedsTheCapacity(t *testing.T) {
-	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+	checkEachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		var s State
 		now := drawHistory(t, l, &s)
@@ -245,15 +245,15 @@ func TestRefundNeverExceedsTheCapacity(t *testing.T) {
 }
 
 func TestRefundOfMaxHitsLeavesNothingSpent(t *testing.T) {
-	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+	checkEachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		var s State
 		now := int64(epoch)
 		for range 5 { // limits with the tag of l charge more than l allows
-			other := l.Spec
-			other.Requests, other.Burst, other.ChargeDenied = rapid.Uint32Min(1<<31).Draw(t, "requests"), 0, true
+			otherSpec := l.Spec
+			otherSpec.Requests, otherSpec.Burst, otherSpec.ChargeDenied = rapid.Uint32Min(1<<31).Draw(t, "requests"), 0, true
 			now += drawStep(t, l)
-			mustNew(t, other).Take(&s, now, rapid.SampledFrom([]int64{1, 1 << 32, MaxHits}).Draw(t, "n"))
+			mustNew(t, otherSpec).Take(&s, now, rapid.SampledFrom([]int64{1, 1 << 32, MaxHits}).Draw(t, "n"))
 		}
 		assert.True(t, l.Take(&s, now+drawStep(t, l), -MaxHits).Allowed)
 		assert.True(t, s.IsZero())
@@ -261,7 +261,7 @@ func TestRefundOfMaxHitsLeavesNothingSpent(t *testing.T) {
 }
 
 func TestDebtIsAtMostOneWindow(t *testing.T) {
-	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+	checkEachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		l.ChargeDenied = true
 		var s State
@@ -277,7 +277,7 @@ func TestDebtIsAtMostOneWindow(t *testing.T) {
 }
 
 func TestDeniedHitsCostNothingUnlessCharged(t *testing.T) {
-	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+	checkEachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		var s State
 		now := drawHistory(t, l, &s)
@@ -297,8 +297,8 @@ func TestDeniedHitsCostNothingUnlessCharged(t *testing.T) {
 	})
 }
 
-func TestNextAfterIsTheEarliestTimeTheSameHitsPass(t *testing.T) {
-	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+func TestTimeUntilAdmittedIsTheEarliestTimeAtWhichTheSameHitsPass(t *testing.T) {
+	checkEachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		var s State
 		now := drawHistory(t, l, &s)
@@ -319,13 +319,13 @@ func TestNextAfterIsTheEarliestTimeTheSameHitsPass(t *testing.T) {
 		if r.Allowed && a == TokenBucket {
 			tolerance = 1
 		}
-		assert.False(t, l.Take(&earlyState, now+wait-1-tolerance, n).Allowed, "a microsecond before the time")
-		assert.True(t, l.Take(&lateState, now+wait, n).Allowed, "at the time")
+		assert.False(t, l.Take(&earlyState, now+wait-1-tolerance, n).Allowed, "before the time that the answer names")
+		assert.True(t, l.Take(&lateState, now+wait, n).Allowed, "at the time that the answer names")
 	})
 }
 
 func TestNothingIsSpentAfterResetAfter(t *testing.T) {
-	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+	checkEachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l := drawLimit(t, a)
 		var s State
 		now := drawHistory(t, l, &s)
@@ -346,7 +346,7 @@ func TestNothingIsSpentAfterResetAfter(t *testing.T) {
 }
 
 func TestStateStaysBoundedForAnyClock(t *testing.T) {
-	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+	checkEachAlgorithm(t, func(t *rapid.T, a Algorithm) {
 		l, now := drawLimit(t, a), int64(epoch)
 		var s State
 		for range 40 {
@@ -367,25 +367,25 @@ func TestStateStaysBoundedForAnyClock(t *testing.T) {
 }
 
 func TestChangedNumberKeepsSpentHitsOfAnyHistory(t *testing.T) {
-	eachAlgorithm(t, func(t *rapid.T, a Algorithm) {
-		old := drawSmallLimit(t, a)
+	checkEachAlgorithm(t, func(t *rapid.T, a Algorithm) {
+		oldLimit := drawSmallLimit(t, a)
 		var s State
 		now := int64(epoch)
 		for range 15 {
-			now += drawStep(t, old)
-			old.Take(&s, now, rapid.Int64Range(0, 3).Draw(t, "n"))
+			now += drawStep(t, oldLimit)
+			oldLimit.Take(&s, now, rapid.Int64Range(0, 3).Draw(t, "n"))
 		}
-		spent := old.capacity - old.Take(&s, now, 0).Remaining
-		newSpec := old.Spec
+		spent := oldLimit.capacity - oldLimit.Take(&s, now, 0).Remaining
+		newSpec := oldLimit.Spec
 		newSpec.Requests = rapid.Uint32Range(1, 12).Draw(t, "new requests")
 		l := mustNew(t, newSpec)
-		left := l.Take(&s, now, 0).Remaining
+		remaining := l.Take(&s, now, 0).Remaining
 		if a == TokenBucket {
 			// The bucket keeps its spent time, not its spent tokens.
-			assert.GreaterOrEqual(t, left, -l.max)
-			assert.LessOrEqual(t, left, l.capacity)
+			assert.GreaterOrEqual(t, remaining, -l.max)
+			assert.LessOrEqual(t, remaining, l.capacity)
 			return
 		}
-		assert.Equal(t, l.capacity-spent, left)
+		assert.Equal(t, l.capacity-spent, remaining)
 	})
 }

@@ -28,14 +28,14 @@ func TestScaledFollowsTheRatio(t *testing.T) {
 	assert.EqualValues(t, 50, l.Scaled(0.5).Max())
 }
 
-func TestWithChargeDeniedChangesNothingElse(t *testing.T) {
+func TestWithChargeDeniedOfTrueChangesNothingElse(t *testing.T) {
 	l := mustNew(t, Spec{Requests: 10, Unit: Minute, Algorithm: TokenBucket, Burst: 20, Scope: Instance, FallbackRatio: 0.1})
 	want := l.Spec
 	want.ChargeDenied = true
-	charging := l.WithChargeDenied(true)
-	assert.Equal(t, want, charging.Spec)
-	assert.Equal(t, l.Tag(), charging.Tag())
-	assert.Same(t, charging, charging.WithChargeDenied(true))
+	chargingLimit := l.WithChargeDenied(true)
+	assert.Equal(t, want, chargingLimit.Spec)
+	assert.Equal(t, l.Tag(), chargingLimit.Tag())
+	assert.Same(t, chargingLimit, chargingLimit.WithChargeDenied(true))
 }
 
 func TestScaledTokenBucketScalesItsBurst(t *testing.T) {
@@ -47,7 +47,7 @@ func TestScaledTokenBucketScalesItsBurst(t *testing.T) {
 	assert.EqualValues(t, 500, l.Scaled(0.5).Capacity(), "the fallback holds no permits")
 }
 
-func TestWithoutChargeDeniedTheSpecIsOtherwiseEqual(t *testing.T) {
+func TestWithChargeDeniedOfFalseChangesNothingElse(t *testing.T) {
 	l := mustNew(t, Spec{Requests: 10, Unit: Minute, ChargeDenied: true, FallbackRatio: 0.1})
 	want := l.Spec
 	want.ChargeDenied = false

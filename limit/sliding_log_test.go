@@ -16,11 +16,11 @@ func TestLongLogDeniesAtMostATickEarlier(t *testing.T) {
 		l := mustNew(t, Spec{Algorithm: SlidingLog, Requests: rapid.Uint32Range(2000, 20_000).Draw(t, "requests"), Unit: Minute})
 		tick := ceilDiv(l.period, logTicks)
 		var s State
-		var admitted []charge
-		now, longest := int64(epoch), 0
+		var admittedCharges []charge
+		now, maxEntries := int64(epoch), 0
 		hitsSince := func(since int64) (n int64) {
-			for i := len(admitted) - 1; i >= 0 && admitted[i].time > since; i-- {
-				n += admitted[i].n
+			for i := len(admittedCharges) - 1; i >= 0 && admittedCharges[i].time > since; i-- {
+				n += admittedCharges[i].n
 			}
 			return n
 		}
@@ -29,21 +29,21 @@ func TestLongLogDeniesAtMostATickEarlier(t *testing.T) {
 			for range rapid.IntRange(1, 3000).Draw(t, "hits") {
 				now += pause
 				if l.Take(&s, now, 1).Allowed {
-					admitted = append(admitted, charge{now, 1})
+					admittedCharges = append(admittedCharges, charge{now, 1})
 				}
-				longest = max(longest, s.EntryCount())
+				maxEntries = max(maxEntries, s.EntryCount())
 			}
 			spent := l.Spent(l.Take(&s, now, 0))
 			require.GreaterOrEqual(t, spent, hitsSince(now-l.period))
 			require.LessOrEqual(t, spent, hitsSince(now-l.period-tick))
-			if longest < exactLogEntries {
+			if maxEntries < exactLogEntries {
 				require.Equal(t, hitsSince(now-l.period), spent, "a short log is exact")
 			}
 		}
-		require.LessOrEqual(t, longest, MaxLogEntries)
-		for i, j, span := 0, 0, int64(0); j < len(admitted); j++ { // span has the hits of a span as long as a window
-			for span += admitted[j].n; admitted[i].time <= admitted[j].time-l.period; i++ {
-				span -= admitted[i].n
+		require.LessOrEqual(t, maxEntries, MaxLogEntries)
+		for i, j, span := 0, 0, int64(0); j < len(admittedCharges); j++ { // span has the hits of a span as long as a window
+			for span += admittedCharges[j].n; admittedCharges[i].time <= admittedCharges[j].time-l.period; i++ {
+				span -= admittedCharges[i].n
 			}
 			require.LessOrEqual(t, span, l.max)
 		}

@@ -62,18 +62,18 @@ func TestDeniedGroupChangesNoHolds(t *testing.T) {
 	newHit := func(key, id string, n int64) hit { return hit{key: key, limit: l, n: n, hold: id, allOrNone: true} }
 	require.True(t, r.take(now, nil, hit{key: "a", limit: l, n: 1, hold: "1"})[0].Allowed)
 
-	later := now + 10_000_000
-	got := r.take(later, []int64{3}, newHit("a", "1", 1), newHit("a", "2", 1), newHit("b", "1", 3))
+	laterTime := now + 10_000_000
+	got := r.take(laterTime, []int64{3}, newHit("a", "1", 1), newHit("a", "2", 1), newHit("b", "1", 3))
 	assert.True(t, got[0].HoldExists)
 	assert.True(t, got[1].Allowed)
 	assert.False(t, got[2].Allowed)
 	assert.Equal(t, int64(limit.Never), got[2].RetryAfter)
-	peek := r.take(later, nil, hit{key: "a", limit: l, hold: "1"}, hit{key: "a", limit: l, hold: "2"}, hit{key: "b", limit: l})
-	assert.Equal(t, int64(20_000_000), peek[0].ResetAfter, "a denied group renews no hold")
-	assert.False(t, peek[1].HoldExists)
-	assert.Equal(t, int64(2), peek[2].Remaining)
+	peeks := r.take(laterTime, nil, hit{key: "a", limit: l, hold: "1"}, hit{key: "a", limit: l, hold: "2"}, hit{key: "b", limit: l})
+	assert.Equal(t, int64(20_000_000), peeks[0].ResetAfter, "a denied group renews no hold")
+	assert.False(t, peeks[1].HoldExists)
+	assert.Equal(t, int64(2), peeks[2].Remaining)
 
-	got = r.take(later, []int64{2}, newHit("a", "1", 1), newHit("a", "2", 1))
+	got = r.take(laterTime, []int64{2}, newHit("a", "1", 1), newHit("a", "2", 1))
 	assert.True(t, got[0].HoldExists && got[1].Allowed)
 	assert.Equal(t, int64(30_000_000), got[0].ResetAfter)
 }

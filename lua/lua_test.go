@@ -47,9 +47,9 @@ func TestWholeScriptIsWrittenForReaders(t *testing.T) {
 	if *update {
 		require.NoError(t, os.WriteFile(file, []byte(script), 0o644))
 	}
-	written, err := os.ReadFile(file)
+	golden, err := os.ReadFile(file)
 	require.NoError(t, err)
-	assert.Equal(t, script, string(written), "run: go test ./lua -run WrittenForReaders -update")
+	assert.Equal(t, script, string(golden), "run: go test ./lua -run WrittenForReaders -update")
 }
 
 func addSuffix(names []string, suffix string) []string {
@@ -82,7 +82,7 @@ type answer struct {
 	err         string
 }
 
-// redis calls the script.
+// redis is a Redis that has the script.
 type redis struct {
 	t      testing.TB
 	client *goredis.Client
@@ -103,12 +103,12 @@ func openRedis(t testing.TB) *redis {
 // take calls the script at now, in microseconds. With a now of 0, the script uses the clock of Redis.
 func (r *redis) take(now int64, groups []int64, hits ...hit) []answer {
 	r.t.Helper()
-	reply, err := r.client.Do(context.Background(), r.args(now, groups, hits)...).Text()
+	reply, err := r.client.Do(context.Background(), r.buildArgs(now, groups, hits)...).Text()
 	require.NoError(r.t, err)
 	return r.decode(reply, hits)
 }
 
-func (r *redis) args(now int64, groups []int64, hits []hit) []any {
+func (r *redis) buildArgs(now int64, groups []int64, hits []hit) []any {
 	args := []any{"EVALSHA", r.sha, len(hits)}
 	var limitValues, hitValues []any
 	limitNumbers := map[[5]any]int64{} // the place of a limit among the limits, from 1
@@ -118,25 +118,25 @@ func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 		if h.limit.Algorithm.CountsByWindow() {
 			period = timeToWindowEnd(h.limit, now)
 		}
-		l := [5]any{cmp.Or(h.script, h.limit.Algorithm.String()), h.limit.Max(), period, h.limit.Capacity(), int64(0)}
+		values := [5]any{cmp.Or(h.script, h.limit.Algorithm.String()), h.limit.Max(), period, h.limit.Capacity(), int64(0)}
 		if h.limit.HasBurst() {
-			l[3] = -h.limit.Capacity()
+			values[3] = -h.limit.Capacity()
 		}
 		switch {
 		case h.allOrNone:
-			l[4] = int64(2)
+			values[4] = int64(2)
 			if h.shadow {
-				l[4] = int64(2 + 4)
+				values[4] = int64(2 + 4)
 			}
 			if h.refundable {
-				l[4] = l[4].(int64) + 8
+				values[4] = values[4].(int64) + 8
 			}
 		case h.limit.ChargeDenied:
-			l[4] = int64(1)
+			values[4] = int64(1)
 		}
-		if limitNumbers[l] == 0 {
-			limitNumbers[l] = int64(len(limitNumbers) + 1)
-			limitValues = append(limitValues, l[:]...)
+		if limitNumbers[values] == 0 {
+			limitNumbers[values] = int64(len(limitNumbers) + 1)
+			limitValues = append(limitValues, values[:]...)
 		}
 		var n any = h.n
 		if h.hold != "" {
@@ -145,7 +145,7 @@ func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 		if h.refundedExpiry != 0 {
 			n = []any{h.n, h.refundedExpiry}
 		}
-		hitValues = append(hitValues, limitNumbers[l], n)
+		hitValues = append(hitValues, limitNumbers[values], n)
 	}
 	packedGroups := ""
 	if groups != nil {
@@ -155,15 +155,15 @@ func (r *redis) args(now int64, groups []int64, hits []hit) []any {
 		}
 		packedGroups = pack(sizes...)
 	}
-	distinct, keys := int64(1), map[string]bool{}
+	keysDiffer, keys := int64(1), map[string]bool{}
 	for _, h := range hits {
 		if keys[h.key] {
-			distinct = 0
+			keysDiffer = 0
 		}
 		keys[h.key] = true
 	}
-	head := []any{now, jitter.Milliseconds(), distinct, int64(2000), int64(len(limitNumbers))}
-	return append(args, pack(slices.Concat(head, limitValues, hitValues)...), packedGroups)
+	headValues := []any{now, jitter.Milliseconds(), keysDiffer, int64(2000), int64(len(limitNumbers))}
+	return append(args, pack(slices.Concat(headValues, limitValues, hitValues)...), packedGroups)
 }
 
 // timeToWindowEnd returns the time until the window of l ends, in microseconds. A now of 0 is the
@@ -191,10 +191,10 @@ func (r *redis) decode(reply string, hits []hit) []answer {
 			reset = -1 - reset
 		}
 		answers[i].Result = limit.Result{
-			Allowed: retry == 0 || retry <= retryHeld, HoldExists: retry == retryHeld, Remaining: hits[i].limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
+			Allowed: retry == 0 || retry <= retryOfRenewal, HoldExists: retry == retryOfRenewal, Remaining: hits[i].limit.Capacity() - spent, ResetAfter: reset, RetryAfter: retry,
 		}
-		if retry <= retryHeld {
-			answers[i].RetryAfter = retryHeld - retry
+		if retry <= retryOfRenewal {
+			answers[i].RetryAfter = retryOfRenewal - retry
 		}
 	}
 	readNumber() // the time
@@ -207,8 +207,8 @@ func (r *redis) decode(reply string, hits []hit) []answer {
 	return answers
 }
 
-// retryHeld is the retry time in the reply to a hit that has renewed its hold.
-const retryHeld = -2
+// retryOfRenewal is the retry time in the reply to a hit that has renewed its hold.
+const retryOfRenewal = -2
 
 // pack returns a MessagePack array of the values: integers, strings, and arrays of such values.
 func pack(values ...any) string { return string(appendArray(nil, values)) }
@@ -250,7 +250,7 @@ func (r *redis) requireKeys(states map[string]*limit.State, a limit.Algorithm) {
 	}
 }
 
-// traces are lists of limits with the same tag. A trace changes the limit of a counter, as a reload does.
+// Each trace has limits with the same tag. A test changes the limit of a counter from one of them to another, as a reload does.
 var traces = []struct {
 	name       string
 	period     limit.Unit
@@ -276,16 +276,16 @@ func TestScriptsAnswerAsPackageLimit(t *testing.T) {
 					for seed := range uint64(3) {
 						rnd := rand.New(rand.NewPCG(seed, 7))
 						var limits []*limit.Limit
-						for _, m := range trace.maxHits {
+						for _, requests := range trace.maxHits {
 							for _, burst := range trace.bursts {
-								for _, c := range []bool{false, true} {
+								for _, chargeDenied := range []bool{false, true} {
 									if !a.UsesBurst() {
 										burst = 0
 									}
-									if chargeCase == "denied hits not charged" && c || chargeCase == "denied hits charged" && !c {
+									if chargeCase == "denied hits not charged" && chargeDenied || chargeCase == "denied hits charged" && !chargeDenied {
 										continue
 									}
-									l, err := limit.New(limit.Spec{Algorithm: a, Requests: m, Unit: trace.period, Multiplier: trace.multiplier, Burst: burst, ChargeDenied: c})
+									l, err := limit.New(limit.Spec{Algorithm: a, Requests: requests, Unit: trace.period, Multiplier: trace.multiplier, Burst: burst, ChargeDenied: chargeDenied})
 									if err != nil { // the burst would refill too slowly
 										continue
 									}
@@ -294,8 +294,8 @@ func TestScriptsAnswerAsPackageLimit(t *testing.T) {
 							}
 						}
 						r := openRedis(t)
-						compare(t, r, rnd, limits, steps, 1)
-						compare(t, r, rnd, limits, steps/4, 5)
+						compareAnswers(t, r, rnd, limits, steps, 1)
+						compareAnswers(t, r, rnd, limits, steps/4, 5)
 					}
 				})
 			}
@@ -303,9 +303,9 @@ func TestScriptsAnswerAsPackageLimit(t *testing.T) {
 	}
 }
 
-// compare compares the answers of Redis with the answers of package limit. A step is a call of up to maxHits hits on
+// compareAnswers compares the answers of Redis with the answers of package limit. A step is a call of up to maxHits hits on
 // two counters. The limit changes now and then.
-func compare(t *testing.T, r *redis, rnd *rand.Rand, limits []*limit.Limit, steps, maxHits int) {
+func compareAnswers(t *testing.T, r *redis, rnd *rand.Rand, limits []*limit.Limit, steps, maxHits int) {
 	period := limits[0].Period()
 	now := time.Now().UnixMicro()
 	states := map[string]*limit.State{}
@@ -410,9 +410,9 @@ func TestNowOfZeroUsesTheClockOfRedis(t *testing.T) {
 		assert.Positive(t, got.RetryAfter)
 		assert.LessOrEqual(t, got.RetryAfter, 2*l.Period())
 	}
-	fixed := newLimit(t, limit.Spec{Requests: 2, Unit: limit.Day})
-	timeLeft := fixed.Period() - time.Now().UnixMicro()%fixed.Period()
-	got := r.take(0, nil, hit{key: "aligned", limit: fixed, n: 1})[0]
+	windowLimit := newLimit(t, limit.Spec{Requests: 2, Unit: limit.Day})
+	timeLeft := windowLimit.Period() - time.Now().UnixMicro()%windowLimit.Period()
+	got := r.take(0, nil, hit{key: "aligned", limit: windowLimit, n: 1})[0]
 	assert.InDelta(t, timeLeft, got.ResetAfter, 10e6, "windows are aligned to the epoch")
 }
 
@@ -536,7 +536,7 @@ func TestGroupIsChargedAllOrNone(t *testing.T) {
 				assert.Equal(t, want, got[i].Remaining)
 			}
 
-			// b has 5 left, so c is not charged. The next group is separate.
+			// b has 5 hits left, so c is not charged. The next group is separate.
 			got = r.take(now, []int64{2, 1}, groupHit("c", 2), groupHit("b", 6), groupHit("c", 1))
 			assert.True(t, got[0].Allowed)
 			assert.Equal(t, int64(9), got[0].Remaining)
@@ -576,24 +576,24 @@ func TestShadowHitIsChargedWithItsGroupAndDoesNotDenyIt(t *testing.T) {
 			now := time.Now().UnixMicro()
 			l := newLimit(t, limit.Spec{Algorithm: a, Requests: 10, Unit: limit.Hour, ChargeDenied: true})
 			groupHit := func(key string, n int64) hit { return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true} }
-			shadow := func(key string, n int64) hit {
+			shadowHit := func(key string, n int64) hit {
 				return hit{key: key + l.Tag(), limit: l, n: n, allOrNone: true, shadow: true}
 			}
 			remaining := func(key string) int64 {
 				return r.take(now, nil, hit{key: key + l.Tag(), limit: l})[0].Remaining
 			}
 
-			got := r.take(now, []int64{2}, groupHit("a", 4), shadow("b", 11))
+			got := r.take(now, []int64{2}, groupHit("a", 4), shadowHit("b", 11))
 			assert.True(t, got[0].Allowed)
 			assert.False(t, got[1].Allowed)
 			assert.Equal(t, []int64{6, 10}, []int64{remaining("a"), remaining("b")})
 
-			got = r.take(now, []int64{2}, groupHit("a", 7), shadow("b", 1))
+			got = r.take(now, []int64{2}, groupHit("a", 7), shadowHit("b", 1))
 			assert.False(t, got[0].Allowed)
 			assert.True(t, got[1].Allowed)
 			assert.Equal(t, []int64{6, 10}, []int64{remaining("a"), remaining("b")})
 
-			got = r.take(now, []int64{2}, groupHit("a", 6), shadow("b", 1))
+			got = r.take(now, []int64{2}, groupHit("a", 6), shadowHit("b", 1))
 			assert.True(t, got[0].Allowed)
 			assert.Equal(t, []int64{0, 9}, []int64{remaining("a"), remaining("b")})
 		})
@@ -652,15 +652,15 @@ func TestFailedHitDoesNotDenyItsGroup(t *testing.T) {
 // combines the hits of a tick.
 func TestLongLogsGiveTheSameAnswersAndAreBounded(t *testing.T) {
 	for name, l := range map[string]*limit.Limit{
-		"never full":                newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 10_000_000, Unit: limit.Minute}),
-		"full":                      newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4000, Unit: limit.Minute}),
-		"full, denied hits charged": newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4000, Unit: limit.Minute, ChargeDenied: true}),
+		"log that is never full":        newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 10_000_000, Unit: limit.Minute}),
+		"full log":                      newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4000, Unit: limit.Minute}),
+		"full log, denied hits charged": newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4000, Unit: limit.Minute, ChargeDenied: true}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, rnd := openRedis(t), rand.New(rand.NewPCG(1, 7))
 			var s limit.State
-			now, longest := time.Now().UnixMicro(), 0
+			now, maxEntries := time.Now().UnixMicro(), 0
 			for step := range 12_000 {
 				now += rnd.Int64N(20_000) // some 6,000 hits in a window; a tick is 29,312 µs
 				n := []int64{1, 1, 1, 1, 1, 2, 0, -1}[rnd.IntN(8)]
@@ -670,10 +670,10 @@ func TestLongLogsGiveTheSameAnswersAndAreBounded(t *testing.T) {
 				got := r.take(now, nil, hit{key: "log", limit: l, n: n})[0]
 				require.Empty(t, got.err)
 				require.Equal(t, l.Take(&s, now, n), got.Result, "step %d", step)
-				longest = max(longest, s.EntryCount())
+				maxEntries = max(maxEntries, s.EntryCount())
 			}
-			assert.Greater(t, longest, 2048, "the log has combined hits")
-			assert.LessOrEqual(t, longest, limit.MaxLogEntries)
+			assert.Greater(t, maxEntries, 2048, "the log has combined hits")
+			assert.LessOrEqual(t, maxEntries, limit.MaxLogEntries)
 			ctx := t.Context()
 			assert.EqualValues(t, 2*s.EntryCount()+1, r.client.LLen(ctx, r.prefix+"log").Val())
 			assert.Less(t, r.client.MemoryUsage(ctx, r.prefix+"log", 0).Val(), int64(80_000))
@@ -723,15 +723,15 @@ func cpuMicros(t testing.TB, c *goredis.Client) float64 {
 // BenchmarkRedis measures the CPU time of Redis for a hit (redis-us/hit), in calls of 1, 4, 16 and 64 hits of as many keys, all admitted.
 func BenchmarkRedis(b *testing.B) {
 	for _, a := range limit.Algorithms() {
-		for _, batch := range []int{1, 4, 16, 64} {
-			b.Run(fmt.Sprintf("%s/%d", a, batch), func(b *testing.B) {
+		for _, hitsPerCall := range []int{1, 4, 16, 64} {
+			b.Run(fmt.Sprintf("%s/%d", a, hitsPerCall), func(b *testing.B) {
 				r := openRedis(b)
 				l := newLimit(b, limit.Spec{Algorithm: a, Requests: 1_000_000, Unit: limit.Minute})
 				var hits []hit
-				for i := range batch {
+				for i := range hitsPerCall {
 					hits = append(hits, hit{key: fmt.Sprintf("shop|ip=192.0.2.%d|%s", i, l.Tag()), limit: l, n: 1})
 				}
-				args := r.args(0, nil, hits)
+				args := r.buildArgs(0, nil, hits)
 				ctx := context.Background()
 				cpuBefore := cpuMicros(b, r.client)
 				for b.Loop() {
@@ -739,8 +739,8 @@ func BenchmarkRedis(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				spent := cpuMicros(b, r.client) - cpuBefore
-				b.ReportMetric(spent/float64(b.N*batch), "redis-us/hit")
+				cpuTime := cpuMicros(b, r.client) - cpuBefore
+				b.ReportMetric(cpuTime/float64(b.N*hitsPerCall), "redis-us/hit")
 			})
 		}
 	}

@@ -60,20 +60,20 @@ func (s *headerStream) SetHeader(md metadata.MD) error {
 }
 
 // acquire sends a call that is marked with limit.AcquireKey, with these ids of a hold.
-func (r *fixture) acquire(req *rlsv3.RateLimitRequest, holdIDs ...string) (*rlsv3.RateLimitResponse, metadata.MD) {
-	r.t.Helper()
+func (f *fixture) acquire(req *rlsv3.RateLimitRequest, holdIDs ...string) (*rlsv3.RateLimitResponse, metadata.MD) {
+	f.t.Helper()
 	stream := &headerStream{}
 	ctx := metadata.NewIncomingContext(context.Background(), metadata.MD{limit.AcquireKey: {"true"}, limit.HoldKey: holdIDs})
-	resp, err := r.svc.ShouldRateLimit(grpc.NewContextWithServerTransportStream(ctx, stream), req)
-	require.NoError(r.t, err)
+	resp, err := f.svc.ShouldRateLimit(grpc.NewContextWithServerTransportStream(ctx, stream), req)
+	require.NoError(f.t, err)
 	return resp, stream.header
 }
 
 func TestAcquireHeaderSaysWhenAnswerChanges(t *testing.T) {
 	for name, test := range map[string]struct {
-		before, n uint64
-		entry     string
-		want      metadata.MD
+		spentBefore, n uint64
+		entry          string
+		want           metadata.MD
 	}{
 		"allowed":                        {0, 1, "minute=x", metadata.Pairs(limit.ResetAfterKey, "22.5")},
 		"denied until the window ends":   {8, 3, "minute=x", metadata.Pairs(limit.RetryAfterKey, "22.5")},
@@ -87,11 +87,11 @@ func TestAcquireHeaderSaysWhenAnswerChanges(t *testing.T) {
 		"without a rule, without header": {0, 1, "other=x", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newFixture(t, acquireLimits)
-			if test.before > 0 {
-				r.request(withHits(test.before, desc(test.entry)))
+			f := newFixture(t, acquireLimits)
+			if test.spentBefore > 0 {
+				f.request(withHits(test.spentBefore, desc(test.entry)))
 			}
-			_, header := r.acquire(&rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{withHits(test.n, desc(test.entry))}})
+			_, header := f.acquire(&rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{withHits(test.n, desc(test.entry))}})
 			assert.Equal(t, test.want, header)
 		})
 	}
@@ -99,17 +99,17 @@ func TestAcquireHeaderSaysWhenAnswerChanges(t *testing.T) {
 
 func TestDeniedAcquireChargesNothing(t *testing.T) {
 	for _, allOrNone := range []bool{false, true} {
-		r := newFixture(t, acquireLimits, func(o *Options) {
+		f := newFixture(t, acquireLimits, func(o *Options) {
 			o.AllOrNone = allOrNone
 		})
 		req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
 			withHits(4, desc("minute=x")), withHits(4, desc("both=x")), withHits(4, desc("shadow=x")),
 		}}
 		for range 5 {
-			resp, _ := r.acquire(req)
+			resp, _ := f.acquire(req)
 			require.Equal(t, codeOverLimit, resp.OverallCode)
 		}
-		peek := r.request(withHits(0, desc("minute=x")), withHits(0, desc("both=x")), withHits(0, desc("shadow=x")))
+		peek := f.request(withHits(0, desc("minute=x")), withHits(0, desc("both=x")), withHits(0, desc("shadow=x")))
 		assert.Equal(t, []uint32{10, 2, 1}, []uint32{peek.Statuses[0].LimitRemaining, peek.Statuses[1].LimitRemaining, peek.Statuses[2].LimitRemaining}, "all_or_none: %v", allOrNone)
 	}
 }
@@ -124,7 +124,7 @@ func TestDeniedAcquireRefundsHitsThatAreNotInTheDeniedGroup(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, all or none %v", name, allOrNone), func(t *testing.T) {
 				global := local.New(local.Options{})
 				instance := local.New(local.Options{})
-				r := newFixture(t, acquireLimits, func(o *Options) {
+				f := newFixture(t, acquireLimits, func(o *Options) {
 					o.AllOrNone, o.Limiter = allOrNone, backend.Scopes{Global: backend.Counters{Limiter: global}, Instance: backend.Counters{Limiter: instance}}
 				})
 				req := &rlsv3.RateLimitRequest{Domain: "d"}
@@ -132,7 +132,7 @@ func TestDeniedAcquireRefundsHitsThatAreNotInTheDeniedGroup(t *testing.T) {
 					req.Descriptors = append(req.Descriptors, withHits(4, desc(e)))
 				}
 				for range 5 {
-					resp, _ := r.acquire(req)
+					resp, _ := f.acquire(req)
 					require.Equal(t, codeOverLimit, resp.OverallCode)
 				}
 				assert.Zero(t, global.Keys())
@@ -143,49 +143,49 @@ func TestDeniedAcquireRefundsHitsThatAreNotInTheDeniedGroup(t *testing.T) {
 }
 
 func TestDeniedAcquireKeepsTheHoldThatItRenewed(t *testing.T) {
-	for _, other := range []string{"quota", "none"} { // hits beside a rule in quota mode are charged one by one
-		r := newFixture(t, slotLimits)
-		resp, err := r.hold("slot", 1, "a")
+	for _, otherKey := range []string{"quota", "none"} { // hits beside a rule in quota mode are charged one by one
+		f := newFixture(t, slotLimits)
+		resp, err := f.sendHoldHits("slot", 1, "a")
 		require.NoError(t, err)
 		require.Equal(t, codeOK, resp.OverallCode)
-		resp, _ = r.acquire(&rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
-			desc("slot=x"), desc(other + "=x"), desc("nothing=x"),
+		resp, _ = f.acquire(&rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+			desc("slot=x"), desc(otherKey + "=x"), desc("nothing=x"),
 		}}, "a")
 		require.Equal(t, codeOverLimit, resp.OverallCode)
-		resp, err = r.hold("slot", 1, "b")
+		resp, err = f.sendHoldHits("slot", 1, "b")
 		require.NoError(t, err)
-		assert.Equal(t, codeOverLimit, resp.OverallCode, "a has the slot, beside %s", other)
+		assert.Equal(t, codeOverLimit, resp.OverallCode, "a has the slot, beside %s", otherKey)
 	}
 }
 
 func TestAllowedAcquireIsChargedOnce(t *testing.T) {
-	r := newFixture(t, acquireLimits)
+	f := newFixture(t, acquireLimits)
 	req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("minute=x"), desc("both=x")}}
-	resp, _ := r.acquire(req)
+	resp, _ := f.acquire(req)
 	assert.Equal(t, codeOK, resp.OverallCode)
 	assert.Equal(t, uint32(9), resp.Statuses[0].LimitRemaining)
-	assert.Equal(t, uint32(9), r.request(withHits(0, desc("minute=x"))).Statuses[0].LimitRemaining)
+	assert.Equal(t, uint32(9), f.request(withHits(0, desc("minute=x"))).Statuses[0].LimitRemaining)
 }
 
 func TestDeniedAcquireRefundsHitsThatAreChargedOneByOne(t *testing.T) {
-	r := newFixture(t, acquireLimits, func(o *Options) { o.QuotaMode = true })
+	f := newFixture(t, acquireLimits, func(o *Options) { o.QuotaMode = true })
 	for second := range 2 {
 		req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{withHits(2, desc("both=x"))}}
-		resp, _ := r.acquire(req)
+		resp, _ := f.acquire(req)
 		require.Equal(t, codeOK, resp.OverallCode, "second %d", second)
 		for range 5 {
-			resp, header := r.acquire(req)
+			resp, header := f.acquire(req)
 			require.Equal(t, codeOverLimit, resp.OverallCode)
-			if second == 0 { // then the hour has hits left
+			if second == 0 { // the limit of an hour has hits left
 				assert.Equal(t, metadata.Pairs(limit.RetryAfterKey, "0.5"), header, "a refunded hit has no wait")
 			}
 		}
-		r.now = r.now.Add(time.Second)
+		f.now = f.now.Add(time.Second)
 	}
 }
 
 func TestWaitForAnotherLimitIsNoWaitForASlot(t *testing.T) {
-	r := newFixture(t, `
+	f := newFixture(t, `
 domain: d
 descriptors:
   - key: job
@@ -194,10 +194,10 @@ descriptors:
       - {unit: second, requests_per_unit: 1}
 `)
 	req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("job=x")}}
-	r.acquire(req)
-	_, header := r.acquire(req)
-	assert.Equal(t, []string{"0.5"}, header.Get(limit.RetryAfterKey), "a slot may be free then")
-	r.now = r.now.Add(time.Second)
-	_, header = r.acquire(req)
-	assert.Equal(t, []string{"9"}, header.Get(limit.RetryAfterKey), "until the hold expires")
+	f.acquire(req)
+	_, header := f.acquire(req)
+	assert.Equal(t, []string{"0.5"}, header.Get(limit.RetryAfterKey), "a slot may be free after this time")
+	f.now = f.now.Add(time.Second)
+	_, header = f.acquire(req)
+	assert.Equal(t, []string{"9"}, header.Get(limit.RetryAfterKey), "the wait until the hold expires")
 }

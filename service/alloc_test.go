@@ -13,11 +13,11 @@ import (
 )
 
 func TestCallAllocatesOnlyTheResponse(t *testing.T) {
-	r := newFixture(t, tenPerMinute, func(o *Options) { o.Observers = []Observer{new(decisionCounter)} })
+	f := newFixture(t, tenPerMinute, func(o *Options) { o.Observers = []Observer{new(decisionCounter)} })
 	req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(1, desc("k=v"))}
-	call := func() { _, _ = r.svc.ShouldRateLimit(context.Background(), req) }
+	call := func() { _, _ = f.svc.ShouldRateLimit(context.Background(), req) }
 	call()
-	assert.Equal(t, 1.0, testing.AllocsPerRun(1000, call), "the response")
+	assert.Equal(t, 1.0, testing.AllocsPerRun(1000, call), "only the response is allocated")
 }
 
 // decisionCounter is an Observer that counts decisions.

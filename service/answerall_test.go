@@ -42,22 +42,22 @@ descriptors:
 `
 
 // answerAll returns the responses and errors of AnswerAll.
-func (r *fixture) answerAll(requests []*rlsv3.RateLimitRequest) (responses []*rlsv3.RateLimitResponse, errs []error) {
+func (f *fixture) answerAll(requests []*rlsv3.RateLimitRequest) (responses []*rlsv3.RateLimitResponse, errs []error) {
 	items := make([]Item, len(requests))
 	for i, req := range requests {
 		items[i] = Item{context.Background(), req, func(c *Call) {
-			require.Len(r.t, responses, i, "the answers are in order")
+			require.Len(f.t, responses, i, "the answers are in order")
 			responses, errs = append(responses, c.Response), append(errs, c.Err)
 		}}
 	}
-	r.svc.AnswerAll(context.Background(), items)
-	require.Len(r.t, responses, len(requests))
+	f.svc.AnswerAll(context.Background(), items)
+	require.Len(f.t, responses, len(requests))
 	return responses, errs
 }
 
 func TestRefusedCallsChargeAndMatchNothing(t *testing.T) {
 	isRefused := true
-	r := newFixture(t, tenPerMinute, func(o *Options) {
+	f := newFixture(t, tenPerMinute, func(o *Options) {
 		o.AdmitCaller = func(_ context.Context, now time.Time) error {
 			assert.Equal(t, start, now)
 			if isRefused {
@@ -71,14 +71,14 @@ func TestRefusedCallsChargeAndMatchNothing(t *testing.T) {
 		})}
 	})
 	req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(1, desc("k=v"))}
-	_, err := r.svc.ShouldRateLimit(t.Context(), req)
+	_, err := f.svc.ShouldRateLimit(t.Context(), req)
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
-	_, errs := r.answerAll([]*rlsv3.RateLimitRequest{req, req})
+	_, errs := f.answerAll([]*rlsv3.RateLimitRequest{req, req})
 	for _, err := range errs {
 		assert.Equal(t, codes.ResourceExhausted, status.Code(err))
 	}
 	isRefused = false
-	assert.EqualValues(t, 9, r.send(req).Statuses[0].LimitRemaining)
+	assert.EqualValues(t, 9, f.send(req).Statuses[0].LimitRemaining)
 }
 
 // observerFunc is an Observer.
@@ -90,10 +90,10 @@ func (f observerFunc) CallAnswered(_ context.Context, c *Call) { f(c) }
 func TestAnswerAllAnswersAsSingleCallsDo(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		allOrNone := rapid.Bool().Draw(rt, "all or none")
-		newCounting := func(o *Options) {
+		useLocalCounters := func(o *Options) {
 			o.Limiter, o.AllOrNone = local.New(local.Options{MaxKeys: 1000}), allOrNone
 		}
-		together, single := newFixture(t, severalLimits, newCounting), newFixture(t, severalLimits, newCounting)
+		togetherFixture, singleFixture := newFixture(t, severalLimits, useLocalCounters), newFixture(t, severalLimits, useLocalCounters)
 		descriptor := rapid.Custom(func(rt *rapid.T) *rlsv3.RateLimitRequest {
 			d := desc(rapid.SampledFrom([]string{"a=x", "a=y", "b=x", "free=x", "none=x"}).Draw(rt, "descriptor"))
 			if n := rapid.Int64Range(-2, 2).Draw(rt, "hits"); n < 0 {
@@ -105,9 +105,9 @@ func TestAnswerAllAnswersAsSingleCallsDo(t *testing.T) {
 		})
 		for range 3 {
 			requests := rapid.SliceOfN(descriptor, 0, 10).Draw(rt, "requests")
-			responses, errs := together.answerAll(requests)
+			responses, errs := togetherFixture.answerAll(requests)
 			for i, req := range requests {
-				want, err := single.svc.ShouldRateLimit(context.Background(), req)
+				want, err := singleFixture.svc.ShouldRateLimit(context.Background(), req)
 				assert.Equal(rt, err, errs[i])
 				if !proto.Equal(want, responses[i]) {
 					rt.Fatalf("request %d: got %v, want %v", i, responses[i], want)
@@ -123,27 +123,27 @@ func TestAnswerAllTakesOnce(t *testing.T) {
 		allOrNone bool
 		want      int
 	}{
-		"three requests":           {requests: []*rlsv3.RateLimitRequest{single("a=x"), single("a=y"), single("b=x")}, want: 1},
-		"no request with a limit":  {requests: []*rlsv3.RateLimitRequest{single("none=x"), {}}},
-		"all-or-none":              {requests: []*rlsv3.RateLimitRequest{single("a=x"), single("a=y"), single("none=x")}, allOrNone: true, want: 2},
-		"a request above max_hits": {requests: []*rlsv3.RateLimitRequest{single("a=x"), {Domain: "d", HitsAddend: 3, Descriptors: repeat(1, desc("b=x"))}}, want: 2},
+		"three requests":           {requests: []*rlsv3.RateLimitRequest{newRequestFor("a=x"), newRequestFor("a=y"), newRequestFor("b=x")}, want: 1},
+		"no request with a limit":  {requests: []*rlsv3.RateLimitRequest{newRequestFor("none=x"), {}}},
+		"all-or-none":              {requests: []*rlsv3.RateLimitRequest{newRequestFor("a=x"), newRequestFor("a=y"), newRequestFor("none=x")}, allOrNone: true, want: 2},
+		"a request above max_hits": {requests: []*rlsv3.RateLimitRequest{newRequestFor("a=x"), {Domain: "d", HitsAddend: 3, Descriptors: repeat(1, desc("b=x"))}}, want: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			counting := &takeCounter{Limiter: local.New(local.Options{MaxKeys: 1000})}
-			r := newFixture(t, severalLimits, func(o *Options) { o.Limiter, o.AllOrNone = counting, c.allOrNone })
-			r.answerAll(c.requests)
-			assert.Equal(t, c.want, counting.takes)
+			counter := &takeCounter{Limiter: local.New(local.Options{MaxKeys: 1000})}
+			f := newFixture(t, severalLimits, func(o *Options) { o.Limiter, o.AllOrNone = counter, c.allOrNone })
+			f.answerAll(c.requests)
+			assert.Equal(t, c.want, counter.takes)
 		})
 	}
 }
 
-// single returns a request with one descriptor of domain "d".
-func single(entry string) *rlsv3.RateLimitRequest {
+// newRequestFor returns a request with one descriptor of domain "d".
+func newRequestFor(entry string) *rlsv3.RateLimitRequest {
 	return &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(1, desc(entry))}
 }
 
-func TestErrorOfOneRequestLeavesTheOthers(t *testing.T) {
-	r := newFixture(t, severalLimits, func(o *Options) {
+func TestErrorOfOneRequestFailsNoOtherRequest(t *testing.T) {
+	f := newFixture(t, severalLimits, func(o *Options) {
 		o.Limiter = limiterFunc(func(hits []backend.Hit, results []backend.Result) {
 			for i := range hits {
 				results[i].Allowed = true
@@ -151,26 +151,26 @@ func TestErrorOfOneRequestLeavesTheOthers(t *testing.T) {
 			results[0].Err = backend.ErrUnavailable
 		})
 	})
-	responses, errs := r.answerAll([]*rlsv3.RateLimitRequest{single("a=x"), single("a=y"), single("none=x")})
+	responses, errs := f.answerAll([]*rlsv3.RateLimitRequest{newRequestFor("a=x"), newRequestFor("a=y"), newRequestFor("none=x")})
 	require.ErrorContains(t, errs[0], "backend unavailable")
 	require.NoError(t, errs[1])
 	require.NoError(t, errs[2])
 	assert.Equal(t, codeOK, responses[1].OverallCode)
 }
 
-func TestDecidingIsTheLimitOfTheStatus(t *testing.T) {
-	r := newFixture(t, severalLimits)
+func TestDescriptorDecisionHasTheLimitOfTheStatus(t *testing.T) {
+	f := newFixture(t, severalLimits)
 	for range 3 {
-		r.request(desc("a=x"))
+		f.request(desc("a=x"))
 	}
-	r.svc.AnswerAll(t.Context(), []Item{
-		{t.Context(), single("a=x"), func(c *Call) {
+	f.svc.AnswerAll(t.Context(), []Item{
+		{t.Context(), newRequestFor("a=x"), func(c *Call) {
 			d, ok := c.DescriptorDecision(0)
 			require.True(t, ok)
 			assert.Equal(t, "3 per second", d.Limit.String())
 			assert.Same(t, c.Response.Statuses[0].CurrentLimit, d.Limit.Response)
 		}},
-		{t.Context(), single("free=x"), func(c *Call) {
+		{t.Context(), newRequestFor("free=x"), func(c *Call) {
 			_, ok := c.DescriptorDecision(0)
 			assert.False(t, ok)
 		}},

@@ -46,7 +46,7 @@ func TestCallKnowsWhetherItsDomainWasFound(t *testing.T) {
 func TestPeekOfAHitAboveMaxHitsDeniesNoGroup(t *testing.T) {
 	for name, c := range map[string]struct {
 		exceedsMaxHits bool
-		allowed        [2]bool // of a hit above max_hits, and of another hit
+		allowed        [2]bool // the results of a hit above max_hits, and of another hit
 		want           bool
 	}{
 		"no hit is denied":                 {false, [2]bool{true, true}, false},
@@ -68,23 +68,23 @@ func TestPeekOfAHitAboveMaxHitsDeniesNoGroup(t *testing.T) {
 }
 
 func TestDeniedGroupChargesOnlyHitsOutsideTheGroup(t *testing.T) {
-	allowed := backend.Result{Result: limit.Result{Allowed: true}}
+	allowedResult := backend.Result{Result: limit.Result{Allowed: true}}
 	for _, isGroupDenied := range []bool{false, true} {
-		c := &Call{isGroupDenied: isGroupDenied, hits: []backend.Hit{{N: 1, AllOrNone: true}, {N: 1}}, results: []backend.Result{allowed, allowed}}
+		c := &Call{isGroupDenied: isGroupDenied, hits: []backend.Hit{{N: 1, AllOrNone: true}, {N: 1}}, results: []backend.Result{allowedResult, allowedResult}}
 		assert.Equal(t, []bool{!isGroupDenied, true}, []bool{c.isCharged(0), c.isCharged(1)})
 	}
 }
 
 func TestOneDescriptorInQuotaModeMakesTheHitsNoGroup(t *testing.T) {
-	quota, usual := ruleOf(limitsfile.RuleFields{QuotaMode: true}), ruleOf(limitsfile.RuleFields{})
+	quotaRule, usualRule := ruleOf(limitsfile.RuleFields{QuotaMode: true}), ruleOf(limitsfile.RuleFields{})
 	lim := backendtest.NewLimit(t, limit.Spec{Requests: 5, Unit: limit.Hour})
 	for name, c := range map[string]struct {
 		rules []*descriptors.Rule
 		want  bool
 	}{
-		"no quota mode":     {[]*descriptors.Rule{usual, usual}, true},
-		"first descriptor":  {[]*descriptors.Rule{quota, usual}, false},
-		"second descriptor": {[]*descriptors.Rule{usual, quota}, false},
+		"no quota mode":     {[]*descriptors.Rule{usualRule, usualRule}, true},
+		"first descriptor":  {[]*descriptors.Rule{quotaRule, usualRule}, false},
+		"second descriptor": {[]*descriptors.Rule{usualRule, quotaRule}, false},
 	} {
 		call := &Call{config: newConfig(t), Rules: c.rules, hits: []backend.Hit{{N: 1, Limit: lim}, {N: 1, Limit: lim}}, hitDescriptors: []int{0, 1}}
 		new(Service).chargeNothingIfDenied(call)
@@ -93,22 +93,22 @@ func TestOneDescriptorInQuotaModeMakesTheHitsNoGroup(t *testing.T) {
 }
 
 func TestHeaderHasTheHoldUnlessAnotherLimitDeniesTheCall(t *testing.T) {
-	slots := backendtest.NewLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: 5, Hold: 30e6})
-	rate := backendtest.NewLimit(t, limit.Spec{Requests: 5, Unit: limit.Hour})
-	hold, denied := backend.Hit{Limit: slots, N: 1, HoldID: "h"}, backend.Result{}
-	allowed := backend.Result{Result: limit.Result{Allowed: true}}
+	slotLimit := backendtest.NewLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: 5, Hold: 30e6})
+	rateLimit := backendtest.NewLimit(t, limit.Spec{Requests: 5, Unit: limit.Hour})
+	hold, deniedResult := backend.Hit{Limit: slotLimit, N: 1, HoldID: "h"}, backend.Result{}
+	allowedResult := backend.Result{Result: limit.Result{Allowed: true}}
 	for name, c := range map[string]struct {
 		hits    []backend.Hit
 		results []backend.Result
 		code    rlsv3.RateLimitResponse_Code
 		want    []string
 	}{
-		"no hold":                  {[]backend.Hit{{Limit: rate, N: 1}}, []backend.Result{allowed}, rlsv3.RateLimitResponse_OK, nil},
-		"hold":                     {[]backend.Hit{hold}, []backend.Result{allowed}, rlsv3.RateLimitResponse_OK, []string{"30"}},
-		"no free slot":             {[]backend.Hit{hold}, []backend.Result{denied}, rlsv3.RateLimitResponse_OVER_LIMIT, []string{"30"}},
-		"another limit denies":     {[]backend.Hit{hold, {Limit: rate, N: 1}}, []backend.Result{allowed, denied}, rlsv3.RateLimitResponse_OVER_LIMIT, nil},
-		"a quota lets it pass":     {[]backend.Hit{hold, {Limit: rate, N: 1}}, []backend.Result{allowed, denied}, rlsv3.RateLimitResponse_OK, []string{"30"}},
-		"anonymous hold is denied": {[]backend.Hit{hold, {Limit: slots, N: 1}}, []backend.Result{allowed, denied}, rlsv3.RateLimitResponse_OVER_LIMIT, []string{"30"}},
+		"no hold":                  {[]backend.Hit{{Limit: rateLimit, N: 1}}, []backend.Result{allowedResult}, rlsv3.RateLimitResponse_OK, nil},
+		"hold":                     {[]backend.Hit{hold}, []backend.Result{allowedResult}, rlsv3.RateLimitResponse_OK, []string{"30"}},
+		"no free slot":             {[]backend.Hit{hold}, []backend.Result{deniedResult}, rlsv3.RateLimitResponse_OVER_LIMIT, []string{"30"}},
+		"another limit denies":     {[]backend.Hit{hold, {Limit: rateLimit, N: 1}}, []backend.Result{allowedResult, deniedResult}, rlsv3.RateLimitResponse_OVER_LIMIT, nil},
+		"a quota lets it pass":     {[]backend.Hit{hold, {Limit: rateLimit, N: 1}}, []backend.Result{allowedResult, deniedResult}, rlsv3.RateLimitResponse_OK, []string{"30"}},
+		"anonymous hold is denied": {[]backend.Hit{hold, {Limit: slotLimit, N: 1}}, []backend.Result{allowedResult, deniedResult}, rlsv3.RateLimitResponse_OVER_LIMIT, []string{"30"}},
 	} {
 		stream := &headerStream{}
 		(&Call{hits: c.hits, results: c.results}).sendHold(grpc.NewContextWithServerTransportStream(t.Context(), stream), c.code)
@@ -117,12 +117,12 @@ func TestHeaderHasTheHoldUnlessAnotherLimitDeniesTheCall(t *testing.T) {
 }
 
 func TestStatusDescribesTheDeniedHitEvenIfAnotherWindowIsLonger(t *testing.T) {
-	hour := backendtest.NewLimit(t, limit.Spec{Requests: 5, Unit: limit.Hour})
-	minute := backendtest.NewLimit(t, limit.Spec{Requests: 5, Unit: limit.Minute})
-	allowed := backend.Result{Result: limit.Result{Allowed: true, Remaining: 1, ResetAfter: 3600e6}}
-	denied := backend.Result{Result: limit.Result{ResetAfter: 60e6, RetryAfter: 60e6}}
-	for want, results := range [][]backend.Result{{denied, allowed}, {allowed, denied}} {
-		c := &Call{hits: []backend.Hit{{Limit: minute, N: 1}, {Limit: hour, N: 1}}, results: results}
+	hourLimit := backendtest.NewLimit(t, limit.Spec{Requests: 5, Unit: limit.Hour})
+	minuteLimit := backendtest.NewLimit(t, limit.Spec{Requests: 5, Unit: limit.Minute})
+	allowedResult := backend.Result{Result: limit.Result{Allowed: true, Remaining: 1, ResetAfter: 3600e6}}
+	deniedResult := backend.Result{Result: limit.Result{ResetAfter: 60e6, RetryAfter: 60e6}}
+	for want, results := range [][]backend.Result{{deniedResult, allowedResult}, {allowedResult, deniedResult}} {
+		c := &Call{hits: []backend.Hit{{Limit: minuteLimit, N: 1}, {Limit: hourLimit, N: 1}}, results: results}
 		if want == 1 {
 			c.hits[0], c.hits[1] = c.hits[1], c.hits[0]
 		}
@@ -132,15 +132,15 @@ func TestStatusDescribesTheDeniedHitEvenIfAnotherWindowIsLonger(t *testing.T) {
 
 func TestLongerWaitRaisesTheTimeOfTheStatus(t *testing.T) {
 	lim := backendtest.NewLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 5, Unit: limit.Second})
-	for name, c := range map[string]struct{ old, wait, want int64 }{ // in microseconds
+	for name, c := range map[string]struct{ oldDuration, retryAfter, want int64 }{ // in microseconds
 		"shorter wait": {500_000, 300_000, 500_000},
 		"longer wait":  {300, 500_000, 500_000},
 		"whole second": {1_000_000, 900_000, 1_000_000},
 		"same wait":    {500_000, 500_000, 500_000},
 	} {
 		st := &rlsv3.RateLimitResponse_DescriptorStatus{Code: rlsv3.RateLimitResponse_OVER_LIMIT, DurationUntilReset: &durationpb.Duration{}}
-		setDuration(st.DurationUntilReset, c.old)
-		call := &Call{hits: []backend.Hit{{Limit: lim, N: 1}}, results: []backend.Result{{Result: limit.Result{RetryAfter: c.wait}}}, hitDescriptors: []int{0}}
+		setDuration(st.DurationUntilReset, c.oldDuration)
+		call := &Call{hits: []backend.Hit{{Limit: lim, N: 1}}, results: []backend.Result{{Result: limit.Result{RetryAfter: c.retryAfter}}}, hitDescriptors: []int{0}}
 		call.raiseWaits([]*rlsv3.RateLimitResponse_DescriptorStatus{st})
 		assert.Equal(t, c.want, st.DurationUntilReset.AsDuration().Microseconds(), name)
 	}
@@ -148,10 +148,10 @@ func TestLongerWaitRaisesTheTimeOfTheStatus(t *testing.T) {
 
 func TestQuotaWithoutHitsShortensNoWait(t *testing.T) {
 	lim := backendtest.NewLimit(t, limit.Spec{Requests: 5, Unit: limit.Minute})
-	quota := ruleOf(limitsfile.RuleFields{QuotaMode: true})
+	quotaRule := ruleOf(limitsfile.RuleFields{QuotaMode: true})
 	c := &Call{
 		config: newConfig(t), Request: &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("a=1"), desc("a=2")}},
-		Rules: []*descriptors.Rule{quota, quota}, hitDescriptors: []int{0},
+		Rules: []*descriptors.Rule{quotaRule, quotaRule}, hitDescriptors: []int{0},
 		hits: []backend.Hit{{Limit: lim, N: 1}}, results: []backend.Result{{Result: limit.Result{ResetAfter: 60e6, RetryAfter: 60e6}}},
 	}
 	assert.Equal(t, int64(60e6), c.retryAfter(false, true))

@@ -22,8 +22,8 @@ descriptors:
 `
 
 func TestStatusDescribesTheMatchedLimit(t *testing.T) {
-	r := newFixture(t, tenPerMinute)
-	resp := r.request(desc("k=v"))
+	f := newFixture(t, tenPerMinute)
+	resp := f.request(desc("k=v"))
 	assert.Equal(t, codeOK, resp.OverallCode)
 	st := resp.Statuses[0]
 	assert.Equal(t, codeOK, st.Code)
@@ -38,13 +38,13 @@ func TestStatusDescribesTheMatchedLimit(t *testing.T) {
 }
 
 func TestDurationUntilResetIsBetweenOneSecondAndTheWindow(t *testing.T) {
-	for at, want := range map[time.Duration]time.Duration{
+	for elapsed, want := range map[time.Duration]time.Duration{
 		22_500 * time.Millisecond: time.Minute, // first moment of the next window
 		22_499 * time.Millisecond: time.Second, // last moment of this window
 	} {
-		r := newFixture(t, tenPerMinute)
-		r.now = start.Add(at)
-		assert.Equal(t, want, r.request(desc("k=v")).Statuses[0].DurationUntilReset.AsDuration(), at)
+		f := newFixture(t, tenPerMinute)
+		f.now = start.Add(elapsed)
+		assert.Equal(t, want, f.request(desc("k=v")).Statuses[0].DurationUntilReset.AsDuration(), elapsed)
 	}
 }
 
@@ -56,7 +56,7 @@ type step struct {
 	remaining uint32
 }
 
-func TestHitsAddendCharges(t *testing.T) {
+func TestHitsAddendSaysHowManyHitsAreCharged(t *testing.T) {
 	k := func() *ratelimitv3.RateLimitDescriptor { return desc("k=v") }
 	for name, sequence := range map[string][]step{
 		"7, 1, 1, 3 and 2 hits on a limit of 10, as in envoyproxy/ratelimit": {
@@ -101,36 +101,36 @@ func TestHitsAddendCharges(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newFixture(t, tenPerMinute)
-			for i, h := range sequence {
-				resp := r.send(&rlsv3.RateLimitRequest{Domain: "d", HitsAddend: h.addend, Descriptors: []*ratelimitv3.RateLimitDescriptor{h.d}})
-				assert.Equal(t, h.code, resp.OverallCode, "request %d", i)
-				assert.Equal(t, h.remaining, resp.Statuses[0].LimitRemaining, "request %d", i)
+			f := newFixture(t, tenPerMinute)
+			for i, step := range sequence {
+				resp := f.send(&rlsv3.RateLimitRequest{Domain: "d", HitsAddend: step.addend, Descriptors: []*ratelimitv3.RateLimitDescriptor{step.d}})
+				assert.Equal(t, step.code, resp.OverallCode, "request %d", i)
+				assert.Equal(t, step.remaining, resp.Statuses[0].LimitRemaining, "request %d", i)
 			}
 		})
 	}
 }
 
 func TestLimitOfZeroDeniesHitsAndAllowsPeeks(t *testing.T) {
-	r := newFixture(t, `
+	f := newFixture(t, `
 domain: d
 descriptors:
   - key: k
     rate_limit: {unit: second}
 `)
-	assert.Equal(t, codeOK, r.request(withHits(0, desc("k=v"))).OverallCode)
-	assert.Equal(t, codeOverLimit, r.request(desc("k=v")).OverallCode)
+	assert.Equal(t, codeOK, f.request(withHits(0, desc("k=v"))).OverallCode)
+	assert.Equal(t, codeOverLimit, f.request(desc("k=v")).OverallCode)
 }
 
 func TestDescriptorTwiceInARequestCountsTwice(t *testing.T) {
-	r := newFixture(t, tenPerMinute)
-	resp := r.send(&rlsv3.RateLimitRequest{Domain: "d", HitsAddend: 6, Descriptors: repeat(2, desc("k=v"))})
+	f := newFixture(t, tenPerMinute)
+	resp := f.send(&rlsv3.RateLimitRequest{Domain: "d", HitsAddend: 6, Descriptors: repeat(2, desc("k=v"))})
 	assert.Equal(t, []rlsv3.RateLimitResponse_Code{codeOK, codeOverLimit}, statusCodes(resp))
 	assert.Equal(t, uint32(4), resp.Statuses[0].LimitRemaining)
 }
 
 func TestDescriptorsWithoutALimitAreOK(t *testing.T) {
-	r := newFixture(t, `
+	f := newFixture(t, `
 domain: d
 descriptors:
   - key: parent
@@ -152,7 +152,7 @@ descriptors:
 		"a null descriptor":      nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			resp := r.request(d)
+			resp := f.request(d)
 			assert.Equal(t, codeOK, resp.OverallCode)
 			st := resp.Statuses[0]
 			assert.Equal(t, codeOK, st.Code)
@@ -162,23 +162,23 @@ descriptors:
 		})
 	}
 	t.Run("an unknown domain", func(t *testing.T) {
-		resp := r.send(&rlsv3.RateLimitRequest{Domain: "other", Descriptors: repeat(2, desc("parent=x"))})
+		resp := f.send(&rlsv3.RateLimitRequest{Domain: "other", Descriptors: repeat(2, desc("parent=x"))})
 		assert.Equal(t, []rlsv3.RateLimitResponse_Code{codeOK, codeOK}, statusCodes(resp))
 	})
 	t.Run("a limit at exactly that depth counts", func(t *testing.T) {
-		assert.Equal(t, codeOverLimit, r.request(desc("parent=x")).OverallCode)
-		assert.Equal(t, codeOverLimit, r.request(desc("parent=x", "child=x")).OverallCode)
+		assert.Equal(t, codeOverLimit, f.request(desc("parent=x")).OverallCode)
+		assert.Equal(t, codeOverLimit, f.request(desc("parent=x", "child=x")).OverallCode)
 	})
 }
 
 func TestUnlimitedHasNoCurrentLimit(t *testing.T) {
-	r := newFixture(t, `
+	f := newFixture(t, `
 domain: d
 descriptors:
   - key: k
     rate_limit: {unlimited: true}
 `)
-	st := r.request(desc("k=v")).Statuses[0]
+	st := f.request(desc("k=v")).Statuses[0]
 	assert.Equal(t, codeOK, st.Code)
 	assert.Nil(t, st.CurrentLimit)
 	assert.Equal(t, uint32(math.MaxUint32), st.LimitRemaining)
@@ -203,8 +203,8 @@ descriptors:
     rate_limit: {unit: second, requests_per_unit: 100, name: w, replaces: [{name: v}]}
 `
 	for name, c := range map[string]struct {
-		keys    []string
-		counted []bool
+		keys      []string
+		isCounted []bool
 	}{
 		"a limit alone is counted":                         {[]string{"a"}, []bool{true}},
 		"a replaced limit is not counted":                  {[]string{"a", "b"}, []bool{false, true}},
@@ -217,13 +217,13 @@ descriptors:
 		"a limit that replaces an absent limit is counted": {[]string{"b"}, []bool{true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newFixture(t, limits)
+			f := newFixture(t, limits)
 			var ds []*ratelimitv3.RateLimitDescriptor
 			for _, k := range c.keys {
 				ds = append(ds, desc(k+"=x"))
 			}
-			for i, st := range r.request(ds...).Statuses {
-				assert.Equal(t, c.counted[i], st.CurrentLimit != nil, c.keys[i])
+			for i, st := range f.request(ds...).Statuses {
+				assert.Equal(t, c.isCounted[i], st.CurrentLimit != nil, c.keys[i])
 				if c.keys[i] == "u" {
 					assert.Equal(t, uint32(math.MaxUint32), st.LimitRemaining)
 				}
@@ -234,19 +234,19 @@ descriptors:
 
 // A request of some megabytes has so many descriptors.
 func TestReplacesTakesLinearTime(t *testing.T) {
-	r := newFixture(t, `
+	f := newFixture(t, `
 domain: d
 descriptors:
   - {key: a, rate_limit: {unit: day, requests_per_unit: 1, name: a}}
   - {key: b, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: a}]}}
 `)
 	start := time.Now()
-	resp := r.request(append(repeat(300_000, desc("a=x")), desc("b=x"))...)
+	resp := f.request(append(repeat(300_000, desc("a=x")), desc("b=x"))...)
 	assert.Less(t, time.Since(start), time.Minute, "comparing all pairs takes minutes")
 	assert.Equal(t, codeOK, resp.OverallCode)
 }
 
-func TestRequestOverride(t *testing.T) {
+func TestRequestOverrideReplacesTheLimitOfTheRules(t *testing.T) {
 	override := func(n uint32, unit typev3.RateLimitUnit, multiplier ...uint32) *ratelimitv3.RateLimitDescriptor {
 		d := desc("k=v")
 		d.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: n, Unit: unit}
@@ -256,31 +256,31 @@ func TestRequestOverride(t *testing.T) {
 		return d
 	}
 	t.Run("it replaces the limit of the rules", func(t *testing.T) {
-		r := newFixture(t, `{domain: d, descriptors: [{key: k, shadow_mode: true, rate_limit: {unlimited: true}}]}`)
-		st := r.request(override(3, typev3.RateLimitUnit_HOUR)).Statuses[0]
+		f := newFixture(t, `{domain: d, descriptors: [{key: k, shadow_mode: true, rate_limit: {unlimited: true}}]}`)
+		st := f.request(override(3, typev3.RateLimitUnit_HOUR)).Statuses[0]
 		assert.Equal(t, uint32(2), st.LimitRemaining)
 		assert.Equal(t, rlsv3.RateLimitResponse_RateLimit_HOUR, st.CurrentLimit.Unit)
-		assert.Equal(t, codeOverLimit, r.request(withHits(9, override(3, typev3.RateLimitUnit_HOUR))).OverallCode, "not in shadow mode")
+		assert.Equal(t, codeOverLimit, f.request(withHits(9, override(3, typev3.RateLimitUnit_HOUR))).OverallCode, "not in shadow mode")
 	})
 	t.Run("it shares the counter of a rule with the same window", func(t *testing.T) {
-		r := newFixture(t, tenPerMinute)
-		r.request(withHits(4, desc("k=v")))
-		assert.Equal(t, uint32(15), r.request(override(20, typev3.RateLimitUnit_MINUTE)).Statuses[0].LimitRemaining)
-		assert.Equal(t, uint32(19), r.request(override(20, typev3.RateLimitUnit_HOUR)).Statuses[0].LimitRemaining)
+		f := newFixture(t, tenPerMinute)
+		f.request(withHits(4, desc("k=v")))
+		assert.Equal(t, uint32(15), f.request(override(20, typev3.RateLimitUnit_MINUTE)).Statuses[0].LimitRemaining)
+		assert.Equal(t, uint32(19), f.request(override(20, typev3.RateLimitUnit_HOUR)).Statuses[0].LimitRemaining)
 	})
 	t.Run("unit_multiplier multiplies the window and is in the response", func(t *testing.T) {
-		r := newFixture(t, tenPerMinute)
-		st := r.request(override(5, typev3.RateLimitUnit_MINUTE, 15)).Statuses[0]
+		f := newFixture(t, tenPerMinute)
+		st := f.request(override(5, typev3.RateLimitUnit_MINUTE, 15)).Statuses[0]
 		assert.Equal(t, uint32(15), st.CurrentLimit.UnitMultiplier.GetValue())
 		assert.Equal(t, 14*time.Minute+23*time.Second, st.DurationUntilReset.AsDuration())
 	})
 	t.Run("unit 7 is a week", func(t *testing.T) {
-		r := newFixture(t, tenPerMinute)
-		assert.Equal(t, rlsv3.RateLimitResponse_RateLimit_WEEK, r.request(override(5, 7)).Statuses[0].CurrentLimit.Unit)
+		f := newFixture(t, tenPerMinute)
+		assert.Equal(t, rlsv3.RateLimitResponse_RateLimit_WEEK, f.request(override(5, 7)).Statuses[0].CurrentLimit.Unit)
 	})
 	t.Run("an unknown domain stays unlimited", func(t *testing.T) {
-		r := newFixture(t, tenPerMinute)
-		resp := r.send(&rlsv3.RateLimitRequest{Domain: "other", Descriptors: []*ratelimitv3.RateLimitDescriptor{override(0, typev3.RateLimitUnit_HOUR)}})
+		f := newFixture(t, tenPerMinute)
+		resp := f.send(&rlsv3.RateLimitRequest{Domain: "other", Descriptors: []*ratelimitv3.RateLimitDescriptor{override(0, typev3.RateLimitUnit_HOUR)}})
 		assert.Equal(t, codeOK, resp.OverallCode)
 		assert.Nil(t, resp.Statuses[0].CurrentLimit)
 	})
@@ -292,8 +292,8 @@ func TestRequestOverride(t *testing.T) {
 		"a window of a millennium": override(5, typev3.RateLimitUnit_YEAR, 1000),
 	} {
 		t.Run(name+" is INVALID_ARGUMENT", func(t *testing.T) {
-			r := newFixture(t, tenPerMinute)
-			_, err := r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("k=v"), d}})
+			f := newFixture(t, tenPerMinute)
+			_, err := f.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("k=v"), d}})
 			require.Error(t, err)
 			assert.Equal(t, "InvalidArgument", status.Code(err).String())
 			assert.Contains(t, err.Error(), "descriptors[1]: limit: ")
@@ -310,34 +310,34 @@ descriptors:
       - {unit: second, requests_per_unit: 5, name: second}
       - {unit: day, requests_per_unit: 8, name: day}
 `
-	r := newFixture(t, limits)
-	st := r.request(withHits(2, desc("k=v"))).Statuses[0]
+	f := newFixture(t, limits)
+	st := f.request(withHits(2, desc("k=v"))).Statuses[0]
 	assert.Equal(t, "second", st.CurrentLimit.Name, "the limit with the least remaining")
 	assert.Equal(t, uint32(3), st.LimitRemaining)
 
-	st = r.request(withHits(4, desc("k=v"))).Statuses[0]
+	st = f.request(withHits(4, desc("k=v"))).Statuses[0]
 	assert.Equal(t, codeOverLimit, st.Code)
 	assert.Equal(t, "second", st.CurrentLimit.Name, "the limit that is exceeded")
 
-	r.now = r.now.Add(time.Second)
-	st = r.request(desc("k=v")).Statuses[0]
+	f.now = f.now.Add(time.Second)
+	st = f.request(desc("k=v")).Statuses[0]
 	assert.Equal(t, codeOK, st.Code)
 	assert.Equal(t, "day", st.CurrentLimit.Name, "both limits were charged; 7 of 8 are spent")
 	assert.Equal(t, uint32(1), st.LimitRemaining)
 
-	st = r.request(withHits(7, desc("k=v"))).Statuses[0]
+	st = f.request(withHits(7, desc("k=v"))).Statuses[0]
 	assert.Equal(t, codeOverLimit, st.Code)
 	assert.Equal(t, "second", st.CurrentLimit.Name, "7 hits never pass a limit of 5")
 	assert.Equal(t, 50362*time.Second, st.DurationUntilReset.AsDuration(), "the wait for the day")
 
-	r.now = r.now.Add(time.Second)
-	st = r.request(withHits(5, desc("k=v"))).Statuses[0]
+	f.now = f.now.Add(time.Second)
+	st = f.request(withHits(5, desc("k=v"))).Statuses[0]
 	assert.Equal(t, codeOverLimit, st.Code)
 	assert.Equal(t, "day", st.CurrentLimit.Name, "the exceeded limit with the longest wait")
 }
 
 func TestReplacingOneLimitOfARuleKeepsItsOtherLimits(t *testing.T) {
-	r := newFixture(t, `
+	f := newFixture(t, `
 domain: d
 descriptors:
   - key: k
@@ -347,14 +347,14 @@ descriptors:
   - key: vip
     rate_limit: {unit: second, requests_per_unit: 100, replaces: [{name: strict}]}
 `)
-	assert.Equal(t, codeOverLimit, r.request(desc("k=v")).OverallCode)
-	resp := r.request(desc("k=v"), desc("vip=x"))
+	assert.Equal(t, codeOverLimit, f.request(desc("k=v")).OverallCode)
+	resp := f.request(desc("k=v"), desc("vip=x"))
 	assert.Equal(t, codeOK, resp.OverallCode)
 	assert.Equal(t, "day", resp.Statuses[0].CurrentLimit.Name)
 }
 
 func TestWaitsOfOtherAlgorithmsAreExactBelowASecond(t *testing.T) {
-	r := newFixture(t, `
+	f := newFixture(t, `
 domain: d
 descriptors:
   - key: bucket
@@ -362,17 +362,17 @@ descriptors:
   - key: log
     rate_limit: {unit: minute, unit_multiplier: 15, requests_per_unit: 1, algorithm: sliding_log}
 `)
-	r.request(withHits(4, desc("bucket=x")), desc("log=x"))
-	r.now = r.now.Add(50 * time.Millisecond)
-	resp := r.request(withHits(2, desc("bucket=x")), desc("log=x"))
+	f.request(withHits(4, desc("bucket=x")), desc("log=x"))
+	f.now = f.now.Add(50 * time.Millisecond)
+	resp := f.request(withHits(2, desc("bucket=x")), desc("log=x"))
 	assert.Equal(t, []rlsv3.RateLimitResponse_Code{codeOverLimit, codeOverLimit}, statusCodes(resp))
-	assert.Equal(t, 450*time.Millisecond, resp.Statuses[0].DurationUntilReset.AsDuration(), "exact")
-	assert.Equal(t, 15*time.Minute, resp.Statuses[1].DurationUntilReset.AsDuration(), "whole seconds")
+	assert.Equal(t, 450*time.Millisecond, resp.Statuses[0].DurationUntilReset.AsDuration(), "the wait is exact")
+	assert.Equal(t, 15*time.Minute, resp.Statuses[1].DurationUntilReset.AsDuration(), "the wait has whole seconds")
 	assert.Equal(t, uint32(15), resp.Statuses[1].CurrentLimit.UnitMultiplier.GetValue())
 
-	never := r.request(withHits(5, desc("bucket=x"))).Statuses[0]
-	assert.Equal(t, codeOverLimit, never.Code)
-	assert.Equal(t, time.Second, never.DurationUntilReset.AsDuration(), "a window, because more hits than the capacity never pass")
+	neverStatus := f.request(withHits(5, desc("bucket=x"))).Statuses[0]
+	assert.Equal(t, codeOverLimit, neverStatus.Code)
+	assert.Equal(t, time.Second, neverStatus.DurationUntilReset.AsDuration(), "a window, because more hits than the capacity never pass")
 }
 
 func TestDecisionSaysWhetherDeniedHitsAreCharged(t *testing.T) {
@@ -418,8 +418,8 @@ func TestDescriptorDecisionBelongsToItsDescriptor(t *testing.T) {
 			}
 		}
 	})
-	r := newFixture(t, acquireLimits, func(o *Options) { o.Observers = []Observer{observer} })
-	r.request(desc("both=x"), desc("unknown=x"), desc("minute=x"))
+	f := newFixture(t, acquireLimits, func(o *Options) { o.Observers = []Observer{observer} })
+	f.request(desc("both=x"), desc("unknown=x"), desc("minute=x"))
 	assert.Equal(t, []string{"d > both", "nothing", "d > minute"}, got)
 }
 
@@ -427,9 +427,9 @@ func TestGlobalShadowIsADenialThatPasses(t *testing.T) {
 	for _, isShadow := range []bool{false, true} {
 		var got []bool
 		observer := callObserver(func(c *Call) { got = append(got, c.GlobalShadow) })
-		r := newFixture(t, acquireLimits, func(o *Options) { o.ShadowMode, o.Observers = isShadow, []Observer{observer} })
-		r.request(withHits(10, desc("minute=x")))
-		r.request(desc("minute=x"))
+		f := newFixture(t, acquireLimits, func(o *Options) { o.ShadowMode, o.Observers = isShadow, []Observer{observer} })
+		f.request(withHits(10, desc("minute=x")))
+		f.request(desc("minute=x"))
 		assert.Equal(t, []bool{false, isShadow}, got)
 	}
 }

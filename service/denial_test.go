@@ -24,33 +24,33 @@ descriptors:
 
 // headerTexts returns the headers of resp as "name: value".
 func headerTexts(resp *rlsv3.RateLimitResponse) []string {
-	var all []string
+	var texts []string
 	for _, h := range resp.ResponseHeadersToAdd {
-		all = append(all, h.Key+": "+h.Value)
+		texts = append(texts, h.Key+": "+h.Value)
 	}
-	return all
+	return texts
 }
 
 func TestDenialHasBodyAndHeadersOfTheDenyingRule(t *testing.T) {
 	f := newFixture(t, denialLimits)
-	all := func() *rlsv3.RateLimitResponse { return f.request(desc("a=1"), desc("pass=1"), desc("shadow=1")) }
-	admitted := all()
-	assert.Empty(t, admitted.RawBody)
-	assert.Empty(t, admitted.ResponseHeadersToAdd)
+	requestAll := func() *rlsv3.RateLimitResponse { return f.request(desc("a=1"), desc("pass=1"), desc("shadow=1")) }
+	admittedResponse := requestAll()
+	assert.Empty(t, admittedResponse.RawBody)
+	assert.Empty(t, admittedResponse.ResponseHeadersToAdd)
 
-	denied := all()
-	assert.Equal(t, codeOverLimit, denied.OverallCode)
-	assert.Equal(t, "slow down", string(denied.RawBody))
-	assert.Equal(t, []string{"X-Rule: a", "content-type: text/plain; charset=utf-8"}, headerTexts(denied))
+	deniedResponse := requestAll()
+	assert.Equal(t, codeOverLimit, deniedResponse.OverallCode)
+	assert.Equal(t, "slow down", string(deniedResponse.RawBody))
+	assert.Equal(t, []string{"X-Rule: a", "content-type: text/plain; charset=utf-8"}, headerTexts(deniedResponse))
 
 	f.request(desc("b=1"))
-	both := f.request(desc("a=1"), desc("b=1"))
-	assert.Equal(t, `{"b":1}`, string(both.RawBody), "the last denied descriptor answers")
+	bothDenied := f.request(desc("a=1"), desc("b=1"))
+	assert.Equal(t, `{"b":1}`, string(bothDenied.RawBody), "the last denied descriptor answers")
 	assert.Empty(t, f.request(desc("a=1"), desc("plain=1")).RawBody, "the last denied descriptor has no denial")
 	assert.Empty(t, f.request(desc("shadow=1")).RawBody)
 
 	f.svc.options.ShadowMode = true
-	assert.Empty(t, all().RawBody, "SHADOW_MODE admits the request")
+	assert.Empty(t, requestAll().RawBody, "SHADOW_MODE admits the request")
 }
 
 func TestPolicyHeadersDescribeEachLimit(t *testing.T) {
@@ -78,11 +78,11 @@ descriptors:
 		`RateLimit: "say \"x\" \\ ?";r=1;t=1, "per 15 minutes";r=2;t=900, "per minute";r=8;t=23, "per minute 2";r=7;t=23`,
 	}, headerTexts(request()))
 	request()
-	denied := headerTexts(request())
-	assert.Contains(t, denied, policies)
-	assert.Contains(t, denied, `RateLimit: "say \"x\" \\ ?";r=0;t=1, "per 15 minutes";r=0;t=900, "per minute";r=6;t=23, "per minute 2";r=5;t=23`)
-	assert.Contains(t, denied, "Retry-After: 900", "the denied request has charged the last hit of the 15 minutes")
-	assert.Contains(t, denied, "X-T: 900")
+	deniedHeaders := headerTexts(request())
+	assert.Contains(t, deniedHeaders, policies)
+	assert.Contains(t, deniedHeaders, `RateLimit: "say \"x\" \\ ?";r=0;t=1, "per 15 minutes";r=0;t=900, "per minute";r=6;t=23, "per minute 2";r=5;t=23`)
+	assert.Contains(t, deniedHeaders, "Retry-After: 900", "the denied request has charged the last hit of the 15 minutes")
+	assert.Contains(t, deniedHeaders, "X-T: 900")
 
 	assert.Empty(t, headerTexts(f.request(desc("none=1"))))
 	f.svc.options.ShadowMode = true

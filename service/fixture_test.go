@@ -37,26 +37,26 @@ func newFixture(t *testing.T, limits string, change ...func(*Options)) *fixture 
 	require.NoError(t, err)
 	store := new(descriptors.Store)
 	store.Set(descriptors.Compile(set))
-	r := &fixture{t: t, now: start}
-	o := Options{Limits: store, Limiter: local.New(local.Options{MaxKeys: 1000}), Now: func() time.Time { return r.now }}
-	for _, f := range change {
-		f(&o)
+	f := &fixture{t: t, now: start}
+	o := Options{Limits: store, Limiter: local.New(local.Options{MaxKeys: 1000}), Now: func() time.Time { return f.now }}
+	for _, changeOptions := range change {
+		changeOptions(&o)
 	}
-	r.svc = New(o)
-	return r
+	f.svc = New(o)
+	return f
 }
 
 // request sends descriptors of domain "d".
-func (r *fixture) request(ds ...*ratelimitv3.RateLimitDescriptor) *rlsv3.RateLimitResponse {
-	r.t.Helper()
-	return r.send(&rlsv3.RateLimitRequest{Domain: "d", Descriptors: ds})
+func (f *fixture) request(ds ...*ratelimitv3.RateLimitDescriptor) *rlsv3.RateLimitResponse {
+	f.t.Helper()
+	return f.send(&rlsv3.RateLimitRequest{Domain: "d", Descriptors: ds})
 }
 
-func (r *fixture) send(req *rlsv3.RateLimitRequest) *rlsv3.RateLimitResponse {
-	r.t.Helper()
-	resp, err := r.svc.ShouldRateLimit(context.Background(), req)
-	require.NoError(r.t, err)
-	require.Len(r.t, resp.Statuses, len(req.Descriptors))
+func (f *fixture) send(req *rlsv3.RateLimitRequest) *rlsv3.RateLimitResponse {
+	f.t.Helper()
+	resp, err := f.svc.ShouldRateLimit(context.Background(), req)
+	require.NoError(f.t, err)
+	require.Len(f.t, resp.Statuses, len(req.Descriptors))
 	return resp
 }
 
@@ -92,9 +92,9 @@ func repeat(n int, d *ratelimitv3.RateLimitDescriptor) []*ratelimitv3.RateLimitD
 }
 
 func statusCodes(resp *rlsv3.RateLimitResponse) []rlsv3.RateLimitResponse_Code {
-	var cs []rlsv3.RateLimitResponse_Code
+	var statuses []rlsv3.RateLimitResponse_Code
 	for _, st := range resp.Statuses {
-		cs = append(cs, st.Code)
+		statuses = append(statuses, st.Code)
 	}
-	return cs
+	return statuses
 }

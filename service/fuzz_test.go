@@ -21,12 +21,12 @@ import (
 // An answer has a status for each descriptor, and can be sent.
 func FuzzRequest(f *testing.F) {
 	minute := &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 3, Unit: typev3.RateLimitUnit_MINUTE}
-	withLimit := desc("tenant=free")
-	withLimit.Limit = minute
+	descriptorWithLimit := desc("tenant=free")
+	descriptorWithLimit.Limit = minute
 	for _, req := range []*rlsv3.RateLimitRequest{
 		{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("remote_address=10.0.0.1"), desc("remote_address=10.0.0.1", "path=/login")}},
 		{Domain: "shop", HitsAddend: 1 << 31, Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("path=/api/v1"), withHits(1<<63, desc("path=/api/v1"))}},
-		{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{withRefund(7, desc("remote_address=10.0.0.1")), withLimit, {}}},
+		{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{withRefund(7, desc("remote_address=10.0.0.1")), descriptorWithLimit, {}}},
 		{Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{withHits(0, desc("remote_address=127.0.0.1")), desc("=", "x=")}},
 		{Domain: "other"},
 	} {
@@ -42,9 +42,9 @@ func FuzzRequest(f *testing.F) {
 			return // grpc refuses the message
 		}
 		for _, o := range []Options{{}, {DynamicMetadata: true, RuleMetadata: true, PolicyHeaders: true, MaxDescriptors: 4, MaxEntries: 4}} {
-			r := newFixture(t, string(limits), func(to *Options) {
-				o.Limits, o.Limiter, o.Now = to.Limits, to.Limiter, to.Now
-				*to = o
+			r := newFixture(t, string(limits), func(fixtureOptions *Options) {
+				o.Limits, o.Limiter, o.Now = fixtureOptions.Limits, fixtureOptions.Limiter, fixtureOptions.Now
+				*fixtureOptions = o
 			})
 			for range 2 {
 				resp, err := r.svc.ShouldRateLimit(context.Background(), &req)
@@ -56,7 +56,7 @@ func FuzzRequest(f *testing.F) {
 				assert.NotEqual(t, rlsv3.RateLimitResponse_UNKNOWN, resp.OverallCode)
 				_, err = proto.Marshal(resp)
 				require.NoError(t, err)
-				_, err = protojson.Marshal(resp) // as /json does
+				_, err = protojson.Marshal(resp) // /json does this too
 				require.NoError(t, err)
 				r.now = r.now.Add(time.Second)
 			}

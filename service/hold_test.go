@@ -36,19 +36,19 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 0}
 `
 
-// hold sends n hits of the descriptor key=x, with ids as the values of the hold header.
-func (r *fixture) hold(key string, n int64, ids ...string) (*rlsv3.RateLimitResponse, error) {
+// sendHoldHits sends n hits of the descriptor key=x, with ids as the values of the hold header.
+func (f *fixture) sendHoldHits(key string, n int64, ids ...string) (*rlsv3.RateLimitResponse, error) {
 	d := &ratelimitv3.RateLimitDescriptor{
 		Entries:        []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: "x"}},
 		HitsAddend:     wrapperspb.UInt64(uint64(max(n, -n))),
 		IsNegativeHits: n < 0,
 	}
 	ctx := metadata.NewIncomingContext(context.Background(), metadata.MD{limit.HoldKey: ids})
-	return r.svc.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{d}})
+	return f.svc.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{d}})
 }
 
 func TestMetadataOfACallNamesItsHold(t *testing.T) {
-	r := newFixture(t, slotLimits)
+	f := newFixture(t, slotLimits)
 	for _, step := range []struct {
 		n    int64
 		id   string
@@ -64,7 +64,7 @@ func TestMetadataOfACallNamesItsHold(t *testing.T) {
 		{-1, "a", codeOK, 1}, // a late release
 		{1, "c", codeOK, 0},
 	} {
-		resp, err := r.hold("job", step.n, step.id)
+		resp, err := f.sendHoldHits("job", step.n, step.id)
 		require.NoError(t, err)
 		assert.Equal(t, step.want, resp.OverallCode, "%+v", step)
 		assert.Equal(t, "slots", resp.Statuses[0].CurrentLimit.Name)
@@ -73,39 +73,39 @@ func TestMetadataOfACallNamesItsHold(t *testing.T) {
 }
 
 func TestReleaseRefundsNoOtherLimitOfTheRule(t *testing.T) {
-	r := newFixture(t, slotLimits)
+	f := newFixture(t, slotLimits)
 	for range 10 {
-		_, err := r.hold("job", 1, "a")
+		_, err := f.sendHoldHits("job", 1, "a")
 		require.NoError(t, err)
-		_, err = r.hold("job", -1, "a")
+		_, err = f.sendHoldHits("job", -1, "a")
 		require.NoError(t, err)
 	}
-	resp, err := r.hold("job", 1, "a")
+	resp, err := f.sendHoldHits("job", 1, "a")
 	require.NoError(t, err)
 	assert.Equal(t, codeOverLimit, resp.OverallCode)
 	assert.Equal(t, "hourly", resp.Statuses[0].CurrentLimit.Name)
 }
 
 func TestReleaseIsNeverAReset(t *testing.T) {
-	r := newFixture(t, slotLimits)
-	_, err := r.hold("job", 1, "a")
+	f := newFixture(t, slotLimits)
+	_, err := f.sendHoldHits("job", 1, "a")
 	require.NoError(t, err)
-	resp, err := r.hold("job", -limit.MaxHits)
+	resp, err := f.sendHoldHits("job", -limit.MaxHits)
 	require.NoError(t, err)
 	assert.EqualValues(t, 1, resp.Statuses[0].LimitRemaining, "the named hold stays")
 }
 
 func TestInvalidHoldIsAnError(t *testing.T) {
-	r := newFixture(t, slotLimits)
+	f := newFixture(t, slotLimits)
 	for want, ids := range map[string][]string{
 		"rls-hold: got 65 bytes, want 1 to 64":                                 {strings.Repeat("x", 65)},
 		"rls-hold: got byte 0x20 at position 2, want visible ASCII characters": {"a b"},
 		"rls-hold: got 2 values, want one":                                     {"a", "b"},
 	} {
-		_, err := r.hold("job", 1, ids...)
+		_, err := f.sendHoldHits("job", 1, ids...)
 		assert.Equal(t, codes.InvalidArgument, status.Code(err))
 		assert.Equal(t, want, status.Convert(err).Message())
-		_, err = r.hold("path", 1, ids...)
+		_, err = f.sendHoldHits("path", 1, ids...)
 		assert.NoError(t, err, "a rule without holds ignores the id")
 	}
 }
@@ -113,9 +113,9 @@ func TestInvalidHoldIsAnError(t *testing.T) {
 func TestHoldHeaderIsSentOnlyIfAReleaseCanHelp(t *testing.T) {
 	const restOfHour = "3562.5" // seconds until the hour ends
 	for name, test := range map[string]struct {
-		spent int      // hits spent in the hour
-		held  []string // ids of taken slots
-		want  metadata.MD
+		spentHits int      // hits of the hour
+		heldIDs   []string // ids of taken slots
+		want      metadata.MD
 	}{
 		"allowed":                    {0, nil, metadata.Pairs(limit.HoldKey, "10", limit.ResetAfterKey, restOfHour)},
 		"denied for lack of a slot":  {0, []string{"a", "b"}, metadata.Pairs(limit.HoldKey, "10", limit.RetryAfterKey, "10")},
@@ -123,21 +123,21 @@ func TestHoldHeaderIsSentOnlyIfAReleaseCanHelp(t *testing.T) {
 		"denied for lack of a slot, and by the hourly limit": {8, []string{"a", "b"}, metadata.Pairs(limit.RetryAfterKey, restOfHour)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newFixture(t, slotLimits)
+			f := newFixture(t, slotLimits)
 			hold := func(n int64, id string) {
-				_, err := r.hold("job", n, id)
+				_, err := f.sendHoldHits("job", n, id)
 				require.NoError(t, err)
 			}
-			for range test.spent {
+			for range test.spentHits {
 				hold(1, "spent")
 				hold(-1, "spent")
 			}
-			for _, id := range test.held {
+			for _, id := range test.heldIDs {
 				hold(1, id)
 			}
 			stream := &headerStream{}
 			ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs(limit.AcquireKey, "true", limit.HoldKey, "new"))
-			_, err := r.svc.ShouldRateLimit(grpc.NewContextWithServerTransportStream(ctx, stream), &rlsv3.RateLimitRequest{
+			_, err := f.svc.ShouldRateLimit(grpc.NewContextWithServerTransportStream(ctx, stream), &rlsv3.RateLimitRequest{
 				Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("job=x")},
 			})
 			require.NoError(t, err)
@@ -147,7 +147,7 @@ func TestHoldHeaderIsSentOnlyIfAReleaseCanHelp(t *testing.T) {
 }
 
 func TestReleaseOfADisabledLimitRefundsNoOtherLimit(t *testing.T) {
-	r := newFixture(t, `
+	f := newFixture(t, `
 domain: d
 descriptors:
   - key: job
@@ -156,10 +156,10 @@ descriptors:
       - {unit: hour, requests_per_unit: 10}
 `)
 	for i := range uint32(3) {
-		resp, err := r.hold("job", 1)
+		resp, err := f.sendHoldHits("job", 1)
 		require.NoError(t, err)
 		assert.Equal(t, 9-i, resp.Statuses[0].LimitRemaining)
-		resp, err = r.hold("job", -1)
+		resp, err = f.sendHoldHits("job", -1)
 		require.NoError(t, err)
 		assert.Equal(t, 9-i, resp.Statuses[0].LimitRemaining, "after the release")
 	}

@@ -37,10 +37,10 @@ func newMetadataFixture(t *testing.T) *fixture {
 }
 
 func TestDynamicMetadataDescribesTheRequest(t *testing.T) {
-	r := newMetadataFixture(t)
+	f := newMetadataFixture(t)
 	d := withHits(3, desc("x=1", "y="))
 	d.Limit = &ratelimitv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 7, Unit: typev3.RateLimitUnit_MINUTE}
-	resp := r.send(&rlsv3.RateLimitRequest{Domain: "d", HitsAddend: 2, Descriptors: []*ratelimitv3.RateLimitDescriptor{d, desc("none=z")}})
+	resp := f.send(&rlsv3.RateLimitRequest{Domain: "d", HitsAddend: 2, Descriptors: []*ratelimitv3.RateLimitDescriptor{d, desc("none=z")}})
 	assert.Equal(t, map[string]any{
 		"domain":     "d",
 		"hitsAddend": 2.0,
@@ -64,12 +64,12 @@ func TestMetadataOfPassingRulesIsMerged(t *testing.T) {
 		"detailed_metric and value_to_metric don't matter": {[]string{"b"}, map[string]any{"owner": "team-b", "page": "12", "tier": map[string]any{"level": 2.0, "color": "red"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newMetadataFixture(t)
+			f := newMetadataFixture(t)
 			var ds []*ratelimitv3.RateLimitDescriptor
 			for _, k := range c.keys {
 				ds = append(ds, desc(k+"=x"))
 			}
-			got := r.request(ds...).DynamicMetadata.AsMap()["metadata"]
+			got := f.request(ds...).DynamicMetadata.AsMap()["metadata"]
 			if c.want == nil {
 				assert.Nil(t, got)
 				return
@@ -79,10 +79,10 @@ func TestMetadataOfPassingRulesIsMerged(t *testing.T) {
 	}
 }
 
-func TestMergingDoesNotChangeTheRules(t *testing.T) {
-	r := newMetadataFixture(t)
-	alone := r.request(desc("a=x")).DynamicMetadata.AsMap()["metadata"]
-	r.request(desc("a=x"), desc("b=x"))
-	r.request(desc("b=x"), desc("a=x"))
-	assert.Equal(t, alone, r.request(desc("a=x")).DynamicMetadata.AsMap()["metadata"])
+func TestMergingMetadataDoesNotChangeTheRules(t *testing.T) {
+	f := newMetadataFixture(t)
+	metadataBefore := f.request(desc("a=x")).DynamicMetadata.AsMap()["metadata"]
+	f.request(desc("a=x"), desc("b=x"))
+	f.request(desc("b=x"), desc("a=x"))
+	assert.Equal(t, metadataBefore, f.request(desc("a=x")).DynamicMetadata.AsMap()["metadata"])
 }

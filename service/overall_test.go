@@ -29,9 +29,9 @@ descriptors:
   - {key: oq replaces, quota_mode: true, rate_limit: {unit: second, requests_per_unit: 0, replaces: [{name: base}]}}
 `
 
-func TestOverallCode(t *testing.T) {
-	global := func(o *Options) { o.QuotaMode = true }
-	shadow := func(o *Options) { o.ShadowMode = true }
+func TestOverallCodeFollowsTheModesOfTheLimits(t *testing.T) {
+	useQuotaMode := func(o *Options) { o.QuotaMode = true }
+	useShadowMode := func(o *Options) { o.ShadowMode = true }
 	for name, c := range map[string]struct {
 		mode func(*Options)
 		keys []string
@@ -55,25 +55,25 @@ func TestOverallCode(t *testing.T) {
 		"a replaced limit in quota mode beside the one that replaces it": {nil, []string{"quota replaced", "oq replaces"}, codeOverLimit},
 		"only descriptors in quota mode without a limit":                 {nil, []string{"quota unlimited", "quota disabled", "quota without a limit"}, codeOK},
 
-		"global quota: one of two limits is over":          {global, []string{"on", "pn"}, codeOK},
-		"global quota: both limits are over":               {global, []string{"on", "on"}, codeOverLimit},
-		"global quota: a descriptor without a rule passes": {global, []string{"on", "none"}, codeOK},
-		"global quota: unlimited passes":                   {global, []string{"on", "unlimited"}, codeOK},
-		"global quota: only unlimited":                     {global, []string{"unlimited"}, codeOK},
-		"global shadow: an ordinary limit is over":         {shadow, []string{"on", "pn"}, codeOK},
-		"global shadow: a quota limit is over":             {shadow, []string{"oq"}, codeOK},
-		"global shadow: all pass":                          {shadow, []string{"pn"}, codeOK},
+		"global quota: one of two limits is over":          {useQuotaMode, []string{"on", "pn"}, codeOK},
+		"global quota: both limits are over":               {useQuotaMode, []string{"on", "on"}, codeOverLimit},
+		"global quota: a descriptor without a rule passes": {useQuotaMode, []string{"on", "none"}, codeOK},
+		"global quota: unlimited passes":                   {useQuotaMode, []string{"on", "unlimited"}, codeOK},
+		"global quota: only unlimited":                     {useQuotaMode, []string{"unlimited"}, codeOK},
+		"global shadow: an ordinary limit is over":         {useShadowMode, []string{"on", "pn"}, codeOK},
+		"global shadow: a quota limit is over":             {useShadowMode, []string{"oq"}, codeOK},
+		"global shadow: all pass":                          {useShadowMode, []string{"pn"}, codeOK},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newFixture(t, overallLimits)
+			f := newFixture(t, overallLimits)
 			if c.mode != nil {
-				c.mode(&r.svc.options)
+				c.mode(&f.svc.options)
 			}
 			var ds []*ratelimitv3.RateLimitDescriptor
 			for _, k := range c.keys {
 				ds = append(ds, desc(k+"=x"))
 			}
-			resp := r.request(ds...)
+			resp := f.request(ds...)
 			assert.Equal(t, c.want, resp.OverallCode)
 			for i, st := range resp.Statuses {
 				isOver := c.keys[i] == "on" || strings.HasPrefix(c.keys[i], "oq")
@@ -84,8 +84,8 @@ func TestOverallCode(t *testing.T) {
 }
 
 func TestStatusInShadowModeHasTheLimitAndTheWait(t *testing.T) {
-	r := newFixture(t, overallLimits)
-	st := r.request(desc("os=x")).Statuses[0]
+	f := newFixture(t, overallLimits)
+	st := f.request(desc("os=x")).Statuses[0]
 	assert.Equal(t, codeOK, st.Code)
 	assert.Zero(t, st.LimitRemaining)
 	assert.NotNil(t, st.CurrentLimit)
@@ -93,23 +93,23 @@ func TestStatusInShadowModeHasTheLimitAndTheWait(t *testing.T) {
 }
 
 func TestEnforceDeniesItsShareOfTheKeysOnly(t *testing.T) {
-	r := newFixture(t, "domain: d\ndescriptors: [{key: k, enforce: 30, rate_limit: {unit: minute, requests_per_unit: 0}}]")
+	f := newFixture(t, "domain: d\ndescriptors: [{key: k, enforce: 30, rate_limit: {unit: minute, requests_per_unit: 0}}]")
 	const keys = 2000
-	denied := 0
+	deniedCount := 0
 	for i := range keys {
-		resp := r.request(desc("k=" + strconv.Itoa(i)))
-		again := r.request(desc("k=" + strconv.Itoa(i)))
-		assert.Equal(t, resp.OverallCode, again.OverallCode, "the same key has the same answer")
+		resp := f.request(desc("k=" + strconv.Itoa(i)))
+		secondResponse := f.request(desc("k=" + strconv.Itoa(i)))
+		assert.Equal(t, resp.OverallCode, secondResponse.OverallCode, "the same key has the same answer")
 		assert.Equal(t, resp.OverallCode, resp.Statuses[0].Code)
 		assert.Zero(t, resp.Statuses[0].LimitRemaining, "keys that are left out are counted too")
 		if resp.OverallCode == codeOverLimit {
-			denied++
+			deniedCount++
 		}
 	}
-	assert.InDelta(t, 0.3*keys, denied, 0.04*keys)
+	assert.InDelta(t, 0.3*keys, deniedCount, 0.04*keys)
 }
 
-func TestResponseHeaders(t *testing.T) {
+func TestHeadersDescribeTheMostRestrictiveLimit(t *testing.T) {
 	limits := `
 domain: d
 descriptors:
@@ -139,7 +139,7 @@ descriptors:
 		"over the limit":                                            {[]string{"none"}, []string{"0", "0", "23"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newFixture(t, limits, func(o *Options) {
+			f := newFixture(t, limits, func(o *Options) {
 				o.Headers = &Headers{Limit: "X-Limit", Remaining: "X-Remaining", Reset: "X-Reset"}
 			})
 			var ds []*ratelimitv3.RateLimitDescriptor
@@ -147,7 +147,7 @@ descriptors:
 				ds = append(ds, desc(k+"=x"))
 			}
 			var got, names []string
-			for _, h := range r.request(ds...).ResponseHeadersToAdd {
+			for _, h := range f.request(ds...).ResponseHeadersToAdd {
 				names = append(names, h.Key)
 				got = append(got, h.Value)
 			}
@@ -158,17 +158,17 @@ descriptors:
 		})
 	}
 	t.Run("a peek at a limit of 2^32-1 sends no headers", func(t *testing.T) {
-		r := newFixture(t, limits, func(o *Options) { o.Headers = &Headers{} })
-		assert.Empty(t, r.request(withHits(0, desc("most=x"))).ResponseHeadersToAdd)
+		f := newFixture(t, limits, func(o *Options) { o.Headers = &Headers{} })
+		assert.Empty(t, f.request(withHits(0, desc("most=x"))).ResponseHeadersToAdd)
 	})
 	t.Run("global shadow mode keeps the headers", func(t *testing.T) {
-		r := newFixture(t, limits, func(o *Options) { o.Headers = &Headers{}; o.ShadowMode = true })
-		assert.Equal(t, "0", r.request(desc("none=x")).ResponseHeadersToAdd[1].Value)
+		f := newFixture(t, limits, func(o *Options) { o.Headers = &Headers{}; o.ShadowMode = true })
+		assert.Equal(t, "0", f.request(desc("none=x")).ResponseHeadersToAdd[1].Value)
 	})
 }
 
 func TestFirstOfEquallyRestrictiveLimitsIsReported(t *testing.T) {
-	r := newFixture(t, `
+	f := newFixture(t, `
 domain: d
 descriptors:
   - key: k
@@ -177,7 +177,7 @@ descriptors:
       - {unit: minute, requests_per_unit: 2, name: second, scope: instance}
 `)
 	for _, want := range []rlsv3.RateLimitResponse_Code{codeOK, codeOK, codeOverLimit} {
-		st := r.request(desc("k=v")).Statuses[0]
+		st := f.request(desc("k=v")).Statuses[0]
 		assert.Equal(t, want, st.Code)
 		assert.Equal(t, "first", st.CurrentLimit.Name)
 	}

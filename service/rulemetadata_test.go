@@ -29,53 +29,53 @@ descriptors:
 `
 
 func TestRuleMetadataDescribesEachDecision(t *testing.T) {
-	ok := func(fields map[string]any) map[string]any {
-		all := map[string]any{"code": "OK"}
+	withCodeOK := func(fields map[string]any) map[string]any {
+		codeAndFields := map[string]any{"code": "OK"}
 		for name, value := range fields {
-			all[name] = value
+			codeAndFields[name] = value
 		}
-		return all
+		return codeAndFields
 	}
-	two := map[string]any{"rule": "d > a", "limit": "2 per minute, sliding_log", "limit_name": "two", "over_limit": false, "remaining": 1.0, "source": "local"}
-	b := map[string]any{"rule": "d > b", "limit": "50 per hour", "over_limit": false, "remaining": 49.0, "source": "local"}
-	over := map[string]any{"code": "OVER_LIMIT", "rule": "d > a", "limit": "2 per minute, sliding_log", "limit_name": "two", "over_limit": true, "remaining": 2.0, "source": "local"}
+	decisionOfTwo := map[string]any{"rule": "d > a", "limit": "2 per minute, sliding_log", "limit_name": "two", "over_limit": false, "remaining": 1.0, "source": "local"}
+	decisionOfB := map[string]any{"rule": "d > b", "limit": "50 per hour", "over_limit": false, "remaining": 49.0, "source": "local"}
+	decisionOverLimit := map[string]any{"code": "OVER_LIMIT", "rule": "d > a", "limit": "2 per minute, sliding_log", "limit_name": "two", "over_limit": true, "remaining": 2.0, "source": "local"}
 	for name, c := range map[string]struct {
-		descriptors []*ratelimitv3.RateLimitDescriptor
-		all         []any
-		decision    any // index in all, or nil
+		descriptors   []*ratelimitv3.RateLimitDescriptor
+		wantDecisions []any
+		wantDecision  any // index in wantDecisions, or nil
 	}{
 		"the most restrictive limit": {
-			[]*ratelimitv3.RateLimitDescriptor{desc("b=1"), desc("a=1")}, []any{ok(b), ok(two)}, 1,
+			[]*ratelimitv3.RateLimitDescriptor{desc("b=1"), desc("a=1")}, []any{withCodeOK(decisionOfB), withCodeOK(decisionOfTwo)}, 1,
 		},
 		"over the limit": {
 			[]*ratelimitv3.RateLimitDescriptor{withHits(3, desc("a=1")), desc("b=1")},
-			[]any{over, ok(b)},
+			[]any{decisionOverLimit, withCodeOK(decisionOfB)},
 			0,
 		},
 		"shadow mode": {
 			[]*ratelimitv3.RateLimitDescriptor{desc("trial=1")},
-			[]any{ok(map[string]any{"rule": "d > trial", "limit": "0 per hour", "over_limit": true, "remaining": 0.0, "source": "local", "shadow_mode": true})},
+			[]any{withCodeOK(map[string]any{"rule": "d > trial", "limit": "0 per hour", "over_limit": true, "remaining": 0.0, "source": "local", "shadow_mode": true})},
 			0,
 		},
-		"no rule": {[]*ratelimitv3.RateLimitDescriptor{desc("none=1")}, []any{ok(nil)}, nil},
+		"no rule": {[]*ratelimitv3.RateLimitDescriptor{desc("none=1")}, []any{withCodeOK(nil)}, nil},
 		"unlimited and replaced": {
 			[]*ratelimitv3.RateLimitDescriptor{desc("none=1"), desc("free=1"), desc("replaced=1")},
-			[]any{ok(nil), ok(map[string]any{"rule": "d > free", "limit": "unlimited"}), ok(map[string]any{"rule": "d > replaced"})},
+			[]any{withCodeOK(nil), withCodeOK(map[string]any{"rule": "d > free", "limit": "unlimited"}), withCodeOK(map[string]any{"rule": "d > replaced"})},
 			1,
 		},
 		"limit of the request": {
 			[]*ratelimitv3.RateLimitDescriptor{withLimit(desc("x=1"), 7, typev3.RateLimitUnit_MINUTE)},
-			[]any{ok(map[string]any{"rule": "d > the request's own limit", "limit": "7 per minute", "over_limit": false, "remaining": 6.0, "source": "local"})},
+			[]any{withCodeOK(map[string]any{"rule": "d > the request's own limit", "limit": "7 per minute", "over_limit": false, "remaining": 6.0, "source": "local"})},
 			0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newFixture(t, ruleMetadataLimits, func(o *Options) { o.RuleMetadata = true })
-			want := map[string]any{"decisions": c.all}
-			if i, ok := c.decision.(int); ok {
-				want["decision"] = c.all[i]
+			f := newFixture(t, ruleMetadataLimits, func(o *Options) { o.RuleMetadata = true })
+			want := map[string]any{"decisions": c.wantDecisions}
+			if i, ok := c.wantDecision.(int); ok {
+				want["decision"] = c.wantDecisions[i]
 			}
-			assert.Equal(t, want, r.request(c.descriptors...).DynamicMetadata.AsMap())
+			assert.Equal(t, want, f.request(c.descriptors...).DynamicMetadata.AsMap())
 		})
 	}
 }
@@ -87,15 +87,15 @@ func withLimit(d *ratelimitv3.RateLimitDescriptor, requests uint32, unit typev3.
 
 func TestRuleMetadataIsAddedToOtherMetadata(t *testing.T) {
 	metadata := func(dynamic, rule bool) *structpb.Struct {
-		r := newFixture(t, ruleMetadataLimits, func(o *Options) { o.DynamicMetadata, o.RuleMetadata = dynamic, rule })
-		return r.request(desc("a=1")).DynamicMetadata
+		f := newFixture(t, ruleMetadataLimits, func(o *Options) { o.DynamicMetadata, o.RuleMetadata = dynamic, rule })
+		return f.request(desc("a=1")).DynamicMetadata
 	}
 	assert.Nil(t, metadata(false, false))
-	both := metadata(true, true).AsMap()
-	for _, part := range []map[string]any{metadata(true, false).AsMap(), metadata(false, true).AsMap()} {
-		for name, value := range part {
-			assert.Equal(t, value, both[name])
+	bothMetadata := metadata(true, true).AsMap()
+	for _, oneMetadata := range []map[string]any{metadata(true, false).AsMap(), metadata(false, true).AsMap()} {
+		for name, value := range oneMetadata {
+			assert.Equal(t, value, bothMetadata[name])
 		}
 	}
-	assert.Len(t, both, 5)
+	assert.Len(t, bothMetadata, 5)
 }

@@ -33,7 +33,7 @@ func (f limiterFunc) Take(_ context.Context, _ time.Time, hits []backend.Hit, re
 
 func TestErrorsHaveTheirGRPCCode(t *testing.T) {
 	request := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(2, desc("k=v"))}
-	failing := func(err error) func(*Options) {
+	failWith := func(err error) func(*Options) {
 		return func(o *Options) {
 			o.Limiter = limiterFunc(func(_ []backend.Hit, results []backend.Result) {
 				results[0].Allowed = true
@@ -46,19 +46,19 @@ func TestErrorsHaveTheirGRPCCode(t *testing.T) {
 		change func(*Options)
 		want   string
 	}{
-		"no domain":         {&rlsv3.RateLimitRequest{Descriptors: request.Descriptors}, func(*Options) {}, "InvalidArgument: rate limit domain must not be empty"},
-		"no descriptors":    {&rlsv3.RateLimitRequest{Domain: "d"}, func(*Options) {}, "InvalidArgument: rate limit descriptor list must not be empty"},
-		"neither":           {&rlsv3.RateLimitRequest{}, func(*Options) {}, "InvalidArgument: rate limit domain must not be empty"},
-		"no limits":         {request, func(o *Options) { o.Limits = new(descriptors.Store) }, "FailedPrecondition: no rate limit configuration loaded"},
-		"backend down":      {request, failing(fmt.Errorf("%w: connection refused", backend.ErrUnavailable)), "Unavailable: rate limit backend unavailable: connection refused"},
-		"backend slow":      {request, failing(fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded)), "Unavailable: rate limit backend unavailable: context deadline exceeded"},
-		"caller cancelled":  {request, failing(context.Canceled), "Canceled: context canceled"},
-		"caller's deadline": {request, failing(context.DeadlineExceeded), "DeadlineExceeded: context deadline exceeded"},
-		"another error":     {request, failing(errors.New("WRONGTYPE")), "Unavailable: WRONGTYPE"},
+		"no domain":                      {&rlsv3.RateLimitRequest{Descriptors: request.Descriptors}, func(*Options) {}, "InvalidArgument: rate limit domain must not be empty"},
+		"no descriptors":                 {&rlsv3.RateLimitRequest{Domain: "d"}, func(*Options) {}, "InvalidArgument: rate limit descriptor list must not be empty"},
+		"neither domain nor descriptors": {&rlsv3.RateLimitRequest{}, func(*Options) {}, "InvalidArgument: rate limit domain must not be empty"},
+		"no limits":                      {request, func(o *Options) { o.Limits = new(descriptors.Store) }, "FailedPrecondition: no rate limit configuration loaded"},
+		"backend down":                   {request, failWith(fmt.Errorf("%w: connection refused", backend.ErrUnavailable)), "Unavailable: rate limit backend unavailable: connection refused"},
+		"backend slow":                   {request, failWith(fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded)), "Unavailable: rate limit backend unavailable: context deadline exceeded"},
+		"caller cancelled":               {request, failWith(context.Canceled), "Canceled: context canceled"},
+		"caller's deadline":              {request, failWith(context.DeadlineExceeded), "DeadlineExceeded: context deadline exceeded"},
+		"another error":                  {request, failWith(errors.New("WRONGTYPE")), "Unavailable: WRONGTYPE"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newFixture(t, tenPerMinute, c.change)
-			resp, err := r.svc.ShouldRateLimit(t.Context(), c.req)
+			f := newFixture(t, tenPerMinute, c.change)
+			resp, err := f.svc.ShouldRateLimit(t.Context(), c.req)
 			require.Error(t, err)
 			assert.Nil(t, resp)
 			s := status.Convert(err)
@@ -68,10 +68,10 @@ func TestErrorsHaveTheirGRPCCode(t *testing.T) {
 }
 
 func TestLimiterIsNotCalledWithoutHits(t *testing.T) {
-	r := newFixture(t, tenPerMinute, func(o *Options) {
-		o.Limiter = limiterFunc(func([]backend.Hit, []backend.Result) { t.Error("called") })
+	f := newFixture(t, tenPerMinute, func(o *Options) {
+		o.Limiter = limiterFunc(func([]backend.Hit, []backend.Result) { t.Error("the Limiter is called") })
 	})
-	r.request(desc("other=x"))
+	f.request(desc("other=x"))
 }
 
 func TestHitHasTheKeyOfItsDescriptor(t *testing.T) {
@@ -84,7 +84,7 @@ descriptors:
     shadow_mode: true
     rate_limit: {unit: second, requests_per_unit: 5}
 `
-	r := newFixture(t, limits, func(o *Options) {
+	f := newFixture(t, limits, func(o *Options) {
 		o.Limiter = limiterFunc(func(hits []backend.Hit, results []backend.Result) {
 			require.Len(t, hits, 4)
 			assert.Equal(t, string(hits[0].Key), string(hits[1].Key))
@@ -100,7 +100,7 @@ descriptors:
 		})
 	})
 	for range 3 {
-		_, err := r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: append(repeat(1, desc("a=first")), desc("none=x"), desc("b=shadow"), desc("b=last"))})
+		_, err := f.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: append(repeat(1, desc("a=first")), desc("none=x"), desc("b=shadow"), desc("b=last"))})
 		require.Error(t, err)
 	}
 }
@@ -133,8 +133,8 @@ descriptors:
   - {key: shadow, shadow_mode: true, rate_limit: {unit: second, requests_per_unit: 0, name: none}}
 `
 	events := new(decisionRecorder)
-	r := newFixture(t, limits, func(o *Options) { o.Observers = []Observer{events} })
-	r.request(withHits(3, desc("a=x")), desc("unlimited=x"), desc("shadow=x"), withRefund(2, desc("a=x")), desc("none=x"))
+	f := newFixture(t, limits, func(o *Options) { o.Observers = []Observer{events} })
+	f.request(withHits(3, desc("a=x")), desc("unlimited=x"), desc("shadow=x"), withRefund(2, desc("a=x")), desc("none=x"))
 	assert.Equal(t, []decision{
 		{"d > a", "second", 3, true, backend.SourceLocal},
 		{"d > a", "hour", 3, true, backend.SourceLocal},
@@ -146,26 +146,26 @@ descriptors:
 
 func TestObserverReceivesDecisionsOfAFailedCall(t *testing.T) {
 	events := new(decisionRecorder)
-	r := newFixture(t, tenPerMinute, func(o *Options) {
+	f := newFixture(t, tenPerMinute, func(o *Options) {
 		o.Observers = []Observer{events}
 		o.Limiter = limiterFunc(func(_ []backend.Hit, results []backend.Result) {
 			results[0].Err = backend.ErrUnavailable
 			results[1] = backend.Result{Source: backend.SourceFallback}
 		})
 	})
-	_, err := r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(2, desc("k=v"))})
+	_, err := f.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(2, desc("k=v"))})
 	require.Error(t, err)
 	assert.Equal(t, []decision{{"d > k", "ten", 1, false, backend.SourceFallback}}, events.decisions)
 }
 
 func TestConcurrentCallsAreIndependent(t *testing.T) {
-	r := newFixture(t, tenPerMinute)
+	f := newFixture(t, tenPerMinute)
 	var callers sync.WaitGroup
 	for i := range 16 {
 		callers.Go(func() {
 			d := desc(fmt.Sprintf("k=%d", i))
 			for n := range uint32(10) {
-				resp := r.request(d, desc("none=x"), d)
+				resp := f.request(d, desc("none=x"), d)
 				assert.Equal(t, max(9, 2*n)-2*n, resp.Statuses[0].LimitRemaining)
 			}
 		})
@@ -176,12 +176,12 @@ func TestConcurrentCallsAreIndependent(t *testing.T) {
 func BenchmarkShouldRateLimit(b *testing.B) {
 	for _, n := range []int{1, 4} {
 		b.Run(fmt.Sprintf("descriptors=%d", n), func(b *testing.B) {
-			r := newBenchService(b)
+			svc := newBenchService(b)
 			req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: repeat(n, desc("service=checkout", "ip=10.0.0.1"))}
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
-					_, _ = r.ShouldRateLimit(context.Background(), req)
+					_, _ = svc.ShouldRateLimit(context.Background(), req)
 				}
 			})
 		})
@@ -225,8 +225,8 @@ func newBenchService(b *testing.B) *Service {
 }
 
 func TestTooLargeRequestsAreRejected(t *testing.T) {
-	r := newFixture(t, tenPerMinute, func(o *Options) { o.MaxDescriptors, o.MaxEntries, o.MaxAllEntries = 3, 4, 6 })
-	_, err := r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{
+	f := newFixture(t, tenPerMinute, func(o *Options) { o.MaxDescriptors, o.MaxEntries, o.MaxAllEntries = 3, 4, 6 })
+	_, err := f.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{
 		Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("a=1", "b=2", "c=3", "d=4")},
 	})
 	require.NoError(t, err, "as many entries as one descriptor may have")
@@ -236,7 +236,7 @@ func TestTooLargeRequestsAreRejected(t *testing.T) {
 		"descriptors[1].entries: got 5, want at most 4":            {desc("a=1"), desc("a=1", "b=2", "c=3", "d=4", "e=5")},
 		"entries of all descriptors: got 7, want at most 6 (64 × ": {desc("a=1", "b=2", "c=3"), desc("a=1", "b=2", "c=3", "d=4")},
 	} {
-		_, err := r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: ds})
+		_, err := f.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: ds})
 		if message == "" {
 			assert.NoError(t, err)
 			continue
@@ -279,8 +279,8 @@ descriptors:
 		"each descriptor has its bound":              {[]*ratelimitv3.RateLimitDescriptor{withHits(6, desc("tokens=x")), withHits(6, desc("tokens=x"))}, ok, []rlsv3.RateLimitResponse_Code{ok, ok}, []uint32{94, 88}, []uint32{12, 12}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newFixture(t, limits)
-			resp := r.request(c.descriptors...)
+			f := newFixture(t, limits)
+			resp := f.request(c.descriptors...)
 			assert.Equal(t, c.code, resp.OverallCode)
 			peeks := make([]*ratelimitv3.RateLimitDescriptor, len(c.descriptors))
 			for i, st := range resp.Statuses {
@@ -288,7 +288,7 @@ descriptors:
 				assert.Equal(t, c.remaining[i], st.LimitRemaining, i)
 				peeks[i] = withHits(0, &ratelimitv3.RateLimitDescriptor{Entries: c.descriptors[i].Entries})
 			}
-			for i, st := range r.request(peeks...).Statuses {
+			for i, st := range f.request(peeks...).Statuses {
 				assert.Equal(t, c.spent[i], map[string]uint32{"tokens": 100, "shadow": 100, "quota": 100, "other_quota": 100, "other": 5}[peeks[i].Entries[0].Key]-st.LimitRemaining, i)
 			}
 		})
@@ -296,7 +296,7 @@ descriptors:
 }
 
 func TestCallWithAConditionThatIsNotTestedIsDenied(t *testing.T) {
-	r := newFixture(t, `domain: d
+	f := newFixture(t, `domain: d
 descriptors:
 - {key: agent, regex: '.*bot.{100}', rate_limit: {unit: hour, requests_per_unit: 100}}
 - {key: ip, rate_limit: {unit: hour, requests_per_unit: 100}}
@@ -304,18 +304,18 @@ descriptors:
 		o.Limiter = local.New(local.Options{MaxKeys: 1000})
 		o.AllOrNone = true
 	})
-	short, long := desc("agent=a bot"+strings.Repeat("x", 100)), desc("agent="+strings.Repeat("a", 60_000))
-	resp := r.request(short, long, desc("ip=10.0.0.1"))
+	shortAgent, longAgent := desc("agent=a bot"+strings.Repeat("x", 100)), desc("agent="+strings.Repeat("a", 60_000))
+	resp := f.request(shortAgent, longAgent, desc("ip=10.0.0.1"))
 	assert.Equal(t, codeOverLimit, resp.OverallCode)
 	assert.Equal(t, []rlsv3.RateLimitResponse_Code{codeOK, codeOverLimit, codeOK}, statusCodes(resp))
-	resp = r.request(short, desc("ip=10.0.0.1"))
+	resp = f.request(shortAgent, desc("ip=10.0.0.1"))
 	assert.Equal(t, codeOK, resp.OverallCode)
 	assert.EqualValues(t, 99, resp.Statuses[1].LimitRemaining, "the denied call charged nothing")
 
-	half := desc("agent=" + strings.Repeat("a", 2000))
-	assert.Equal(t, codeOK, r.request(half).OverallCode)
-	assert.Equal(t, codeOverLimit, r.request(repeat(5, half)...).OverallCode, "the descriptors share the budget of the call")
-	assert.Equal(t, codeOK, r.request(half).OverallCode, "a pooled call has a full budget")
+	mediumAgent := desc("agent=" + strings.Repeat("a", 2000))
+	assert.Equal(t, codeOK, f.request(mediumAgent).OverallCode)
+	assert.Equal(t, codeOverLimit, f.request(repeat(5, mediumAgent)...).OverallCode, "the descriptors share the budget of the call")
+	assert.Equal(t, codeOK, f.request(mediumAgent).OverallCode, "a pooled call has a full budget")
 }
 
 func TestRefundsCanBeRejected(t *testing.T) {
@@ -330,27 +330,27 @@ descriptors:
   - {key: replaced, refunds: false, rate_limit: {unit: hour, requests_per_unit: 5, name: base}}
   - {key: replaces, rate_limit: {unit: hour, requests_per_unit: 5, replaces: [{name: base}]}}
 `
-	for _, none := range []bool{false, true} {
-		r := newFixture(t, limits, func(o *Options) { o.NoRefunds = none })
-		r.request(withHits(4, desc("login=x")), withHits(4, desc("upload=x")))
-		_, err := r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+	for _, noRefunds := range []bool{false, true} {
+		f := newFixture(t, limits, func(o *Options) { o.NoRefunds = noRefunds })
+		f.request(withHits(4, desc("login=x")), withHits(4, desc("upload=x")))
+		_, err := f.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{
 			withRefund(2, desc("upload=x")), withRefund(3, desc("login=x")),
 		}})
 		assert.Equal(t, codes.PermissionDenied, status.Code(err))
-		if !none {
+		if !noRefunds {
 			assert.ErrorContains(t, err, "descriptors[1]: rule d > login has refunds: false")
 		}
-		resp := r.request(withHits(0, desc("login=x")), withHits(0, desc("upload=x")))
+		resp := f.request(withHits(0, desc("login=x")), withHits(0, desc("upload=x")))
 		assert.EqualValues(t, []uint32{1, 1}, []uint32{resp.Statuses[0].LimitRemaining, resp.Statuses[1].LimitRemaining}, "a rejected request refunds nothing")
 
-		_, err = r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{withRefund(2, desc("upload=x"))}})
-		assert.Equal(t, none, err != nil)
+		_, err = f.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{withRefund(2, desc("upload=x"))}})
+		assert.Equal(t, noRefunds, err != nil)
 
 		for _, key := range []string{"disabled", "unlimited", "without a limit", "unknown"} {
-			assert.Equal(t, codeOK, r.request(withRefund(2, desc(key+"=x"))).OverallCode, "%s: nothing is counted", key)
+			assert.Equal(t, codeOK, f.request(withRefund(2, desc(key+"=x"))).OverallCode, "%s: nothing is counted", key)
 		}
-		assert.Equal(t, codeOK, r.request(withRefund(2, desc("replaced=x")), desc("replaces=x")).OverallCode, "the replaced limit is not counted")
-		_, err = r.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{withRefund(2, desc("replaced=x"))}})
+		assert.Equal(t, codeOK, f.request(withRefund(2, desc("replaced=x")), desc("replaces=x")).OverallCode, "the replaced limit is not counted")
+		_, err = f.svc.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{withRefund(2, desc("replaced=x"))}})
 		assert.Equal(t, codes.PermissionDenied, status.Code(err))
 	}
 }
@@ -378,7 +378,7 @@ descriptors:
 	} {
 		t.Run(name, func(t *testing.T) {
 			decisions := -1
-			r := newFixture(t, limits, func(o *Options) {
+			f := newFixture(t, limits, func(o *Options) {
 				o.Observers = []Observer{callObserver(func(c *Call) {
 					decisions = c.DecisionCount()
 					_, ok := c.DescriptorDecision(0)
@@ -387,10 +387,10 @@ descriptors:
 			})
 			req := &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("tenant=x"), c.d}}
 			ctx := metadata.NewIncomingContext(t.Context(), metadata.MD{limit.HoldKey: c.hold})
-			_, err := r.svc.ShouldRateLimit(ctx, req)
+			_, err := f.svc.ShouldRateLimit(ctx, req)
 			require.Error(t, err)
 			assert.Zero(t, decisions)
-			r.svc.AnswerAll(t.Context(), []Item{{ctx, req, func(answered *Call) {
+			f.svc.AnswerAll(t.Context(), []Item{{ctx, req, func(answered *Call) {
 				require.Error(t, answered.Err)
 				assert.Zero(t, answered.DecisionCount())
 			}}})

@@ -17,9 +17,9 @@ import (
 )
 
 func TestCallNamesTheSwitchOfADescriptor(t *testing.T) {
-	ends := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
-	notes := limitsfile.Notes{Author: "ops", Reason: "incident", ExpiresAt: ends}
-	limits := func(change func(d *limitsfile.Domain)) *descriptors.Store {
+	expiry := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
+	notes := limitsfile.Notes{Author: "ops", Reason: "incident", ExpiresAt: expiry}
+	newStore := func(change func(d *limitsfile.Domain)) *descriptors.Store {
 		set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte(`domain: d
 descriptors:
 - {key: a, rate_limit: {unit: day, requests_per_unit: 1}}
@@ -31,24 +31,24 @@ descriptors:
 		store.Set(descriptors.Compile(set))
 		return store
 	}
-	offRule := func(d *limitsfile.Domain) {
+	switchOff := func(d *limitsfile.Domain) {
 		d.Descriptors[0].Overrides = []limitsfile.AppliedOverride{{Target: "d|a", Notes: notes, IsSwitch: true}}
 		d.Descriptors[0].Limits[0].Enabled = false
 	}
 	for name, c := range map[string]struct {
 		store *descriptors.Store
-		want  []*Switch // of a, b and of an unknown descriptor
+		want  []*Switch // the switches of a, of b, and of an unknown descriptor
 	}{
-		"rule":    {limits(offRule), []*Switch{{0, "d > a", "ops", "incident", ends}, nil, nil}},
-		"domain":  {limits(func(d *limitsfile.Domain) { d.OffSwitch = &limitsfile.AppliedOverride{Target: "d", Notes: notes} }), []*Switch{{0, "d", "ops", "incident", ends}, {1, "d", "ops", "incident", ends}, {2, "d", "ops", "incident", ends}}},
-		"all":     {limits(func(d *limitsfile.Domain) { d.OffSwitch = &limitsfile.AppliedOverride{Notes: notes} }), []*Switch{{0, "all domains", "ops", "incident", ends}, {1, "all domains", "ops", "incident", ends}, {2, "all domains", "ops", "incident", ends}}},
-		"nothing": {limits(func(*limitsfile.Domain) {}), []*Switch{nil, nil, nil}},
+		"a rule is off":       {newStore(switchOff), []*Switch{{0, "d > a", "ops", "incident", expiry}, nil, nil}},
+		"a domain is off":     {newStore(func(d *limitsfile.Domain) { d.OffSwitch = &limitsfile.AppliedOverride{Target: "d", Notes: notes} }), []*Switch{{0, "d", "ops", "incident", expiry}, {1, "d", "ops", "incident", expiry}, {2, "d", "ops", "incident", expiry}}},
+		"all domains are off": {newStore(func(d *limitsfile.Domain) { d.OffSwitch = &limitsfile.AppliedOverride{Notes: notes} }), []*Switch{{0, "all domains", "ops", "incident", expiry}, {1, "all domains", "ops", "incident", expiry}, {2, "all domains", "ops", "incident", expiry}}},
+		"nothing is off":      {newStore(func(*limitsfile.Domain) {}), []*Switch{nil, nil, nil}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			observer := &switchObserver{}
 			wantUnmatched := []bool{false, false, c.want[2] == nil}
-			r := newFixture(t, "domain: d", func(o *Options) { o.Limits, o.Observers = c.store, []Observer{observer} })
-			r.request(desc("a=1"), desc("b=1"), desc("c=1"))
+			f := newFixture(t, "domain: d", func(o *Options) { o.Limits, o.Observers = c.store, []Observer{observer} })
+			f.request(desc("a=1"), desc("b=1"), desc("c=1"))
 			assert.Equal(t, c.want, observer.switches)
 			assert.Equal(t, wantUnmatched, observer.unmatched, "a switch is no missing rule")
 		})
@@ -82,28 +82,28 @@ func (s *trailerStream) SetTrailer(md metadata.MD) error {
 func TestTrailerHasTheSwitchesThatTheCallAsksFor(t *testing.T) {
 	set, err := limitsfile.Parse([]limitsfile.File{{Name: "f", Data: []byte("domain: d\ndescriptors: [{key: a}, {key: b}]\n")}}, limitsfile.Options{})
 	require.NoError(t, err)
-	on := descriptors.Compile(set)
+	configOn := descriptors.Compile(set)
 	set.Domains[0].Descriptors[0].Overrides = []limitsfile.AppliedOverride{{Target: "d|a", IsSwitch: true}}
-	off := descriptors.Compile(set)
-	asks := metadata.Pairs(AskSwitchesKey, "true")
+	configOff := descriptors.Compile(set)
+	askMetadata := metadata.Pairs(AskSwitchesKey, "true")
 	for name, c := range map[string]struct {
-		config *descriptors.Config
-		asks   metadata.MD
-		entry  string
-		want   []string
+		config      *descriptors.Config
+		askMetadata metadata.MD
+		entry       string
+		want        []string
 	}{
-		"a switched-off rule":  {off, asks, "a=1", []string{`[{"descriptor":0,"path":"d \u003e a"}]`}},
-		"another rule":         {off, asks, "b=1", nil},
-		"nothing is off":       {on, asks, "a=1", nil},
-		"a call that asks not": {off, nil, "a=1", nil},
+		"a switched-off rule":      {configOff, askMetadata, "a=1", []string{`[{"descriptor":0,"path":"d \u003e a"}]`}},
+		"another rule":             {configOff, askMetadata, "b=1", nil},
+		"nothing is off":           {configOn, askMetadata, "a=1", nil},
+		"a call that does not ask": {configOff, nil, "a=1", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := &descriptors.Store{}
 			store.Set(c.config)
-			r := newFixture(t, "domain: d", func(o *Options) { o.Limits = store })
+			f := newFixture(t, "domain: d", func(o *Options) { o.Limits = store })
 			stream := &trailerStream{}
-			ctx := grpc.NewContextWithServerTransportStream(metadata.NewIncomingContext(t.Context(), c.asks), stream)
-			_, err := r.svc.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc(c.entry)}})
+			ctx := grpc.NewContextWithServerTransportStream(metadata.NewIncomingContext(t.Context(), c.askMetadata), stream)
+			_, err := f.svc.ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "d", Descriptors: []*ratelimitv3.RateLimitDescriptor{desc(c.entry)}})
 			require.NoError(t, err)
 			assert.Equal(t, c.want, stream.trailer.Get(SwitchesTrailerKey))
 		})

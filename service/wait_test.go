@@ -45,8 +45,8 @@ func TestRetryAfterIsWhenTheSameRequestPasses(t *testing.T) {
 				continue // the full log keeps the bucket from being charged, so the request always passes
 			}
 			t.Run(fmt.Sprintf("%s, all or none %v", keys, allOrNone), func(t *testing.T) {
-				// denied returns a fixture after the first denial, the request, and the denial.
-				denied := func() (*fixture, []*ratelimitv3.RateLimitDescriptor, *rlsv3.RateLimitResponse) {
+				// requestUntilDenied returns a fixture after the first denial, the request, and the denial.
+				requestUntilDenied := func() (*fixture, []*ratelimitv3.RateLimitDescriptor, *rlsv3.RateLimitResponse) {
 					f := newFixture(t, waitLimits, func(o *Options) {
 						o.PolicyHeaders, o.AllOrNone, o.Limiter = true, allOrNone, local.New(local.Options{})
 					})
@@ -63,18 +63,18 @@ func TestRetryAfterIsWhenTheSameRequestPasses(t *testing.T) {
 					require.Fail(t, "no denial")
 					return nil, nil, nil
 				}
-				f, ds, resp := denied()
+				f, ds, resp := requestUntilDenied()
 				wait := retryAfter(t, resp)
 				f.now = f.now.Add(wait)
 				assert.Equal(t, codeOK, f.request(ds...).OverallCode, "after %v", wait)
 
 				if wait > time.Second { // shorter waits are a second
-					f, ds, _ = denied()
+					f, ds, _ = requestUntilDenied()
 					f.now = f.now.Add(wait - time.Second)
 					assert.Equal(t, codeOverLimit, f.request(ds...).OverallCode, "a second before %v", wait)
 				}
 				if keys == "both" {
-					assert.Equal(t, wait, max(resp.Statuses[0].DurationUntilReset.AsDuration(), time.Second), "of the status")
+					assert.Equal(t, wait, max(resp.Statuses[0].DurationUntilReset.AsDuration(), time.Second), "the status has the same wait")
 				}
 			})
 		}

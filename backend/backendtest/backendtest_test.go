@@ -61,7 +61,7 @@ func hit(t *testing.T) backend.Hit {
 	return backend.Hit{Key: backendtest.Key(), Limit: l, N: 1}
 }
 
-func TestFlakyFailsUntilFailOfNil(t *testing.T) {
+func TestFlakyFailsUntilItsErrorIsCleared(t *testing.T) {
 	f, h := backendtest.NewFlaky(newSimpleLimiter()), hit(t)
 	f.SetError(errDown)
 	assert.ErrorIs(t, take(t.Context(), f, h)[0].Err, backend.ErrUnavailable)
@@ -107,9 +107,9 @@ func TestFlakyDelaysItsAnswers(t *testing.T) {
 
 func TestFlakyIsSafeForConcurrentUse(t *testing.T) {
 	f, h := backendtest.NewFlaky(newSimpleLimiter()), hit(t)
-	var wg sync.WaitGroup
+	var callers sync.WaitGroup
 	for i := range 8 {
-		wg.Go(func() {
+		callers.Go(func() {
 			for range 50 {
 				f.SetError(errors.New("once"))
 				take(t.Context(), f, h)
@@ -118,6 +118,6 @@ func TestFlakyIsSafeForConcurrentUse(t *testing.T) {
 			}
 		})
 	}
-	wg.Wait()
+	callers.Wait()
 	assert.Equal(t, 400, f.Calls())
 }

@@ -15,7 +15,7 @@ import (
 )
 
 func TestRememberedDenialAllocatesNothing(t *testing.T) {
-	l := New(backend.Counters{Limiter: newCounter()}, Options{})
+	l := New(backend.Counters{Limiter: newCountingLimiter()}, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, 0, hit("a", lim, 1))
 	take(l, 0, hit("a", lim, 1))

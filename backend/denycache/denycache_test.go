@@ -18,17 +18,19 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// counter is a Limiter that decides with limit.Limit.Take and counts its hits.
-type counter struct {
+// countingLimiter is a Limiter that decides with limit.Limit.Take and counts its hits.
+type countingLimiter struct {
 	mu        sync.Mutex
 	states    map[string]*limit.State
 	hits      int
 	afterTake func() // runs at the end of each Take
 }
 
-func newCounter() *counter { return &counter{states: map[string]*limit.State{}} }
+func newCountingLimiter() *countingLimiter {
+	return &countingLimiter{states: map[string]*limit.State{}}
+}
 
-func (c *counter) Take(_ context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+func (c *countingLimiter) Take(_ context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	c.mu.Lock()
 	for i, h := range hits {
 		c.hits++
@@ -85,7 +87,7 @@ func TestEntriesTakeTheMemoryOfTheOptions(t *testing.T) {
 func TestDenialEndsAfterRetryAfter(t *testing.T) {
 	for _, a := range rememberedAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {
-			nextLimiter := newCounter()
+			nextLimiter := newCountingLimiter()
 			l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 2})
 			take(l, 0, hit("a", lim, 1))
@@ -145,7 +147,7 @@ func TestDenialAnswersOnlyHitsThatAreDeniedToo(t *testing.T) {
 		{"denied hits prolong the denial", limit.TokenBucket, true, 10, 1, 1, false},
 	} {
 		t.Run(fmt.Sprintf("%s/%s", c.algorithm, c.name), func(t *testing.T) {
-			nextLimiter := newCounter()
+			nextLimiter := newCountingLimiter()
 			l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 			lim := newLimit(t, limit.Spec{Algorithm: c.algorithm, Requests: 10, ChargeDenied: c.chargeDenied})
 			take(l, 0, hit("a", lim, c.spentHits))
@@ -155,14 +157,14 @@ func TestDenialAnswersOnlyHitsThatAreDeniedToo(t *testing.T) {
 			assert.Equal(t, c.isRemembered, nextLimiter.hits == hitsBefore)
 			if c.isRemembered {
 				assert.False(t, got.Allowed)
-				assert.LessOrEqual(t, got.Remaining, int64(0), "what remained at the denial may be spent")
+				assert.LessOrEqual(t, got.Remaining, int64(0), "the hits that remained at the denial may be spent")
 			}
 		})
 	}
 }
 
 func TestRetryAfterIsNeverBeyondTheCapacity(t *testing.T) {
-	l := New(backend.Counters{Limiter: newCounter()}, Options{})
+	l := New(backend.Counters{Limiter: newCountingLimiter()}, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 2})
 	take(l, 0, hit("a", lim, 2))
 	take(l, 0, hit("a", lim, 1))
@@ -170,7 +172,7 @@ func TestRetryAfterIsNeverBeyondTheCapacity(t *testing.T) {
 }
 
 func TestRefundTakesEffectAtOnce(t *testing.T) {
-	l := New(backend.Counters{Limiter: newCounter()}, Options{})
+	l := New(backend.Counters{Limiter: newCountingLimiter()}, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 2})
 	take(l, 0, hit("a", lim, 2))
 	require.False(t, take(l, 0, hit("a", lim, 1))[0].Allowed)
@@ -179,7 +181,7 @@ func TestRefundTakesEffectAtOnce(t *testing.T) {
 }
 
 func TestDenialFromBeforeARefundIsNotRemembered(t *testing.T) {
-	nextLimiter := newCounter()
+	nextLimiter := newCountingLimiter()
 	l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 2})
 	take(l, 0, hit("a", lim, 2))
@@ -196,7 +198,7 @@ func TestRaisedLimitTakesEffectAtOnce(t *testing.T) {
 		{Algorithm: limit.TokenBucket, Requests: 3, Burst: 2},
 		{Algorithm: limit.TokenBucket, Requests: 2, Burst: 3},
 	} {
-		nextLimiter := newCounter()
+		nextLimiter := newCountingLimiter()
 		l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 		lim := newLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 2, Burst: 2})
 		take(l, 0, hit("a", lim, 2))
@@ -205,7 +207,7 @@ func TestRaisedLimitTakesEffectAtOnce(t *testing.T) {
 		take(l, 0, hit("a", newLimit(t, raisedSpec), 1))
 		assert.Greater(t, nextLimiter.hits, hitsBefore)
 	}
-	nextLimiter := newCounter()
+	nextLimiter := newCountingLimiter()
 	l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 	take(l, 0, hit("a", newLimit(t, limit.Spec{Requests: 2}), 2))
 	take(l, 0, hit("a", newLimit(t, limit.Spec{Requests: 2}), 1))
@@ -215,7 +217,7 @@ func TestRaisedLimitTakesEffectAtOnce(t *testing.T) {
 }
 
 func TestClockSetBackDropsDenials(t *testing.T) {
-	nextLimiter := newCounter()
+	nextLimiter := newCountingLimiter()
 	l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, time.Minute, hit("a", lim, 1))
@@ -231,7 +233,7 @@ type recorder struct{ deniedKeys []string }
 func (r *recorder) Denied(h *backend.Hit) { r.deniedKeys = append(r.deniedKeys, string(h.Key)) }
 
 func TestOnlyUndecidedHitsGoToTheBackend(t *testing.T) {
-	nextLimiter, events := newCounter(), new(recorder)
+	nextLimiter, events := newCountingLimiter(), new(recorder)
 	l := New(backend.Counters{Limiter: nextLimiter}, Options{Observer: events})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, 0, hit("a", lim, 1))
@@ -246,7 +248,7 @@ func TestOnlyUndecidedHitsGoToTheBackend(t *testing.T) {
 }
 
 func TestErrorsAreNotRemembered(t *testing.T) {
-	flaky := backendtest.NewFlaky(newCounter())
+	flaky := backendtest.NewFlaky(newCountingLimiter())
 	l := New(backend.Counters{Limiter: flaky}, Options{})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	flaky.SetError(backend.ErrUnavailable)
@@ -272,7 +274,7 @@ func TestDegradedDenialIsNotCached(t *testing.T) {
 func TestAllOrNoneChargesNothingIfTheCacheDeniesOneHit(t *testing.T) {
 	for _, a := range rememberedAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {
-			nextLimiter := newCounter()
+			nextLimiter := newCountingLimiter()
 			l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 			limitOf1, limitOf10 := newLimit(t, limit.Spec{Algorithm: a, Requests: 1}), newLimit(t, limit.Spec{Algorithm: a, Requests: 10})
 			take(l, 0, hit("one", limitOf1, 1))
@@ -290,7 +292,7 @@ func TestAllOrNoneChargesNothingIfTheCacheDeniesOneHit(t *testing.T) {
 			got := take(l, 0, groupHit("ten", limitOf10, 4), groupHit("one", limitOf1, 1), groupHit("ten", limitOf10, 5), shadow, groupHit("other", limitOf10, 11))
 			assert.Equal(t, hitsBefore+4, nextLimiter.hits)
 			assert.True(t, got[0].Allowed)
-			assert.Equal(t, int64(4), got[0].Remaining, "not charged")
+			assert.Equal(t, int64(4), got[0].Remaining, "the hit is not charged")
 			assert.False(t, got[1].Allowed)
 			assert.False(t, got[2].Allowed)
 			assert.Positive(t, got[2].RetryAfter)
@@ -313,7 +315,7 @@ func TestRandomHitsAreAnsweredAsByTheWrappedLimiter(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(1, uint64(a)))
-			directLimiter, l := newCounter(), New(backend.Counters{Limiter: newCounter()}, Options{})
+			directLimiter, l := newCountingLimiter(), New(backend.Counters{Limiter: newCountingLimiter()}, Options{})
 			limits := []*limit.Limit{newLimit(t, limit.Spec{Algorithm: a, Requests: 5}), newLimit(t, limit.Spec{Algorithm: a, Requests: 8}), newLimit(t, limit.Spec{Algorithm: a, Requests: 5})}
 			var moment time.Duration
 			for range 5000 {
@@ -330,7 +332,7 @@ func TestRandomHitsAreAnsweredAsByTheWrappedLimiter(t *testing.T) {
 }
 
 func TestFullCacheEvictsTheDenialThatEndsFirst(t *testing.T) {
-	nextLimiter := newCounter()
+	nextLimiter := newCountingLimiter()
 	l := New(backend.Counters{Limiter: nextLimiter}, Options{SizeBytes: 1})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, 0, hit("a", lim, 1))
@@ -356,7 +358,7 @@ func TestFullCacheEvictsTheDenialThatEndsFirst(t *testing.T) {
 }
 
 func TestConcurrentCallersDontRace(t *testing.T) {
-	l := New(backend.Counters{Limiter: newCounter()}, Options{SizeBytes: 4096})
+	l := New(backend.Counters{Limiter: newCountingLimiter()}, Options{SizeBytes: 4096})
 	lim := newLimit(t, limit.Spec{Requests: 3})
 	var callers sync.WaitGroup
 	for i := range 8 {
@@ -370,7 +372,7 @@ func TestConcurrentCallersDontRace(t *testing.T) {
 }
 
 func BenchmarkDenied(b *testing.B) {
-	l := New(backend.Counters{Limiter: newCounter()}, Options{SizeBytes: 1 << 20})
+	l := New(backend.Counters{Limiter: newCountingLimiter()}, Options{SizeBytes: 1 << 20})
 	lim := newLimit(b, limit.Spec{Requests: 1})
 	take(l, 0, hit("a", lim, 1))
 	take(l, 0, hit("a", lim, 1))
@@ -385,10 +387,10 @@ func BenchmarkDenied(b *testing.B) {
 
 func TestDenialOfTooManyHitsLastsUntilTheWindowEnds(t *testing.T) {
 	for _, c := range []struct {
-		name        string
-		spec        limit.Spec
-		first, next int64
-		fromCache   bool
+		name                string
+		spec                limit.Spec
+		firstHits, nextHits int64
+		isRemembered        bool
 	}{
 		{"charged hits", limit.Spec{Requests: 10, ChargeDenied: true}, 11, 1, true},
 		{"limit of 0", limit.Spec{ChargeDenied: true}, 1, 1, true},
@@ -397,11 +399,11 @@ func TestDenialOfTooManyHitsLastsUntilTheWindowEnds(t *testing.T) {
 		{"sliding_log", limit.Spec{Algorithm: limit.SlidingLog, Requests: 10}, 11, 11, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r, lim := New(backend.Counters{Limiter: newCounter()}, Options{SizeBytes: 1 << 16}), newLimit(t, c.spec)
-			assert.False(t, take(r, 0, hit("k", lim, c.first))[0].Allowed)
-			got := take(r, time.Millisecond, hit("k", lim, c.next))[0]
-			assert.Equal(t, c.fromCache, got.Source == backend.SourceDenyCache)
-			assert.NotEqual(t, backend.SourceDenyCache, take(r, time.Hour, hit("k", lim, c.next))[0].Source)
+			l, lim := New(backend.Counters{Limiter: newCountingLimiter()}, Options{SizeBytes: 1 << 16}), newLimit(t, c.spec)
+			assert.False(t, take(l, 0, hit("k", lim, c.firstHits))[0].Allowed)
+			got := take(l, time.Millisecond, hit("k", lim, c.nextHits))[0]
+			assert.Equal(t, c.isRemembered, got.Source == backend.SourceDenyCache)
+			assert.NotEqual(t, backend.SourceDenyCache, take(l, time.Hour, hit("k", lim, c.nextHits))[0].Source)
 		})
 	}
 }
@@ -412,7 +414,7 @@ func rememberedAlgorithms() []limit.Algorithm {
 }
 
 func TestDenialsOfHoldsAreNotRemembered(t *testing.T) {
-	nextLimiter := newCounter()
+	nextLimiter := newCountingLimiter()
 	l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 	lim := newLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: 1})
 	take(l, 0, hit("a", lim, 1))
@@ -423,7 +425,7 @@ func TestDenialsOfHoldsAreNotRemembered(t *testing.T) {
 
 // For hits of a denied group, the cache sends a peek. The wait in the answer is only an upper bound.
 func TestDenialOfHitsThatWereOnlyPeekedIsNotRemembered(t *testing.T) {
-	nextLimiter := newCounter()
+	nextLimiter := newCountingLimiter()
 	l := New(backend.Counters{Limiter: nextLimiter}, Options{})
 	limitOf1 := newLimit(t, limit.Spec{Requests: 1})
 	limitOf10 := newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 10})
@@ -439,7 +441,7 @@ func TestDenialOfHitsThatWereOnlyPeekedIsNotRemembered(t *testing.T) {
 	assert.Equal(t, (30 * time.Minute).Microseconds(), take(l, 30*time.Minute, hit("ten", limitOf10, 3))[0].RetryAfter)
 }
 
-func TestErrorIsNotRemembered(t *testing.T) {
+func TestErrorWithARetryTimeIsNotRemembered(t *testing.T) {
 	lim, calls := newLimit(t, limit.Spec{Requests: 1}), 0
 	l := New(backend.Counters{Limiter: backendtest.Func(func(_ context.Context, _ time.Time, _ []backend.Hit, results []backend.Result) {
 		calls++
@@ -452,7 +454,7 @@ func TestErrorIsNotRemembered(t *testing.T) {
 }
 
 func TestDenialAfterAnUngroupedHitOfTheCounterIsRemembered(t *testing.T) {
-	l, lim := New(backend.Counters{Limiter: newCounter()}, Options{}), newLimit(t, limit.Spec{Requests: 1})
+	l, lim := New(backend.Counters{Limiter: newCountingLimiter()}, Options{}), newLimit(t, limit.Spec{Requests: 1})
 	groupHit := hit("b", lim, 1)
 	groupHit.AllOrNone = true
 	require.False(t, take(l, 0, groupHit, hit("a", lim, 1), hit("a", lim, 1))[2].Allowed)
@@ -460,7 +462,7 @@ func TestDenialAfterAnUngroupedHitOfTheCounterIsRemembered(t *testing.T) {
 }
 
 func TestDenialOfAShadowHitBesideADeniedGroupIsRemembered(t *testing.T) {
-	l, lim := New(backend.Counters{Limiter: newCounter()}, Options{}), newLimit(t, limit.Spec{Requests: 1})
+	l, lim := New(backend.Counters{Limiter: newCountingLimiter()}, Options{}), newLimit(t, limit.Spec{Requests: 1})
 	take(l, 0, hit("one", lim, 1), hit("shadow", lim, 1))
 	take(l, 0, hit("one", lim, 1))
 	groupHit, shadowHit := hit("one", lim, 1), hit("shadow", lim, 1)

@@ -18,7 +18,7 @@ import (
 func TestRefundElsewhereTakesEffectWithinTheTimeOfTheDenialOrASecond(t *testing.T) {
 	for _, a := range rememberedAlgorithms() {
 		for _, denialTime := range []time.Duration{0, time.Millisecond, time.Second, 10 * time.Second, time.Hour} {
-			nextLimiter := newCounter()
+			nextLimiter := newCountingLimiter()
 			l, lim := New(backend.Counters{Limiter: nextLimiter}, Options{}), newLimit(t, limit.Spec{Algorithm: a, Requests: 1, Unit: limit.Day})
 			take(l, 0, hit("a", lim, 1))
 			step := max(denialTime/100, 10*time.Millisecond)
@@ -36,7 +36,7 @@ func TestRefundElsewhereTakesEffectWithinTheTimeOfTheDenialOrASecond(t *testing.
 }
 
 func TestCounterThatHasAdmittedAHitIsAskedAgainAfterASecond(t *testing.T) {
-	nextLimiter := newCounter()
+	nextLimiter := newCountingLimiter()
 	l, lim := New(backend.Counters{Limiter: nextLimiter}, Options{}), newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1, Unit: limit.Day})
 	take(l, 0, hit("a", lim, 1))
 	for moment := time.Duration(0); moment <= time.Minute; moment += time.Second {
@@ -50,7 +50,7 @@ func TestCounterThatHasAdmittedAHitIsAskedAgainAfterASecond(t *testing.T) {
 }
 
 func TestDeniedCounterIsAskedRarely(t *testing.T) {
-	nextLimiter := newCounter()
+	nextLimiter := newCountingLimiter()
 	l, lim := New(backend.Counters{Limiter: nextLimiter}, Options{}), newLimit(t, limit.Spec{Requests: 1, Unit: limit.Day})
 	for moment := time.Duration(0); moment < 24*time.Hour; moment += time.Second {
 		take(l, moment, hit("a", lim, 1))
@@ -76,7 +76,7 @@ func TestDenialThatMayEndEarlyIsNotRemembered(t *testing.T) {
 
 func TestDenialAfterAnotherHitOfTheGroupIsNotRemembered(t *testing.T) {
 	for _, a := range rememberedAlgorithms() {
-		nextLimiter := backendtest.AllOrNone(newCounter()) // it charges one hit after the other; the test needs only DenialMayEndEarly
+		nextLimiter := backendtest.AllOrNone(newCountingLimiter()) // it charges one hit after the other; the test needs only DenialMayEndEarly
 		l, lim := New(backend.Counters{Limiter: nextLimiter}, Options{}), newLimit(t, limit.Spec{Algorithm: a, Requests: 2, Unit: limit.Day})
 		groupHit := hit("a", lim, 2)
 		groupHit.AllOrNone = true
@@ -87,7 +87,7 @@ func TestDenialAfterAnotherHitOfTheGroupIsNotRemembered(t *testing.T) {
 }
 
 func TestFirstDenialIsRememberedForASecondDespiteEarlierEntries(t *testing.T) {
-	for name, before := range map[string]func(*Limiter, *limit.Limit){
+	for name, prepare := range map[string]func(*Limiter, *limit.Limit){
 		"a denial of another counter was evicted": func(l *Limiter, lim *limit.Limit) {
 			for i := range 1000 {
 				take(l, 0, hit(fmt.Sprint(i), lim, 1), hit(fmt.Sprint(i), lim, 1))
@@ -113,9 +113,9 @@ func TestFirstDenialIsRememberedForASecondDespiteEarlierEntries(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			nextLimiter := newCounter()
+			nextLimiter := newCountingLimiter()
 			l, lim := New(backend.Counters{Limiter: nextLimiter}, Options{SizeBytes: 1}), newLimit(t, limit.Spec{Requests: 1})
-			before(l, lim)
+			prepare(l, lim)
 			take(nextLimiter, 0, hit("a", lim, 1))
 			const laterTime = 30 * time.Second
 			require.False(t, take(l, laterTime, hit("a", lim, 1))[0].Allowed)
@@ -126,7 +126,7 @@ func TestFirstDenialIsRememberedForASecondDespiteEarlierEntries(t *testing.T) {
 }
 
 func TestAsManyHitsAsTheCapacityCanPassLater(t *testing.T) {
-	l, lim := New(backend.Counters{Limiter: newCounter()}, Options{}), newLimit(t, limit.Spec{Requests: 10})
+	l, lim := New(backend.Counters{Limiter: newCountingLimiter()}, Options{}), newLimit(t, limit.Spec{Requests: 10})
 	take(l, 0, hit("a", lim, 7), hit("a", lim, 5))
 	for n, want := range map[int64]int64{5: time.Hour.Microseconds(), 10: time.Hour.Microseconds(), 11: limit.Never} {
 		got := take(l, 0, hit("a", lim, n))[0]

@@ -10,7 +10,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-func TestForgottenDenialsAreAskedAgain(t *testing.T) {
+func TestHitsOfForgottenDenialsReachTheBackend(t *testing.T) {
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	keys := make([]string, 100)
 	for i := range keys {
@@ -20,14 +20,14 @@ func TestForgottenDenialsAreAskedAgain(t *testing.T) {
 		forget func(*Limiter)
 		want   int // how many hits reach the backend; each key gets one hit
 	}{
-		"nothing": {func(*Limiter) {}, 0},
+		"no key": {func(*Limiter) {}, 0},
 		"one key": {func(l *Limiter) {
 			l.Forget(&backend.Hit{Key: []byte(keys[3]), Limit: lim})
 		}, 1},
 		"all keys": {func(l *Limiter) { l.Forget(nil) }, len(keys)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			nextLimiter := newCounter()
+			nextLimiter := newCountingLimiter()
 			l := New(backend.Counters{Limiter: nextLimiter}, Options{SizeBytes: 1 << 20})
 			for _, key := range keys {
 				take(l, 0, hit(key, lim, 1))
@@ -44,7 +44,7 @@ func TestForgottenDenialsAreAskedAgain(t *testing.T) {
 }
 
 func TestDenialFromBeforeForgetIsNotRemembered(t *testing.T) {
-	nextLimiter := newCounter()
+	nextLimiter := newCountingLimiter()
 	l := New(backend.Counters{Limiter: nextLimiter}, Options{SizeBytes: 1 << 20})
 	lim := newLimit(t, limit.Spec{Requests: 1})
 	take(l, 0, hit("k", lim, 1))

@@ -14,23 +14,23 @@ import (
 
 func TestPeekHasTheDenialOfTheCache(t *testing.T) {
 	observer := &deniedCount{}
-	l := New(backend.Counters{Limiter: newCounter()}, Options{SizeBytes: 1 << 20, Observer: observer})
+	l := New(backend.Counters{Limiter: newCountingLimiter()}, Options{SizeBytes: 1 << 20, Observer: observer})
 	lim := newLimit(t, limit.Spec{Requests: 1, Unit: limit.Minute})
-	peek := func(at time.Duration, n int64) *backend.RememberedDenial {
+	peek := func(elapsed time.Duration, n int64) *backend.RememberedDenial {
 		peeks := make([]backend.Peek, 1)
-		l.Peek(t.Context(), start.Add(at), []backend.Hit{hit("k", lim, n)}, peeks)
+		l.Peek(t.Context(), start.Add(elapsed), []backend.Hit{hit("k", lim, n)}, peeks)
 		return peeks[0].Denial
 	}
 	take(l, 0, hit("k", lim, 1))
 	assert.Nil(t, peek(0, 1), "nothing is denied yet")
 	take(l, time.Second, hit("k", lim, 1))
 
-	d := peek(1500*time.Millisecond, 1)
-	require.NotNil(t, d)
-	assert.Equal(t, start.Add(time.Second), d.Since.UTC())
-	assert.Equal(t, start.Add(2*time.Second), d.Until.UTC(), "the next Limiter is asked again")
+	denial := peek(1500*time.Millisecond, 1)
+	require.NotNil(t, denial)
+	assert.Equal(t, start.Add(time.Second), denial.Since.UTC())
+	assert.Equal(t, start.Add(2*time.Second), denial.Until.UTC(), "the next Limiter is asked again")
 	assert.Zero(t, observer.hits, "a peek is no decision")
-	assert.Equal(t, take(l, 1500*time.Millisecond, hit("k", lim, 1))[0], d.Result)
+	assert.Equal(t, take(l, 1500*time.Millisecond, hit("k", lim, 1))[0], denial.Result)
 	assert.Equal(t, 1, observer.hits)
 
 	assert.Nil(t, peek(time.Minute, 1), "the denial has ended")
@@ -43,7 +43,7 @@ type deniedCount struct{ hits int }
 func (c *deniedCount) Denied(*backend.Hit) { c.hits++ }
 
 func TestPeekHasOnlyTheDenialOfItsCounter(t *testing.T) {
-	l := New(backend.Counters{Limiter: newCounter()}, Options{SizeBytes: 1}) // the table has 64 entries, so other counters fill each set
+	l := New(backend.Counters{Limiter: newCountingLimiter()}, Options{SizeBytes: 1}) // the table has 64 entries, so other counters fill each set
 	lim := newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 1})
 	for i := range 300 {
 		take(l, 0, hit(fmt.Sprint(i), lim, 1), hit(fmt.Sprint(i), lim, 1))

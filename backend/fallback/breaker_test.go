@@ -25,9 +25,9 @@ func TestBreakerOpensAfterMinFailuresAndOpenAfter(t *testing.T) {
 	}
 	ms := time.Millisecond
 	for _, c := range []struct {
-		name  string
-		steps []step
-		opens bool // the breaker opens
+		name     string
+		steps    []step
+		wantOpen bool
 	}{
 		{"one failure", []step{{0, fail}}, false},
 		{"many failures within 49 ms", []step{{0, fail}, {0, fail}, {0, fail}, {0, fail}, {49 * ms, fail}}, false},
@@ -40,20 +40,20 @@ func TestBreakerOpensAfterMinFailuresAndOpenAfter(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newFixture(t, nil)
+				l := newFixture(t, nil)
 				lim := newLimit(t, 100, limit.Day)
 				for _, s := range c.steps {
 					time.Sleep(s.pause)
-					r.primary.SetError(nil)
+					l.primary.SetError(nil)
 					if s.fails {
-						r.primary.SetError(errDown)
+						l.primary.SetError(errDown)
 					}
-					assert.Equal(t, s.fails, r.take("k", lim, 1).IsDegraded())
+					assert.Equal(t, s.fails, l.take("k", lim, 1).IsDegraded())
 				}
-				assert.Equal(t, c.opens, r.isDown())
-				calls := r.primary.Calls()
-				r.take("k", lim, 1)
-				assert.Equal(t, !c.opens, r.primary.Calls() > calls)
+				assert.Equal(t, c.wantOpen, l.isDown())
+				calls := l.primary.Calls()
+				l.take("k", lim, 1)
+				assert.Equal(t, !c.wantOpen, l.primary.Calls() > calls)
 			})
 		})
 	}
@@ -61,30 +61,30 @@ func TestBreakerOpensAfterMinFailuresAndOpenAfter(t *testing.T) {
 
 func TestSlowFailuresOpenBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
+		l := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
-		r.primary.SetError(errDown)
-		r.primary.Delay(2 * time.Second)
+		l.primary.SetError(errDown)
+		l.primary.Delay(2 * time.Second)
 		for range minFailures {
-			assert.False(t, r.isDown())
-			assert.True(t, r.take("k", lim, 1).IsDegraded())
+			assert.False(t, l.isDown())
+			assert.True(t, l.take("k", lim, 1).IsDegraded())
 		}
-		assert.True(t, r.isDown())
+		assert.True(t, l.isDown())
 	})
 }
 
 func TestUnsentHitsDoNotOpenBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
+		l := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
-		r.primary.SetError(&backend.Error{Reason: backend.ReasonOverload, Cause: errors.New("queue is full")})
+		l.primary.SetError(&backend.Error{Reason: backend.ReasonOverload, Cause: errors.New("queue is full")})
 		for range 10 {
-			got := r.take("k", lim, 1)
+			got := l.take("k", lim, 1)
 			require.NoError(t, got.Err)
 			assert.True(t, got.IsDegraded())
 			time.Sleep(time.Second)
 		}
-		assert.False(t, r.isDown())
+		assert.False(t, l.isDown())
 	})
 }
 
@@ -97,7 +97,7 @@ func TestFrozenPrimaryDelaysOnlyTheFirstCalls(t *testing.T) {
 				results[i].Err = errDown
 			}
 		}
-		r := newFixture(t, func(o *Options) { o.Primary = backendtest.Func(frozenPrimary) })
+		l := newFixture(t, func(o *Options) { o.Primary = backendtest.Func(frozenPrimary) })
 		lim := newLimit(t, 1_000_000, limit.Day)
 		slowCalls := 0
 		var mu sync.Mutex
@@ -106,7 +106,7 @@ func TestFrozenPrimaryDelaysOnlyTheFirstCalls(t *testing.T) {
 			callers.Go(func() {
 				for range 1000 {
 					start := time.Now()
-					r.take("k", lim, 1)
+					l.take("k", lim, 1)
 					duration := time.Since(start)
 					mu.Lock()
 					assert.LessOrEqual(t, duration, timeout)
@@ -119,7 +119,7 @@ func TestFrozenPrimaryDelaysOnlyTheFirstCalls(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		assert.LessOrEqual(t, slowCalls, 32*2, "of 32,000")
+		assert.LessOrEqual(t, slowCalls, 32*2, "of 32,000 calls")
 	})
 }
 
@@ -127,7 +127,7 @@ func TestProbesBackOffWithJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		probes := make(chan time.Time, 1000)
 		var isUp atomic.Bool
-		r := newFixture(t, func(o *Options) {
+		l := newFixture(t, func(o *Options) {
 			o.Probe = func(context.Context, int) error {
 				probes <- time.Now()
 				if isUp.Load() {
@@ -137,16 +137,16 @@ func TestProbesBackOffWithJitter(t *testing.T) {
 			}
 		})
 		openTime := time.Now()
-		r.openBreakers(newLimit(t, 100, limit.Day), "k")
+		l.openBreakers(newLimit(t, 100, limit.Day), "k")
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		previous, want := openTime.Add(2*minFailingTime), 50*time.Millisecond
+		previousTime, want := openTime.Add(2*minFailingTime), 50*time.Millisecond
 		jitter := false
-		count := len(probes)
-		for i := range count {
+		probeCount := len(probes)
+		for i := range probeCount {
 			probeTime := <-probes
-			pause := probeTime.Sub(previous)
-			previous = probeTime
+			pause := probeTime.Sub(previousTime)
+			previousTime = probeTime
 			if i == 0 {
 				continue // the breaker opened at an unknown time before this probe
 			}
@@ -155,64 +155,64 @@ func TestProbesBackOffWithJitter(t *testing.T) {
 			jitter = jitter || pause != want
 		}
 		assert.True(t, jitter)
-		assert.InDelta(t, 23, count, 4)
+		assert.InDelta(t, 23, probeCount, 4)
 		isUp.Store(true)
-		r.primary.SetError(nil)
+		l.primary.SetError(nil)
 		time.Sleep(1200 * time.Millisecond)
 		synctest.Wait()
-		assert.False(t, r.isDown(), "up after a pause of at most 600 ms and the 500 ms of a stable primary")
-		assert.False(t, r.take("k", newLimit(t, 100, limit.Day), 1).IsDegraded())
+		assert.False(t, l.isDown(), "up after a pause of at most 600 ms and the 500 ms of a stable primary")
+		assert.False(t, l.take("k", newLimit(t, 100, limit.Day), 1).IsDegraded())
 	})
 }
 
 func TestObserverReceivesOneOutageOfThreeShards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, func(o *Options) {
+		l := newFixture(t, func(o *Options) {
 			o.Shards, o.ShardOf = 3, func(h *backend.Hit) int { return int(h.Key[0] - 'a') }
 		})
 		lim := newLimit(t, 1000, limit.Year)
-		r.openBreakers(lim, "a", "b", "c")
-		opening := int64(3 * (minFailures + 1))
-		assert.Equal(t, opening, r.hitsServed.Load())
+		l.openBreakers(lim, "a", "b", "c")
+		openingHits := int64(3 * (minFailures + 1))
+		assert.Equal(t, openingHits, l.hitsServed.Load())
 		start := time.Now()
 		for i := range 20 {
-			r.take("a", lim, 1)
-			r.take("b", lim, 1)
-			assert.Equal(t, opening+int64(2*i+2), r.hitsServed.Load(), "counted with the decision")
+			l.take("a", lim, 1)
+			l.take("b", lim, 1)
+			assert.Equal(t, openingHits+int64(2*i+2), l.hitsServed.Load(), "counted with the decision")
 		}
 		time.Sleep(5 * time.Second)
-		require.Len(t, r.stateChanges(), 1)
-		downChange := r.stateChanges()[0]
+		require.Len(t, l.stateChanges(), 1)
+		downChange := l.stateChanges()[0]
 		assert.True(t, downChange.Down)
 		assert.ErrorIs(t, downChange.Outage.Err, backend.ErrUnavailable)
-		assert.Zero(t, r.hitsReplayed.Load())
+		assert.Zero(t, l.hitsReplayed.Load())
 
-		r.heal()
-		require.Len(t, r.stateChanges(), 2)
-		upChange := r.stateChanges()[1]
+		l.heal()
+		require.Len(t, l.stateChanges(), 2)
+		upChange := l.stateChanges()[1]
 		assert.False(t, upChange.Down)
 		assert.InDelta(t, 5.2, upChange.Outage.Duration().Seconds(), 1.4)
 		assert.GreaterOrEqual(t, upChange.Outage.Duration(), time.Since(start)-1200*time.Millisecond)
-		assert.Equal(t, opening+40, upChange.Outage.Decisions)
+		assert.Equal(t, openingHits+40, upChange.Outage.Decisions)
 		assert.Equal(t, int64(40), upChange.Outage.Replayed)
-		assert.Equal(t, int64(40), r.hitsReplayed.Load())
+		assert.Equal(t, int64(40), l.hitsReplayed.Load())
 	})
 }
 
 func TestShardThatFailsRepeatedlyIsProbedLessAndLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, func(o *Options) {
+		l := newFixture(t, func(o *Options) {
 			o.Probe = func(context.Context, int) error { return nil } // a probe succeeds, but hits fail
 		})
 		lim := newLimit(t, 1_000_000, limit.Day)
-		r.primary.SetError(errDown)
+		l.primary.SetError(errDown)
 		for range 60_000 {
-			r.take("k", lim, 1)
+			l.take("k", lim, 1)
 			time.Sleep(time.Millisecond)
 		}
-		assert.Less(t, r.primary.Calls(), 130*60, "of 60,000 calls")
-		r.heal()
-		downCount, upCount := r.countChanges()
+		assert.Less(t, l.primary.Calls(), 130*60, "of 60,000 calls")
+		l.heal()
+		downCount, upCount := l.countChanges()
 		assert.LessOrEqual(t, downCount, 2, "one outage, besides the start")
 		assert.Equal(t, downCount, upCount)
 	})
@@ -220,18 +220,18 @@ func TestShardThatFailsRepeatedlyIsProbedLessAndLess(t *testing.T) {
 
 func TestBreakerOpensForItsShardOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, func(o *Options) {
-			twoShards(o)
+		l := newFixture(t, func(o *Options) {
+			useTwoShards(o)
 			o.Probe = func(context.Context, int) error { return errors.New("still down") }
 		})
 		lim := newLimit(t, 1000, limit.Year)
-		r.primary.FailHits(failKeysWithB)
+		l.primary.FailHits(failKeysWithB)
 		for range 1000 {
-			assert.False(t, r.take("a", lim, 1).IsDegraded())
-			assert.True(t, r.take("b", lim, 1).IsDegraded())
+			assert.False(t, l.take("a", lim, 1).IsDegraded())
+			assert.True(t, l.take("b", lim, 1).IsDegraded())
 			time.Sleep(time.Millisecond)
 		}
-		assert.True(t, r.breakers[1].isOpen())
-		assert.False(t, r.breakers[0].isOpen())
+		assert.True(t, l.breakers[1].isOpen())
+		assert.False(t, l.breakers[0].isOpen())
 	})
 }

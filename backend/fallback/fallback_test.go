@@ -25,9 +25,9 @@ func TestWorkingPrimaryAnswersAsALimiter(t *testing.T) {
 func TestSecondaryAnswersAsALimiter(t *testing.T) {
 	t.Parallel()
 	backendtest.RunWrapper(t, func(t *testing.T) backend.Limiter {
-		r := newFixture(t, func(o *Options) { o.Ratio = 1 })
-		r.primary.SetError(errDown)
-		return withoutSource{r}
+		l := newFixture(t, func(o *Options) { o.Ratio = 1 })
+		l.primary.SetError(errDown)
+		return withoutSource{l}
 	})
 }
 
@@ -43,17 +43,17 @@ func (l withoutSource) Take(ctx context.Context, now time.Time, hits []backend.H
 
 func TestSecondaryDecidesTheFirstFailedHit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // time stands still, so the breaker stays closed
-		r := newFixture(t, nil)
+		l := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
-		r.primary.SetError(errDown)
+		l.primary.SetError(errDown)
 		for n := range 51 {
-			got := r.take("k", lim, 1)
+			got := l.take("k", lim, 1)
 			require.NoError(t, got.Err)
 			assert.True(t, got.IsDegraded())
 			assert.Equal(t, n < 50, got.Allowed, "hit %d", n+1)
 		}
-		r.primary.SetError(nil)
-		got := r.take("k", lim, 1)
+		l.primary.SetError(nil)
+		got := l.take("k", lim, 1)
 		assert.False(t, got.IsDegraded())
 		assert.Equal(t, int64(99), got.Remaining)
 	})
@@ -83,15 +83,15 @@ func TestModeAndRatioDetermineTheAdmittedHits(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			r := newFixture(t, func(o *Options) { o.Ratio, o.Mode = c.ratio, c.mode })
-			r.primary.SetError(errDown)
+			l := newFixture(t, func(o *Options) { o.Ratio, o.Mode = c.ratio, c.mode })
+			l.primary.SetError(errDown)
 			spec := limit.Spec{Requests: 100, Unit: limit.Year}
 			if c.change != nil {
 				c.change(&spec)
 			}
 			lim, admittedHits := backendtest.NewLimit(t, spec), int64(0)
 			for range 200 {
-				got := r.take("k", lim, 1)
+				got := l.take("k", lim, 1)
 				require.NoError(t, got.Err)
 				require.True(t, got.IsDegraded())
 				if got.Allowed {
@@ -107,92 +107,92 @@ func TestModeAndRatioDetermineTheAdmittedHits(t *testing.T) {
 
 func TestRefundIsAllowedInEveryMode(t *testing.T) {
 	for _, mode := range []limit.FailureMode{limit.FailLocal, limit.FailAllow, limit.FailDeny} {
-		r := newFixture(t, func(o *Options) { o.Mode = mode })
-		r.primary.SetError(errDown)
-		assert.True(t, r.take("k", newLimit(t, 5, limit.Day), -1).Allowed, mode)
+		l := newFixture(t, func(o *Options) { o.Mode = mode })
+		l.primary.SetError(errDown)
+		assert.True(t, l.take("k", newLimit(t, 5, limit.Day), -1).Allowed, mode)
 	}
 }
 
 func TestPeekIsDeniedInModeDeny(t *testing.T) {
-	r := newFixture(t, func(o *Options) { o.Mode = limit.FailDeny })
-	r.primary.SetError(errDown)
-	peek := r.take("k", newLimit(t, 5, limit.Day), 0)
+	l := newFixture(t, func(o *Options) { o.Mode = limit.FailDeny })
+	l.primary.SetError(errDown)
+	peek := l.take("k", newLimit(t, 5, limit.Day), 0)
 	assert.False(t, peek.Allowed)
 	assert.Positive(t, peek.RetryAfter)
 }
 
 func TestSecondaryCountsInItsOwnNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
+		l := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
-		takeOne(r.secondary, "k", lim, 30) // for example a limit of scope instance
-		r.primary.SetError(errDown)
-		assert.Equal(t, int64(49), r.take("k", lim, 1).Remaining)
-		assert.Equal(t, int64(30), spent(r.secondary, "k", lim))
-		assert.Equal(t, int64(1), spent(r.secondary, Namespace+"k", lim))
+		takeOne(l.secondary, "k", lim, 30) // for example a limit of scope instance
+		l.primary.SetError(errDown)
+		assert.Equal(t, int64(49), l.take("k", lim, 1).Remaining)
+		assert.Equal(t, int64(30), spentHits(l.secondary, "k", lim))
+		assert.Equal(t, int64(1), spentHits(l.secondary, Namespace+"k", lim))
 	})
 }
 
 func TestPermanentErrorsPassThrough(t *testing.T) {
-	r := newFixture(t, nil)
+	l := newFixture(t, nil)
 	permanentError := errors.New("broken")
-	r.primary.SetError(permanentError)
+	l.primary.SetError(permanentError)
 	for range 10 {
-		require.ErrorIs(t, r.take("k", newLimit(t, 5, limit.Day), 1).Err, permanentError)
+		require.ErrorIs(t, l.take("k", newLimit(t, 5, limit.Day), 1).Err, permanentError)
 	}
-	assert.Zero(t, r.unclosedBreakers.Load())
-	assert.Zero(t, r.hitsServed.Load())
+	assert.Zero(t, l.unclosedBreakers.Load())
+	assert.Zero(t, l.hitsServed.Load())
 }
 
 func TestCancellationDoesNotOpenBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
+		l := newFixture(t, nil)
 		lim := newLimit(t, 5, limit.Day)
-		r.primary.Delay(time.Hour) // the error then wraps ErrUnavailable and the error of the context
+		l.primary.Delay(time.Hour) // the error then wraps ErrUnavailable and the error of the context
 		for range 20 {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			results := make([]backend.Result, 1)
-			r.Take(ctx, time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
+			l.Take(ctx, time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
 			cancel()
 			require.ErrorIs(t, results[0].Err, context.DeadlineExceeded)
 			require.False(t, results[0].IsDegraded())
 		}
-		assert.Zero(t, r.unclosedBreakers.Load())
-		assert.Zero(t, spent(r.secondary, Namespace+"k", lim))
+		assert.Zero(t, l.unclosedBreakers.Load())
+		assert.Zero(t, spentHits(l.secondary, Namespace+"k", lim))
 	})
 }
 
 func TestPartialFailureFallsBackPerHit(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		open bool
+		name   string
+		isOpen bool
 	}{{"breaker closed", false}, {"breaker open", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newFixture(t, func(o *Options) {
-					twoShards(o)
+				l := newFixture(t, func(o *Options) {
+					useTwoShards(o)
 					o.Probe = func(context.Context, int) error { return errDown }
 				})
-				lim, deny, allow := newLimit(t, 10, limit.Year), newLimit(t, 10, limit.Year), newLimit(t, 10, limit.Year)
-				deny.OnBackendFailure, allow.OnBackendFailure = limit.FailDeny, limit.FailAllow
-				r.primary.FailHits(failKeysWithB)
-				if c.open {
+				lim, denyLimit, allowLimit := newLimit(t, 10, limit.Year), newLimit(t, 10, limit.Year), newLimit(t, 10, limit.Year)
+				denyLimit.OnBackendFailure, allowLimit.OnBackendFailure = limit.FailDeny, limit.FailAllow
+				l.primary.FailHits(failKeysWithB)
+				if c.isOpen {
 					for range minFailures + 1 {
-						r.take("b", lim, 0)
+						l.take("b", lim, 0)
 						time.Sleep(minFailingTime)
 					}
 				}
-				require.Equal(t, c.open, r.isDown())
+				require.Equal(t, c.isOpen, l.isDown())
 				hits := []backend.Hit{
 					{Key: []byte("b1"), Limit: lim, N: 4},
 					{Key: []byte("a1"), Limit: lim, N: 4},
-					{Key: []byte("b2"), Limit: deny, N: 1},
-					{Key: []byte("a2"), Limit: deny, N: 1},
-					{Key: []byte("b3"), Limit: allow, N: 100},
+					{Key: []byte("b2"), Limit: denyLimit, N: 1},
+					{Key: []byte("a2"), Limit: denyLimit, N: 1},
+					{Key: []byte("b3"), Limit: allowLimit, N: 100},
 					{Key: []byte("b1"), Limit: lim, N: 1},
 				}
 				results := make([]backend.Result, len(hits))
-				r.Take(t.Context(), time.Now(), hits, results)
+				l.Take(t.Context(), time.Now(), hits, results)
 				for i, want := range []struct {
 					degraded, allowed bool
 					remaining         int64
@@ -204,27 +204,27 @@ func TestPartialFailureFallsBackPerHit(t *testing.T) {
 				}
 				assert.Equal(t, "b1", string(hits[0].Key), "Take leaves the caller's hits unchanged")
 				assert.Same(t, lim, hits[0].Limit)
-				callsBefore := r.primary.Calls()
-				r.take("b1", lim, 1)
-				assert.Equal(t, !c.open, r.primary.Calls() > callsBefore, "primary was called")
+				callsBefore := l.primary.Calls()
+				l.take("b1", lim, 1)
+				assert.Equal(t, !c.isOpen, l.primary.Calls() > callsBefore, "primary was called")
 			})
 		})
 	}
 }
 
 func TestChangedLimitKeepsTheCountOfTheSecondary(t *testing.T) {
-	r := newFixture(t, nil)
-	r.primary.SetError(errDown)
-	require.True(t, r.take("k", newLimit(t, 100, limit.Year), 50).Allowed)
+	l := newFixture(t, nil)
+	l.primary.SetError(errDown)
+	require.True(t, l.take("k", newLimit(t, 100, limit.Year), 50).Allowed)
 	raisedLimit := newLimit(t, 120, limit.Year)
-	assert.True(t, r.take("k", raisedLimit, 10).Allowed)
-	assert.False(t, r.take("k", raisedLimit, 1).Allowed)
+	assert.True(t, l.take("k", raisedLimit, 10).Allowed)
+	assert.False(t, l.take("k", raisedLimit, 1).Allowed)
 }
 
 func TestShareIsGrantedOnceIfThePrimaryFailsRepeatedly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
+		l := newFixture(t, nil)
 		lim := newLimit(t, 10_000, limit.Year)
 		var callers sync.WaitGroup
 		stop := make(chan struct{})
@@ -237,7 +237,7 @@ func TestShareIsGrantedOnceIfThePrimaryFailsRepeatedly(t *testing.T) {
 						return
 					case <-time.After(time.Millisecond): // all callers at once
 					}
-					got := r.take("k", lim, 1)
+					got := l.take("k", lim, 1)
 					if !assert.NoError(t, got.Err) {
 						return
 					}
@@ -248,41 +248,41 @@ func TestShareIsGrantedOnceIfThePrimaryFailsRepeatedly(t *testing.T) {
 			})
 		}
 		for range 30 {
-			r.primary.SetError(errDown)
+			l.primary.SetError(errDown)
 			time.Sleep(rand.N(time.Second))
-			r.primary.SetError(nil)
+			l.primary.SetError(nil)
 			time.Sleep(rand.N(time.Second))
 		}
 		close(stop)
 		callers.Wait()
-		r.heal()
+		l.heal()
 		total := int64(0)
 		for _, n := range allowedHits {
 			total += n
 		}
 		assert.LessOrEqual(t, total, int64(15_000), "the limit, and the share of the secondary once")
-		assert.LessOrEqual(t, spent(r.primaryCounters, "k", lim), total, "no hit is charged twice")
-		assert.False(t, r.take("k", lim, 10_000).Allowed, "the limit was reached")
+		assert.LessOrEqual(t, spentHits(l.primaryCounters, "k", lim), total, "no hit is charged twice")
+		assert.False(t, l.take("k", lim, 10_000).Allowed, "the limit was reached")
 	})
 }
 
 func TestCloseEndsProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
+		l := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
-		r.openBreakers(lim, "k")
-		require.True(t, r.isDown())
-		r.Close()
-		calls := r.primary.Calls()
+		l.openBreakers(lim, "k")
+		require.True(t, l.isDown())
+		l.Close()
+		calls := l.primary.Calls()
 		time.Sleep(time.Minute)
-		assert.Equal(t, calls, r.primary.Calls())
-		assert.True(t, r.take("k", lim, 1).Allowed, "a closed Limiter still decides")
-		r.Close()
+		assert.Equal(t, calls, l.primary.Calls())
+		assert.True(t, l.take("k", lim, 1).Allowed, "a closed Limiter still decides")
+		l.Close()
 
-		closedEarly := newFixture(t, nil)
-		closedEarly.Close()
-		closedEarly.openBreakers(lim, "k")
-		assert.NoError(t, closedEarly.take("k", lim, 1).Err)
-		assert.Empty(t, closedEarly.stateChanges())
+		closedFixture := newFixture(t, nil)
+		closedFixture.Close()
+		closedFixture.openBreakers(lim, "k")
+		assert.NoError(t, closedFixture.take("k", lim, 1).Err)
+		assert.Empty(t, closedFixture.stateChanges())
 	})
 }

@@ -33,7 +33,7 @@ func TestGroupOverPrimaryAndSecondaryIsChargedCompletelyOrNotAtAll(t *testing.T)
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				isDown := func(h *backend.Hit) bool { return string(h.Key) == "down" }
-				r := newFixture(t, func(o *Options) {
+				l := newFixture(t, func(o *Options) {
 					next := o.Primary
 					o.Primary = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 						backend.TakePart(ctx, now, next, hits, results, func(i int) bool { return !isDown(&hits[i]) })
@@ -46,11 +46,11 @@ func TestGroupOverPrimaryAndSecondaryIsChargedCompletelyOrNotAtAll(t *testing.T)
 				})
 				lim := newLimit(t, 10, limit.Year)
 				results := make([]backend.Result, 2)
-				r.Take(t.Context(), time.Now(), []backend.Hit{
+				l.Take(t.Context(), time.Now(), []backend.Hit{
 					{Key: []byte("up"), Limit: lim, N: c.upHits, AllOrNone: true}, {Key: []byte("down"), Limit: lim, N: c.downHits, AllOrNone: true},
 				}, results)
 				assert.Equal(t, []bool{c.upHits <= 10, c.downHits <= 5}, []bool{results[0].Allowed, results[1].Allowed})
-				assert.Equal(t, c.want, [2]int64{spent(r.primaryCounters, "up", lim), spent(r.secondary, Namespace+"down", r.shareOf(lim))})
+				assert.Equal(t, c.want, [2]int64{spentHits(l.primaryCounters, "up", lim), spentHits(l.secondary, Namespace+"down", l.shareOf(lim))})
 			})
 		})
 	}
@@ -59,23 +59,23 @@ func TestGroupOverPrimaryAndSecondaryIsChargedCompletelyOrNotAtAll(t *testing.T)
 // A limit with on_backend_failure: deny has no counter in this process.
 func TestGroupWithAFixedDenialChargesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
-		r.primary.SetError(errDown)
+		l := newFixture(t, nil)
+		l.primary.SetError(errDown)
 		localLimit := newLimit(t, 10, limit.Year)
 		denyLimit, err := limit.New(limit.Spec{Requests: 10, Unit: limit.Year, OnBackendFailure: limit.FailDeny})
 		require.NoError(t, err)
 		results := make([]backend.Result, 2)
-		r.Take(t.Context(), time.Now(), []backend.Hit{
+		l.Take(t.Context(), time.Now(), []backend.Hit{
 			{Key: []byte("a"), Limit: localLimit, N: 2, AllOrNone: true}, {Key: []byte("b"), Limit: denyLimit, N: 1, AllOrNone: true},
 		}, results)
 		assert.Equal(t, []bool{true, false}, []bool{results[0].Allowed, results[1].Allowed})
-		assert.Zero(t, spent(r.secondary, Namespace+"a", r.shareOf(localLimit)))
+		assert.Zero(t, spentHits(l.secondary, Namespace+"a", l.shareOf(localLimit)))
 	})
 }
 
 // partHit is a hit that the primary or the secondary decides. Each partHit has its own counter.
 type partHit struct {
-	n, spent                           int64 // the hits, and the earlier spent hits, of a limit of 10, of which the secondary grants 5
+	n, spentHits                       int64 // the hits, and the earlier spent hits, of a limit of 10, of which the secondary grants 5
 	isDown, isGroup, isShadow, isFixed bool  // isFixed means that the limit has on_backend_failure: allow
 }
 
@@ -102,7 +102,7 @@ func TestGroupChangesNoCounterIfAnyPartDenies(t *testing.T) {
 		defer l.Close()
 		part := rapid.Custom(func(t *rapid.T) partHit {
 			return partHit{
-				n: rapid.Int64Range(1, 6).Draw(t, "n"), spent: rapid.Int64Range(1, 5).Draw(t, "spent"), isDown: rapid.Bool().Draw(t, "down"),
+				n: rapid.Int64Range(1, 6).Draw(t, "n"), spentHits: rapid.Int64Range(1, 5).Draw(t, "spent"), isDown: rapid.Bool().Draw(t, "down"),
 				isGroup: rapid.IntRange(0, 3).Draw(t, "group") > 0, isShadow: rapid.IntRange(0, 3).Draw(t, "shadow") == 0, isFixed: rapid.IntRange(0, 3).Draw(t, "fixed") == 0,
 			}
 		})
@@ -117,27 +117,27 @@ func TestGroupChangesNoCounterIfAnyPartDenies(t *testing.T) {
 		isDenied := false
 		isAllowed := make([]bool, len(parts))
 		for i, p := range parts {
-			counters, key, granted := counterOf(i)
+			counterLimiter, key, grantedLimit := counterOf(i)
 			if !p.isDown {
-				parts[i].spent *= 2
+				parts[i].spentHits *= 2
 			}
-			takeOne(counters, key, granted, parts[i].spent)
+			takeOne(counterLimiter, key, grantedLimit, parts[i].spentHits)
 			lim := localLimit
 			if p.isFixed {
 				lim = allowLimit
 			}
-			isAllowed[i] = parts[i].spent+p.n <= granted.Capacity() || p.isDown && p.isFixed
+			isAllowed[i] = parts[i].spentHits+p.n <= grantedLimit.Capacity() || p.isDown && p.isFixed
 			isDenied = isDenied || p.isGroup && !p.isShadow && !isAllowed[i]
 			hits = append(hits, backend.Hit{Key: []byte(strings.TrimPrefix(key, Namespace)), Limit: lim, N: p.n, AllOrNone: p.isGroup, Shadow: p.isShadow})
 		}
 		l.Take(context.Background(), time.Now(), hits, make([]backend.Result, len(hits)))
 		for i, p := range parts {
-			want := p.spent
+			want := p.spentHits
 			if isAllowed[i] && (!isDenied || !p.isGroup) && (!p.isDown || !p.isFixed) {
 				want += p.n
 			}
-			counters, key, granted := counterOf(i)
-			assert.Equal(t, want, spent(counters, key, granted), "hit %d of %+v", i, parts)
+			counterLimiter, key, grantedLimit := counterOf(i)
+			assert.Equal(t, want, spentHits(counterLimiter, key, grantedLimit), "hit %d of %+v", i, parts)
 		}
 	})
 }

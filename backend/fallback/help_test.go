@@ -34,11 +34,11 @@ type fixture struct {
 
 // newFixture returns a fixture that is closed at the end of the test. change can set other options.
 func newFixture(t *testing.T, change func(*Options)) *fixture {
-	r := &fixture{recorder: new(recorder), primaryCounters: local.New(local.Options{}), secondary: local.New(local.Options{})}
-	r.primary = backendtest.NewFlaky(r.primaryCounters)
+	l := &fixture{recorder: new(recorder), primaryCounters: local.New(local.Options{}), secondary: local.New(local.Options{})}
+	l.primary = backendtest.NewFlaky(l.primaryCounters)
 	var o Options
 	o = Options{
-		Primary: r.primary, Secondary: r.secondary, Ratio: 0.5, Observer: r.recorder,
+		Primary: l.primary, Secondary: l.secondary, Ratio: 0.5, Observer: l.recorder,
 		Shards: 1, ShardOf: func(*backend.Hit) int { return 0 },
 		Probe: func(context.Context, int) error {
 			return takeOne(o.Primary, "probe", newLimit(t, 1, limit.Second), 1).Err
@@ -47,42 +47,42 @@ func newFixture(t *testing.T, change func(*Options)) *fixture {
 	if change != nil {
 		change(&o)
 	}
-	r.Limiter = New(o)
-	t.Cleanup(r.Close)
-	return r
+	l.Limiter = New(o)
+	t.Cleanup(l.Close)
+	return l
 }
 
 // openBreakers lets the primary fail until the breakers of all keys are open.
-func (r *fixture) openBreakers(lim *limit.Limit, keys ...string) {
-	r.primary.SetError(errDown)
+func (l *fixture) openBreakers(lim *limit.Limit, keys ...string) {
+	l.primary.SetError(errDown)
 	for range minFailures + 1 {
 		for _, key := range keys {
-			r.take(key, lim, 0)
+			l.take(key, lim, 0)
 		}
 		time.Sleep(minFailingTime)
 	}
 }
 
 // heal lets the primary work again and waits for the end of the outage.
-func (r *fixture) heal() {
-	r.primary.SetError(nil)
-	r.waitUntilUp()
+func (l *fixture) heal() {
+	l.primary.SetError(nil)
+	l.waitUntilUp()
 }
 
-func (r *fixture) waitUntilUp() {
-	for r.isDown() {
+func (l *fixture) waitUntilUp() {
+	for l.isDown() {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-func (r *fixture) isDown() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.downShardCount > 0
+func (l *fixture) isDown() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.downShardCount > 0
 }
 
-func (r *fixture) take(key string, lim *limit.Limit, n int64) backend.Result {
-	return takeOne(r.Limiter, key, lim, n)
+func (l *fixture) take(key string, lim *limit.Limit, n int64) backend.Result {
+	return takeOne(l.Limiter, key, lim, n)
 }
 
 func takeOne(l backend.Limiter, key string, lim *limit.Limit, n int64) backend.Result {
@@ -91,8 +91,8 @@ func takeOne(l backend.Limiter, key string, lim *limit.Limit, n int64) backend.R
 	return results[0]
 }
 
-// spent returns the hits that a counter of l has spent.
-func spent(l backend.Limiter, key string, lim *limit.Limit) int64 {
+// spentHits returns the hits that a counter of l has spent.
+func spentHits(l backend.Limiter, key string, lim *limit.Limit) int64 {
 	return lim.Capacity() - takeOne(l, key, lim, 0).Remaining
 }
 
@@ -143,23 +143,23 @@ func (r *recorder) stateChanges() []StateChange {
 }
 
 // countChanges returns how often the primary went down, and how often it came up again.
-func (r *recorder) countChanges() (downs, ups int) {
+func (r *recorder) countChanges() (downCount, upCount int) {
 	for _, c := range r.stateChanges() {
 		if c.Down {
-			downs++
+			downCount++
 		} else {
-			ups++
+			upCount++
 		}
 	}
-	return downs, ups
+	return downCount, upCount
 }
 
-// twoShards gives the Limiter one shard for keys with a, and one for keys with b.
-func twoShards(o *Options) {
+// useTwoShards gives the Limiter one shard for keys with a, and one for keys with b.
+func useTwoShards(o *Options) {
 	o.Shards, o.ShardOf = 2, func(h *backend.Hit) int { return int(h.Key[0] - 'a') }
 }
 
-// failKeysWithB lets the hits of shard b fail.
+// failKeysWithB returns an error for a hit of shard b.
 func failKeysWithB(h backend.Hit) error {
 	if h.Key[0] == 'b' {
 		return errDown

@@ -59,21 +59,21 @@ func TestLateAnswerCorrectsChargesAndPrice(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r, primary := newFixture(t, nil), &latePrimary{}
-				r.options.Primary = primary
+				l, primary := newFixture(t, nil), &latePrimary{}
+				l.options.Primary = primary
 				primary.next = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-					r.primary.Take(ctx, now, hits, results)
+					l.primary.Take(ctx, now, hits, results)
 					results[0].Err = c.answerError
 				})
 				lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.OnBackendFailure = c.mode })
-				takeOne(r.primaryCounters, "k", lim, c.spentBefore)
-				r.take("k", lim, c.n)
-				r.options.Primary = r.primary // for the replay
+				takeOne(l.primaryCounters, "k", lim, c.spentBefore)
+				l.take("k", lim, c.n)
+				l.options.Primary = l.primary // for the replay
 				primary.deliver()
 				time.Sleep(time.Second)
-				assert.Equal(t, c.wantPrimary, spent(r.primaryCounters, "k", lim), "in the primary")
-				assert.Equal(t, c.wantSecondary, spent(r.secondary, Namespace+"k", r.shareOf(lim)), "in the secondary")
-				assert.Equal(t, c.wantExcess, r.Status().MaxExcessHits)
+				assert.Equal(t, c.wantPrimary, spentHits(l.primaryCounters, "k", lim), "in the primary")
+				assert.Equal(t, c.wantSecondary, spentHits(l.secondary, Namespace+"k", l.shareOf(lim)), "in the secondary")
+				assert.Equal(t, c.wantExcess, l.Status().MaxExcessHits)
 			})
 		})
 	}
@@ -81,22 +81,22 @@ func TestLateAnswerCorrectsChargesAndPrice(t *testing.T) {
 
 func TestHitsThatWereNeverSentAreReplayedWithoutAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, func(o *Options) { o.KeepsCounters = func(int) bool { return true } })
+		l := newFixture(t, func(o *Options) { o.KeepsCounters = func(int) bool { return true } })
 		lim := newLimit(t, 100, limit.Year)
-		takeOne(r.primaryCounters, "k", lim, 90)
-		r.primary.SetError(&backend.Error{Reason: backend.ReasonOverload, NotSent: true, Cause: errors.New("queue is full")})
+		takeOne(l.primaryCounters, "k", lim, 90)
+		l.primary.SetError(&backend.Error{Reason: backend.ReasonOverload, NotSent: true, Cause: errors.New("queue is full")})
 		for range 30 {
-			assert.True(t, r.take("k", lim, 1).Allowed)
+			assert.True(t, l.take("k", lim, 1).Allowed)
 		}
-		assert.Equal(t, int64(30), r.Status().MaxExcessHits)
+		assert.Equal(t, int64(30), l.Status().MaxExcessHits)
 		time.Sleep(time.Second)
-		assert.Equal(t, int64(90), spent(r.primaryCounters, "k", lim), "the queue is still full")
-		r.primary.SetError(nil)
+		assert.Equal(t, int64(90), spentHits(l.primaryCounters, "k", lim), "the queue is still full")
+		l.primary.SetError(nil)
 		time.Sleep(time.Second)
-		assert.Equal(t, int64(120), spent(r.primaryCounters, "k", lim))
-		assert.Equal(t, int64(20), r.Status().MaxExcessHits, "ten of the hits are within the limit")
-		assert.Equal(t, int64(30), r.hitsReplayed.Load())
-		downCount, _ := r.countChanges()
+		assert.Equal(t, int64(120), spentHits(l.primaryCounters, "k", lim))
+		assert.Equal(t, int64(20), l.Status().MaxExcessHits, "ten of the hits are within the limit")
+		assert.Equal(t, int64(30), l.hitsReplayed.Load())
+		downCount, _ := l.countChanges()
 		assert.Zero(t, downCount)
 	})
 }
@@ -109,17 +109,17 @@ func TestFallbackStartsFromTheLastCount(t *testing.T) {
 		t.Run(fmt.Sprint(c.lastCount), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				isKnown := true
-				r := newFixture(t, func(o *Options) {
+				l := newFixture(t, func(o *Options) {
 					o.LastCount = func(now time.Time, _ *backend.Hit) (int64, time.Time, bool) {
 						defer func() { isKnown = false }()
 						return c.lastCount, now.Add(-time.Minute), isKnown
 					}
 				})
-				r.primary.SetError(errDown)
+				l.primary.SetError(errDown)
 				lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.Algorithm = limit.SlidingLog })
 				admittedHits := int64(0)
 				for range 100 {
-					if r.take("k", lim, 1).Allowed {
+					if l.take("k", lim, 1).Allowed {
 						admittedHits++
 					}
 				}
@@ -134,7 +134,7 @@ func TestSpendAtLeastNeverLowersTheCount(t *testing.T) {
 	lim := newLimit(t, 100, limit.Year)
 	for _, c := range []struct{ n, want int64 }{{0, 0}, {10, 10}, {5, 10}, {100, 100}, {100, 100}} {
 		l.SpendAtLeast(time.Now(), []byte("k"), lim, c.n)
-		assert.Equal(t, c.want, spent(l, "k", lim))
+		assert.Equal(t, c.want, spentHits(l, "k", lim))
 	}
 }
 
@@ -153,22 +153,22 @@ func TestLateAnswerCorrectsTheChargesOfAGroup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				secondary := local.New(local.Options{})
-				r := newFixture(t, func(o *Options) { o.Secondary = secondary })
+				l := newFixture(t, func(o *Options) { o.Secondary = secondary })
 				primary := &latePrimary{next: backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 					if c.isChargedInPrimary {
-						r.primaryCounters.Take(ctx, now, hits, results)
+						l.primaryCounters.Take(ctx, now, hits, results)
 					}
 				})}
-				r.options.Primary = primary
+				l.options.Primary = primary
 				a, b := newLimit(t, 100, limit.Year), newLimit(t, 10, limit.Year)
 				hits := []backend.Hit{{Key: []byte("a"), Limit: a, N: 1, AllOrNone: true}, {Key: []byte("b"), Limit: b, N: c.hitsOfB, AllOrNone: true}}
-				r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 2))
-				r.options.Primary = r.primaryCounters // for the replay
+				l.Take(t.Context(), time.Now(), hits, make([]backend.Result, 2))
+				l.options.Primary = l.primaryCounters // for the replay
 				primary.deliver()
 				time.Sleep(time.Second)
-				assert.Equal(t, c.wantPrimary, [2]int64{spent(r.primaryCounters, "a", a), spent(r.primaryCounters, "b", b)}, "in the primary")
-				assert.Equal(t, c.wantSecondary, [2]int64{spent(secondary, Namespace+"a", r.shareOf(a)), spent(secondary, Namespace+"b", r.shareOf(b))}, "in the secondary")
-				assert.Equal(t, c.wantExcess, r.Status().MaxExcessHits)
+				assert.Equal(t, c.wantPrimary, [2]int64{spentHits(l.primaryCounters, "a", a), spentHits(l.primaryCounters, "b", b)}, "in the primary")
+				assert.Equal(t, c.wantSecondary, [2]int64{spentHits(secondary, Namespace+"a", l.shareOf(a)), spentHits(secondary, Namespace+"b", l.shareOf(b))}, "in the secondary")
+				assert.Equal(t, c.wantExcess, l.Status().MaxExcessHits)
 			})
 		})
 	}
@@ -176,18 +176,18 @@ func TestLateAnswerCorrectsTheChargesOfAGroup(t *testing.T) {
 
 func TestDeniedGroupIsNotReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, func(o *Options) { o.Secondary = local.New(local.Options{}) })
+		l := newFixture(t, func(o *Options) { o.Secondary = local.New(local.Options{}) })
 		a, b := newLimit(t, 100, limit.Year), newLimit(t, 2, limit.Year)
-		r.openBreakers(a, "a")
-		take := func(hits ...backend.Hit) { r.Take(t.Context(), time.Now(), hits, make([]backend.Result, len(hits))) }
+		l.openBreakers(a, "a")
+		take := func(hits ...backend.Hit) { l.Take(t.Context(), time.Now(), hits, make([]backend.Result, len(hits))) }
 		hitOnA := backend.Hit{Key: []byte("a"), Limit: a, N: 1, AllOrNone: true}
 		take(hitOnA)
-		r.heal()
-		r.openBreakers(a, "a") // the share of a is spent by a hit that is replayed already
+		l.heal()
+		l.openBreakers(a, "a") // the share of a is spent by a hit that is replayed already
 		take(hitOnA, backend.Hit{Key: []byte("b"), Limit: b, N: 2, AllOrNone: true})
-		r.heal()
-		assert.Equal(t, int64(1), spent(r.primaryCounters, "a", a))
-		assert.Zero(t, spent(r.primaryCounters, "b", b))
+		l.heal()
+		assert.Equal(t, int64(1), spentHits(l.primaryCounters, "a", a))
+		assert.Zero(t, spentHits(l.primaryCounters, "b", b))
 	})
 }
 
@@ -204,21 +204,21 @@ func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
 	}{
 		{"within the limit", nil, false, 40, 5, nil, time.Second, 5, 40},
 		{"within the limit, after the window", nil, false, 40, 5, nil, time.Hour, 0, 3},
-		{"denied here, within the limit", nil, false, 48, 5, nil, time.Second, 0, 48},
-		{"denied here, in shadow mode", nil, true, 48, 5, nil, time.Second, 5, 48},
-		{"denied here, never sent", nil, false, 48, 5, errNotSent, time.Second, 5, 48},
+		{"secondary denies, within the limit", nil, false, 48, 5, nil, time.Second, 0, 48},
+		{"secondary denies, in shadow mode", nil, true, 48, 5, nil, time.Second, 5, 48},
+		{"secondary denies, never sent", nil, false, 48, 5, errNotSent, time.Second, 5, 48},
 		{"mode allow", func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow }, false, 40, 5, nil, time.Second, 5, 40},
 		{"mode allow, never sent", func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow }, false, 40, 5, errNotSent, time.Second, 5, 40},
-		{"slots", slots, false, 40, 5, nil, time.Second, 5, 40},
-		{"slots denied here", slots, false, 48, 5, nil, time.Second, 5, 48},
-		{"slots never sent", slots, false, 40, 5, errNotSent, time.Second, 5, 45},
+		{"slots within the limit", useSlots, false, 40, 5, nil, time.Second, 5, 40},
+		{"secondary denies slots", useSlots, false, 48, 5, nil, time.Second, 5, 48},
+		{"slots never sent", useSlots, false, 40, 5, errNotSent, time.Second, 5, 45},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r, primary := newFixture(t, nil), &latePrimary{}
-				r.options.Primary = primary
+				l, primary := newFixture(t, nil), &latePrimary{}
+				l.options.Primary = primary
 				primary.next = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
-					r.primary.Take(ctx, now, hits, results) // even if the answer differs
+					l.primary.Take(ctx, now, hits, results) // even if the answer differs
 					results[0].Err = c.answerError
 				})
 				time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
@@ -226,29 +226,29 @@ func TestLateAnswerLeavesOtherChargesAlone(t *testing.T) {
 				if c.change != nil {
 					lim = newLimit(t, 100, limit.Hour, c.change)
 				}
-				share := r.shareOf(lim)
-				assert.True(t, takeOne(r.secondary, Namespace+"k", share, c.admittedBefore).Allowed)
-				r.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: c.lateHits, Shadow: c.shadow}}, make([]backend.Result, 1))
-				r.options.Primary = r.primary // for the replay
+				share := l.shareOf(lim)
+				assert.True(t, takeOne(l.secondary, Namespace+"k", share, c.admittedBefore).Allowed)
+				l.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: c.lateHits, Shadow: c.shadow}}, make([]backend.Result, 1))
+				l.options.Primary = l.primary // for the replay
 				time.Sleep(c.pause)
 				if c.pause >= time.Hour {
-					takeOne(r.secondary, Namespace+"k", share, 3) // in the next window
+					takeOne(l.secondary, Namespace+"k", share, 3) // in the next window
 				}
 				primary.deliver()
 				time.Sleep(time.Second)
-				assert.Equal(t, c.wantPrimary, spent(r.primaryCounters, "k", lim), "in the primary")
-				assert.Equal(t, c.wantSecondary, spent(r.secondary, Namespace+"k", share), "in the secondary")
+				assert.Equal(t, c.wantPrimary, spentHits(l.primaryCounters, "k", lim), "in the primary")
+				assert.Equal(t, c.wantSecondary, spentHits(l.secondary, Namespace+"k", share), "in the secondary")
 			})
 		})
 	}
 }
 
-func slots(s *limit.Spec) { s.Algorithm, s.Hold = limit.Concurrency, time.Hour.Microseconds() }
+func useSlots(s *limit.Spec) { s.Algorithm, s.Hold = limit.Concurrency, time.Hour.Microseconds() }
 
 func TestFallbackStartsAtZeroWithoutALastCount(t *testing.T) {
-	r := newFixture(t, func(o *Options) {
+	l := newFixture(t, func(o *Options) {
 		o.LastCount = func(now time.Time, _ *backend.Hit) (int64, time.Time, bool) { return 50, now, false }
 	})
-	r.primary.SetError(errNotSent)
-	assert.Equal(t, int64(49), r.take("k", newLimit(t, 100, limit.Year), 1).Remaining)
+	l.primary.SetError(errNotSent)
+	assert.Equal(t, int64(49), l.take("k", newLimit(t, 100, limit.Year), 1).Remaining)
 }

@@ -40,15 +40,15 @@ func TestPriceOfAnOutageByMode(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newFixture(t, func(o *Options) { o.Mode = c.mode })
+				l := newFixture(t, func(o *Options) { o.Mode = c.mode })
 				lim := newLimit(t, 100, limit.Year)
-				r.openBreakers(lim, "k") // with peeks
-				outageBefore := r.Status().Outage
+				l.openBreakers(lim, "k") // with peeks
+				outageBefore := l.Status().Outage
 				for range 70 {
 					hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: c.n, Shadow: c.shadow}}
-					r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 1))
+					l.Take(t.Context(), time.Now(), hits, make([]backend.Result, 1))
 				}
-				check := func(o Outage) {
+				checkPrice := func(o Outage) {
 					assert.Equal(t, int64(70), o.Calls-outageBefore.Calls)
 					assert.Equal(t, int64(70), o.Decisions-outageBefore.Decisions)
 					assert.Equal(t, int64(70), o.ByReason[backend.ReasonBreakerOpen]-outageBefore.ByReason[backend.ReasonBreakerOpen])
@@ -57,17 +57,17 @@ func TestPriceOfAnOutageByMode(t *testing.T) {
 					assert.Equal(t, c.maxExcess, o.MaxExcessHits)
 					assert.ErrorIs(t, o.Err, backend.ErrUnavailable)
 				}
-				s := r.Status()
+				s := l.Status()
 				assert.True(t, s.Down)
 				assert.Zero(t, s.Outage.End)
-				check(s.Outage)
-				r.heal()
-				s = r.Status()
+				checkPrice(s.Outage)
+				l.heal()
+				s = l.Status()
 				assert.False(t, s.Down)
 				assert.NotZero(t, s.Outage.End)
-				check(s.Outage)
-				assert.Equal(t, s.Outage, r.stateChanges()[1].Outage)
-				assert.Empty(t, r.recordedBlips())
+				checkPrice(s.Outage)
+				assert.Equal(t, s.Outage, l.stateChanges()[1].Outage)
+				assert.Empty(t, l.recordedBlips())
 			})
 		})
 	}
@@ -75,19 +75,19 @@ func TestPriceOfAnOutageByMode(t *testing.T) {
 
 func TestCallIsAdmittedIfNoHitIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
-		r.primary.SetError(errDown)
+		l := newFixture(t, nil)
+		l.primary.SetError(errDown)
 		allowLimit, denyLimit := newLimit(t, 10, limit.Day), newLimit(t, 0, limit.Day)
 		for _, hits := range [][]backend.Hit{
 			{{Key: []byte("a"), Limit: allowLimit, N: 1}, {Key: []byte("b"), Limit: allowLimit, N: 1}},
 			{{Key: []byte("a"), Limit: allowLimit, N: 1}, {Key: []byte("b"), Limit: denyLimit, N: 1}},
 			{{Key: []byte("a"), Limit: allowLimit, N: 1}, {Key: []byte("b"), Limit: denyLimit, N: 1, Shadow: true}},
 		} {
-			r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 2))
+			l.Take(t.Context(), time.Now(), hits, make([]backend.Result, 2))
 		}
 		time.Sleep(blipReportDelay)
 		synctest.Wait()
-		blip := r.Status().Blip
+		blip := l.Status().Blip
 		assert.Equal(t, int64(3), blip.Calls)
 		assert.Equal(t, int64(2), blip.AdmittedCalls)
 		assert.Equal(t, int64(6), blip.Decisions)
@@ -95,25 +95,25 @@ func TestCallIsAdmittedIfNoHitIsDenied(t *testing.T) {
 }
 
 // takeRule takes n hits on a limit of the rule. Each hit has its own key.
-func (r *fixture) takeRule(t *testing.T, rule string, lim *limit.Limit, n int) {
+func (l *fixture) takeRule(t *testing.T, rule string, lim *limit.Limit, n int) {
 	for i := range n {
 		hits := []backend.Hit{{Key: fmt.Append(nil, rule, lim, i), Limit: lim, Rule: rule, N: 1}}
-		r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 1))
+		l.Take(t.Context(), time.Now(), hits, make([]backend.Result, 1))
 	}
 }
 
 func TestPriceIsSplitByLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
-		r.primary.SetError(errDown)
-		r.takeRule(t, "shop > tenant", newLimit(t, 10, limit.Day), 5)
-		r.takeRule(t, "shop > tenant", newLimit(t, 100, limit.Hour), 5)
-		r.takeRule(t, "shop > path", newLimit(t, 0, limit.Hour), 2)
-		r.takeRule(t, "shop > tenant", newLimit(t, 10, limit.Day), 3) // after a reload
+		l := newFixture(t, nil)
+		l.primary.SetError(errDown)
+		l.takeRule(t, "shop > tenant", newLimit(t, 10, limit.Day), 5)
+		l.takeRule(t, "shop > tenant", newLimit(t, 100, limit.Hour), 5)
+		l.takeRule(t, "shop > path", newLimit(t, 0, limit.Hour), 2)
+		l.takeRule(t, "shop > tenant", newLimit(t, 10, limit.Day), 3) // after a reload
 		time.Sleep(blipReportDelay)
 		synctest.Wait()
-		require.Len(t, r.recordedBlips(), 1)
-		blip := r.recordedBlips()[0]
+		require.Len(t, l.recordedBlips(), 1)
+		blip := l.recordedBlips()[0]
 		assert.Equal(t, []LimitPrice{
 			{Rule: "shop > tenant", Limit: "10 per day", Decisions: 8, AdmittedHits: 8, MaxExcessHits: 8},
 			{Rule: "shop > tenant", Limit: "100 per hour", Decisions: 5, AdmittedHits: 5, MaxExcessHits: 5},
@@ -126,19 +126,19 @@ func TestPriceIsSplitByLimit(t *testing.T) {
 
 func TestPricesOfManyLimitsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
-		r.primary.SetError(errDown)
+		l := newFixture(t, nil)
+		l.primary.SetError(errDown)
 		for range maxLimitPointers + 50 { // each request brings its own limit
-			r.takeRule(t, "shop > the request's own limit", newLimit(t, 10, limit.Day), 1)
+			l.takeRule(t, "shop > the request's own limit", newLimit(t, 10, limit.Day), 1)
 		}
 		for n := range maxPricedLimits + 50 {
-			r.takeRule(t, fmt.Sprint("rule ", n), newLimit(t, 10, limit.Day), 1)
+			l.takeRule(t, fmt.Sprint("rule ", n), newLimit(t, 10, limit.Day), 1)
 		}
-		assert.Equal(t, maxLimitPointers, r.counts.Load().limitPointers)
-		assert.Len(t, r.counts.Load().countsOfName, maxPricedLimits+1)
+		assert.Equal(t, maxLimitPointers, l.counts.Load().limitPointers)
+		assert.Len(t, l.counts.Load().countsOfName, maxPricedLimits+1)
 		time.Sleep(blipReportDelay)
 		synctest.Wait()
-		limits := r.Status().Blip.Limits
+		limits := l.Status().Blip.Limits
 		assert.Len(t, limits, maxPricedLimits+1)
 		assert.Equal(t, LimitPrice{Rule: OtherRules, Decisions: 51, AdmittedHits: 51, MaxExcessHits: 51}, limits[0])
 		assert.Equal(t, int64(maxLimitPointers+50), limits[1].Decisions, limits[1].Rule)
@@ -147,106 +147,106 @@ func TestPricesOfManyLimitsAreBounded(t *testing.T) {
 
 func TestBlipsAreReportedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
+		l := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
-		blip := func(failure error) {
-			r.primary.SetError(failure)
-			r.take("k", lim, 1)
-			r.primary.SetError(nil)
-			r.take("k", lim, 1)
+		causeBlip := func(failure error) {
+			l.primary.SetError(failure)
+			l.take("k", lim, 1)
+			l.primary.SetError(nil)
+			l.take("k", lim, 1)
 		}
 		lateError := &backend.Error{Reason: backend.ReasonLate}
-		blip(lateError)
+		causeBlip(lateError)
 		time.Sleep(blipReportDelay)
 		synctest.Wait()
-		require.Len(t, r.recordedBlips(), 1)
-		firstBlip := r.recordedBlips()[0]
+		require.Len(t, l.recordedBlips(), 1)
+		firstBlip := l.recordedBlips()[0]
 		assert.Equal(t, int64(1), firstBlip.ByReason[backend.ReasonLate])
 		assert.Equal(t, int64(1), firstBlip.MaxExcessHits)
 		assert.Zero(t, firstBlip.Duration(), "the blip has one decision")
 
 		for range 5 {
-			blip(errDown)
+			causeBlip(errDown)
 			time.Sleep(time.Second)
 		}
 		synctest.Wait()
-		assert.Len(t, r.recordedBlips(), 1, "ten seconds between two reports")
+		assert.Len(t, l.recordedBlips(), 1, "ten seconds between two reports")
 		time.Sleep(blipReportPause)
 		synctest.Wait()
-		require.Len(t, r.recordedBlips(), 2)
-		secondBlip := r.recordedBlips()[1]
+		require.Len(t, l.recordedBlips(), 2)
+		secondBlip := l.recordedBlips()[1]
 		assert.Equal(t, int64(5), secondBlip.ByReason[backend.ReasonOutage])
 		assert.Equal(t, 4*time.Second, secondBlip.Duration(), "from the first decision to the last")
 		assert.Equal(t, []LimitPrice{{Limit: "100 per day", Decisions: 5, AdmittedHits: 5, MaxExcessHits: 5}}, secondBlip.Limits)
 		time.Sleep(time.Hour)
-		assert.Len(t, r.recordedBlips(), 2, "a quiet time has no report")
-		assert.Zero(t, r.Status().Outage.Start)
-		assert.Equal(t, int64(len(r.recordedBlips())), r.Status().Blips)
+		assert.Len(t, l.recordedBlips(), 2, "a quiet time has no report")
+		assert.Zero(t, l.Status().Outage.Start)
+		assert.Equal(t, int64(len(l.recordedBlips())), l.Status().Blips)
 	})
 }
 
 func TestBlipThatBecomesAnOutageHasOneReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
+		l := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
-		r.openBreakers(lim, "k")
+		l.openBreakers(lim, "k")
 		time.Sleep(time.Minute)
-		r.heal()
-		assert.Empty(t, r.recordedBlips())
-		assert.Len(t, r.stateChanges(), 2)
+		l.heal()
+		assert.Empty(t, l.recordedBlips())
+		assert.Len(t, l.stateChanges(), 2)
 	})
 }
 
 // Each hit is in one report: an outage contains an earlier blip only if the blip has no report yet.
 func TestOutageContainsABlipWithoutAReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
+		l := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Day)
-		blip := func() {
-			r.primary.SetError(errDown)
-			r.take("k", lim, 1)
-			r.primary.SetError(nil)
-			r.take("k", lim, 1)
+		causeBlip := func() {
+			l.primary.SetError(errDown)
+			l.take("k", lim, 1)
+			l.primary.SetError(nil)
+			l.take("k", lim, 1)
 		}
-		blip()
+		causeBlip()
 		time.Sleep(2 * blipReportDelay)
 		start := time.Now()
-		blip() // the report of this blip comes after ten seconds
+		causeBlip() // the report of this blip comes after ten seconds
 		time.Sleep(5 * time.Second)
-		r.openBreakers(lim, "k")
+		l.openBreakers(lim, "k")
 		time.Sleep(time.Minute)
-		r.heal()
-		outage := r.stateChanges()[1].Outage
+		l.heal()
+		outage := l.stateChanges()[1].Outage
 		assert.Equal(t, start, outage.Start)
 		assert.Equal(t, int64(1+minFailures+1), outage.Calls)
-		assert.Len(t, r.recordedBlips(), 1)
+		assert.Len(t, l.recordedBlips(), 1)
 	})
 }
 
 func TestBreakerReportsItsStatesAndTheirTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, func(o *Options) { twoShards(o) })
+		l := newFixture(t, func(o *Options) { useTwoShards(o) })
 		lim := newLimit(t, 100, limit.Day)
 		time.Sleep(time.Minute)
-		r.openBreakers(lim, "b")
-		openStatus := r.Status().Breakers[1]
+		l.openBreakers(lim, "b")
+		openStatus := l.Status().Breakers[1]
 		assert.Equal(t, Open, openStatus.State)
 		assert.Equal(t, 2*minFailingTime, openStatus.TimeByState[Failing], "until the third failure")
 		assert.GreaterOrEqual(t, openStatus.TimeByState[Closed], time.Minute)
 		time.Sleep(5 * time.Second)
-		assert.Equal(t, openStatus.TimeByState[Open]+5*time.Second, r.Status().Breakers[1].TimeByState[Open])
-		r.heal()
-		closedStatus := r.Status().Breakers[1]
+		assert.Equal(t, openStatus.TimeByState[Open]+5*time.Second, l.Status().Breakers[1].TimeByState[Open])
+		l.heal()
+		closedStatus := l.Status().Breakers[1]
 		assert.Equal(t, Closed, closedStatus.State)
-		assert.Equal(t, Closed, r.Status().Breakers[0].State)
-		assert.Zero(t, r.Status().Breakers[0].TimeByState[Open])
+		assert.Equal(t, Closed, l.Status().Breakers[0].State)
+		assert.Zero(t, l.Status().Breakers[0].TimeByState[Open])
 
-		require.Len(t, r.breakerLog, 2)
-		assert.Equal(t, 1, r.breakerLog[0].Shard)
-		assert.True(t, r.breakerLog[0].Open)
-		assert.ErrorIs(t, r.breakerLog[0].Err, backend.ErrUnavailable)
-		assert.False(t, r.breakerLog[1].Open)
-		assert.Equal(t, closedStatus.TimeByState[Open], r.breakerLog[1].OpenFor)
+		require.Len(t, l.breakerLog, 2)
+		assert.Equal(t, 1, l.breakerLog[0].Shard)
+		assert.True(t, l.breakerLog[0].Open)
+		assert.ErrorIs(t, l.breakerLog[0].Err, backend.ErrUnavailable)
+		assert.False(t, l.breakerLog[1].Open)
+		assert.Equal(t, closedStatus.TimeByState[Open], l.breakerLog[1].OpenFor)
 	})
 }
 
@@ -269,19 +269,19 @@ func TestReplayLowersThePriceIfCountersWereKept(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newFixture(t, func(o *Options) { o.KeepsCounters = c.keepsCounters })
+				l := newFixture(t, func(o *Options) { o.KeepsCounters = c.keepsCounters })
 				lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.Algorithm = c.algorithm })
-				r.take("k", lim, c.spentBefore)
-				r.openBreakers(lim, "k") // with peeks
+				l.take("k", lim, c.spentBefore)
+				l.openBreakers(lim, "k") // with peeks
 				for range 70 {
 					hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1, Shadow: c.shadow}}
-					r.Take(t.Context(), time.Now(), hits, make([]backend.Result, 1))
+					l.Take(t.Context(), time.Now(), hits, make([]backend.Result, 1))
 				}
 				if !c.shadow {
-					assert.Equal(t, int64(50), r.Status().Outage.MaxExcessHits, "the fallback knows no price while the outage lasts")
+					assert.Equal(t, int64(50), l.Status().Outage.MaxExcessHits, "the fallback knows no price while the outage lasts")
 				}
-				r.heal()
-				outage := r.stateChanges()[1].Outage
+				l.heal()
+				outage := l.stateChanges()[1].Outage
 				assert.Equal(t, c.wantExcess, outage.MaxExcessHits)
 				assert.Equal(t, int64(50), outage.AdmittedHits)
 				assert.Equal(t, c.keepsCounters != nil && c.keepsCounters(0), outage.CountersKept)
@@ -294,15 +294,15 @@ func keepsAlways(int) bool { return true }
 
 func TestHitsOfEarlierWindowsKeepTheirPrice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, func(o *Options) { o.KeepsCounters = keepsAlways })
+		l := newFixture(t, func(o *Options) { o.KeepsCounters = keepsAlways })
 		lim := newLimit(t, 100, limit.Minute)
 		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
-		r.openBreakers(lim, "k")
-		r.take("k", lim, 30)
+		l.openBreakers(lim, "k")
+		l.take("k", lim, 30)
 		time.Sleep(time.Minute)
-		r.take("k", lim, 7)
-		r.heal()
-		assert.Equal(t, int64(30), r.stateChanges()[1].Outage.MaxExcessHits, "only the 7 hits are known to be within the limit")
+		l.take("k", lim, 7)
+		l.heal()
+		assert.Equal(t, int64(30), l.stateChanges()[1].Outage.MaxExcessHits, "only the 7 hits are known to be within the limit")
 	})
 }
 
@@ -326,24 +326,24 @@ func TestChargeInANewWindowDoesNotLowerThePrice(t *testing.T) {
 
 func TestIdleProbeFindsAnOutageWithoutTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, func(o *Options) { o.IdleProbe = 10 * time.Second })
+		l := newFixture(t, func(o *Options) { o.IdleProbe = 10 * time.Second })
 		time.Sleep(time.Minute)
-		assert.InDelta(t, 6, r.primary.Calls(), 2, "probes of a working primary")
-		r.primary.SetError(errDown)
+		assert.InDelta(t, 6, l.primary.Calls(), 2, "probes of a working primary")
+		l.primary.SetError(errDown)
 		time.Sleep(12*time.Second + time.Second)
-		require.True(t, r.isDown())
-		require.Len(t, r.stateChanges(), 1)
-		assert.ErrorIs(t, r.stateChanges()[0].Outage.Err, errDown)
-		assert.Zero(t, r.Status().Outage.Calls)
-		r.heal()
-		assert.Zero(t, r.stateChanges()[1].Outage.Decisions)
+		require.True(t, l.isDown())
+		require.Len(t, l.stateChanges(), 1)
+		assert.ErrorIs(t, l.stateChanges()[0].Outage.Err, errDown)
+		assert.Zero(t, l.Status().Outage.Calls)
+		l.heal()
+		assert.Zero(t, l.stateChanges()[1].Outage.Decisions)
 	})
 }
 
 func TestIdleProbeIgnoresASingleFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var probes atomic.Int32
-		r := newFixture(t, func(o *Options) {
+		l := newFixture(t, func(o *Options) {
 			o.IdleProbe = 10 * time.Second
 			o.Probe = func(context.Context, int) error {
 				if probes.Add(1)%2 == 1 {
@@ -354,8 +354,8 @@ func TestIdleProbeIgnoresASingleFailure(t *testing.T) {
 		})
 		time.Sleep(time.Minute)
 		assert.Greater(t, probes.Load(), int32(8), "a failed probe is repeated")
-		assert.Equal(t, Closed, r.Status().Breakers[0].State)
-		assert.Empty(t, r.stateChanges())
+		assert.Equal(t, Closed, l.Status().Breakers[0].State)
+		assert.Empty(t, l.stateChanges())
 	})
 }
 
@@ -378,13 +378,13 @@ func TestIdleProbesOfManyShardsTakeTurns(t *testing.T) {
 
 func TestOverloadIsNoFailureOfAnIdleShard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, func(o *Options) {
+		l := newFixture(t, func(o *Options) {
 			o.IdleProbe = 10 * time.Second
 			o.Probe = func(context.Context, int) error { return &backend.Error{Reason: backend.ReasonOverload} }
 		})
 		time.Sleep(time.Minute)
-		assert.Equal(t, Closed, r.Status().Breakers[0].State)
-		assert.Empty(t, r.stateChanges())
+		assert.Equal(t, Closed, l.Status().Breakers[0].State)
+		assert.Empty(t, l.stateChanges())
 	})
 }
 
@@ -396,11 +396,11 @@ func TestPriceTextNamesThreeLimitsWithExcess(t *testing.T) {
 		limits []LimitPrice
 		want   string
 	}{
-		"no limit":          {nil, ""},
-		"no excess":         {[]LimitPrice{price("shop.a", "10 per minute", 0)}, ""},
-		"one with excess":   {[]LimitPrice{price("shop.a", "10 per minute", 1), price("shop.b", "2 per hour", 0)}, "shop.a (10 per minute): 1"},
-		"four with excess":  {[]LimitPrice{price("a", "x", 4), price("b", "x", 3), price("c", "x", 2), price("d", "x", 1)}, "a (x): 4; b (x): 3; c (x): 2"},
-		"all further rules": {[]LimitPrice{price(OtherRules, "", 12)}, "other (several): 12"},
+		"no limit":                    {nil, ""},
+		"no excess":                   {[]LimitPrice{price("shop.a", "10 per minute", 0)}, ""},
+		"one limit with excess":       {[]LimitPrice{price("shop.a", "10 per minute", 1), price("shop.b", "2 per hour", 0)}, "shop.a (10 per minute): 1"},
+		"four limits with excess":     {[]LimitPrice{price("a", "x", 4), price("b", "x", 3), price("c", "x", 2), price("d", "x", 1)}, "a (x): 4; b (x): 3; c (x): 2"},
+		"excess of all further rules": {[]LimitPrice{price(OtherRules, "", 12)}, "other (several): 12"},
 	} {
 		assert.Equal(t, c.want, PriceText(c.limits), name)
 	}

@@ -26,26 +26,26 @@ func TestAdmittedHitsAreReplayedOnce(t *testing.T) {
 		}
 		t.Run(a.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newFixture(t, nil)
+				l := newFixture(t, nil)
 				lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.Algorithm = a })
-				r.take("k", lim, 10)
-				r.openBreakers(lim, "k")
+				l.take("k", lim, 10)
+				l.openBreakers(lim, "k")
 				for range 80 {
-					r.take("k", lim, 1)
+					l.take("k", lim, 1)
 				}
-				r.take("k", lim, -5)
+				l.take("k", lim, -5)
 				time.Sleep(time.Second)
-				r.heal()
-				assert.Equal(t, int64(10+45), spent(r.primaryCounters, "k", lim), "the secondary admitted 50 and refunded 5")
-				assert.Equal(t, int64(45), r.stateChanges()[1].Outage.Replayed)
+				l.heal()
+				assert.Equal(t, int64(10+45), spentHits(l.primaryCounters, "k", lim), "the secondary admitted 50 and refunded 5")
+				assert.Equal(t, int64(45), l.stateChanges()[1].Outage.Replayed)
 
-				r.openBreakers(lim, "k")
-				assert.True(t, r.take("k", lim, 5).Allowed, "the refund leaves room for 5 hits")
-				assert.False(t, r.take("k", lim, 1).Allowed, "the secondary grants its share once")
-				r.heal()
-				assert.Equal(t, int64(10+50), spent(r.primaryCounters, "k", lim))
+				l.openBreakers(lim, "k")
+				assert.True(t, l.take("k", lim, 5).Allowed, "the refund leaves room for 5 hits")
+				assert.False(t, l.take("k", lim, 1).Allowed, "the secondary grants its share once")
+				l.heal()
+				assert.Equal(t, int64(10+50), spentHits(l.primaryCounters, "k", lim))
 				time.Sleep(time.Hour)
-				assert.Equal(t, int64(10+50), spent(r.primaryCounters, "k", lim))
+				assert.Equal(t, int64(10+50), spentHits(l.primaryCounters, "k", lim))
 			})
 		})
 	}
@@ -54,20 +54,20 @@ func TestAdmittedHitsAreReplayedOnce(t *testing.T) {
 func TestHitsOfAnOutageAreReplayedAfterAFullQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		errFull := &backend.Error{Reason: backend.ReasonOverload, NotSent: true, Cause: errors.New("queue is full")}
-		r := newFixture(t, func(o *Options) { o.Probe = func(context.Context, int) error { return nil } })
+		l := newFixture(t, func(o *Options) { o.Probe = func(context.Context, int) error { return nil } })
 		lim := newLimit(t, 100, limit.Year)
-		r.primary.SetError(errDown)
-		for !r.breakers[0].isOpen() {
-			r.take("k", lim, 0)
+		l.primary.SetError(errDown)
+		for !l.breakers[0].isOpen() {
+			l.take("k", lim, 0)
 			time.Sleep(minFailingTime)
 		}
-		assert.True(t, r.take("k", lim, 30).Allowed)
-		r.primary.SetError(errFull)
-		r.waitUntilUp()
-		assert.Zero(t, spent(r.primaryCounters, "k", lim))
-		r.primary.SetError(nil)
+		assert.True(t, l.take("k", lim, 30).Allowed)
+		l.primary.SetError(errFull)
+		l.waitUntilUp()
+		assert.Zero(t, spentHits(l.primaryCounters, "k", lim))
+		l.primary.SetError(nil)
 		time.Sleep(2 * maxProbePause)
-		assert.Equal(t, int64(30), spent(r.primaryCounters, "k", lim))
+		assert.Equal(t, int64(30), spentHits(l.primaryCounters, "k", lim))
 	})
 }
 
@@ -87,17 +87,17 @@ func TestExpiredHitsAreNotReplayed(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.algorithm, c.chargeDenied), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newFixture(t, nil)
+				l := newFixture(t, nil)
 				lim := newLimit(t, 100, limit.Minute, func(s *limit.Spec) { s.Algorithm, s.ChargeDenied = c.algorithm, c.chargeDenied })
 				time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
-				r.openBreakers(lim, "k")
-				r.take("k", lim, 50)
+				l.openBreakers(lim, "k")
+				l.take("k", lim, 50)
 				time.Sleep(61 * time.Second)
 				for range 3 {
-					r.take("k", lim, 1)
+					l.take("k", lim, 1)
 				}
-				r.heal()
-				assert.InDelta(t, c.wantSpent, spent(r.primaryCounters, "k", lim), 1)
+				l.heal()
+				assert.InDelta(t, c.wantSpent, spentHits(l.primaryCounters, "k", lim), 1)
 			})
 		})
 	}
@@ -105,14 +105,14 @@ func TestExpiredHitsAreNotReplayed(t *testing.T) {
 
 func TestDeniedHitsAreNotReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
+		l := newFixture(t, nil)
 		lim := newLimit(t, 100, limit.Year, func(s *limit.Spec) { s.ChargeDenied = true })
-		r.openBreakers(lim, "k")
+		l.openBreakers(lim, "k")
 		for range 500 {
-			r.take("k", lim, 1)
+			l.take("k", lim, 1)
 		}
-		r.heal()
-		assert.Equal(t, int64(50), spent(r.primaryCounters, "k", lim))
+		l.heal()
+		assert.Equal(t, int64(50), spentHits(l.primaryCounters, "k", lim))
 	})
 }
 
@@ -120,7 +120,7 @@ func TestDeniedHitsAreNotReplayed(t *testing.T) {
 func TestHitsSentToThePrimaryAreNotReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		primary, loseAnswers := local.New(local.Options{}), new(atomic.Bool)
-		r := newFixture(t, func(o *Options) {
+		l := newFixture(t, func(o *Options) {
 			o.Primary = backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 				primary.Take(ctx, now, hits, results)
 				if loseAnswers.Load() {
@@ -131,13 +131,13 @@ func TestHitsSentToThePrimaryAreNotReplayed(t *testing.T) {
 		lim := newLimit(t, 1000, limit.Year)
 		loseAnswers.Store(true)
 		for range 100 {
-			require.True(t, r.take("k", lim, 1).Allowed)
+			require.True(t, l.take("k", lim, 1).Allowed)
 			time.Sleep(time.Millisecond)
 		}
-		require.True(t, r.isDown())
+		require.True(t, l.isDown())
 		loseAnswers.Store(false)
-		r.waitUntilUp()
-		assert.Equal(t, int64(100), spent(primary, "k", lim), "charged by the call or by the replay, never by both")
+		l.waitUntilUp()
+		assert.Equal(t, int64(100), spentHits(primary, "k", lim), "charged by the call or by the replay, never by both")
 	})
 }
 
@@ -150,7 +150,7 @@ func failAll(results []backend.Result) {
 func TestFailedReplayBatchIsNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		primary, failingReplays, isDown := local.New(local.Options{}), new(atomic.Int32), new(atomic.Bool)
-		r := newFixture(t, func(o *Options) {
+		l := newFixture(t, func(o *Options) {
 			o.Probe = func(context.Context, int) error {
 				if isDown.Load() {
 					return errDown
@@ -171,36 +171,36 @@ func TestFailedReplayBatchIsNotRepeated(t *testing.T) {
 		lim := newLimit(t, 1000, limit.Year)
 		isDown.Store(true)
 		for range 10 {
-			r.take("k", lim, 0)
+			l.take("k", lim, 0)
 			time.Sleep(20 * time.Millisecond)
 		}
 		for i := range 5 * replayBatchSize {
-			r.take(fmt.Sprint("k", i), lim, 1)
+			l.take(fmt.Sprint("k", i), lim, 1)
 		}
 		failingReplays.Store(2)
 		isDown.Store(false)
-		r.waitUntilUp()
+		l.waitUntilUp()
 		for i := range 5 * replayBatchSize {
-			assert.Equal(t, int64(1), spent(primary, fmt.Sprint("k", i), lim))
+			assert.Equal(t, int64(1), spentHits(primary, fmt.Sprint("k", i), lim))
 		}
-		assert.Equal(t, int64(3*replayBatchSize), r.stateChanges()[1].Outage.Replayed)
-		assert.Equal(t, int64(3*replayBatchSize), r.hitsReplayed.Load())
+		assert.Equal(t, int64(3*replayBatchSize), l.stateChanges()[1].Outage.Replayed)
+		assert.Equal(t, int64(3*replayBatchSize), l.hitsReplayed.Load())
 	})
 }
 
 func TestReplayKeepsEntriesWhileBreakerIsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
+		l := newFixture(t, nil)
 		lim := newLimit(t, 1000, limit.Year)
-		r.openBreakers(lim, "k")
+		l.openBreakers(lim, "k")
 		for i := range 3 * replayBatchSize {
-			r.take(fmt.Sprint("k", i), lim, 1)
+			l.take(fmt.Sprint("k", i), lim, 1)
 		}
-		r.breakers[0].replay(false)
-		assert.Zero(t, r.hitsReplayed.Load())
-		r.heal()
+		l.breakers[0].replay(false)
+		assert.Zero(t, l.hitsReplayed.Load())
+		l.heal()
 		for i := range 3 * replayBatchSize {
-			assert.Equal(t, int64(1), spent(r.primaryCounters, fmt.Sprint("k", i), lim))
+			assert.Equal(t, int64(1), spentHits(l.primaryCounters, fmt.Sprint("k", i), lim))
 		}
 	})
 }
@@ -208,32 +208,32 @@ func TestReplayKeepsEntriesWhileBreakerIsOpen(t *testing.T) {
 // A call that saw the breaker open can log its hits after the first replay.
 func TestHitsLoggedDuringTheReplayAreReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
+		l := newFixture(t, nil)
 		lim := newLimit(t, 1000, limit.Year)
-		r.openBreakers(lim, "k")
-		r.take("k", lim, 1)
-		r.primary.SetError(nil)
-		for r.breakers[0].isOpen() {
+		l.openBreakers(lim, "k")
+		l.take("k", lim, 1)
+		l.primary.SetError(nil)
+		for l.breakers[0].isOpen() {
 			time.Sleep(time.Millisecond)
 		}
 		synctest.Wait()
-		require.Equal(t, int64(1), spent(r.primaryCounters, "k", lim))
+		require.Equal(t, int64(1), spentHits(l.primaryCounters, "k", lim))
 		results := []backend.Result{{Err: errBreakerOpen}}
-		r.serveFailedHits(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
+		l.serveFailedHits(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, results)
 		time.Sleep(time.Second)
-		assert.Equal(t, int64(2), spent(r.primaryCounters, "k", lim))
-		assert.False(t, r.isDown())
+		assert.Equal(t, int64(2), spentHits(l.primaryCounters, "k", lim))
+		assert.False(t, l.isDown())
 	})
 }
 
 func TestHitsOfModeAllowAreNotReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newFixture(t, nil)
+		l := newFixture(t, nil)
 		lim := newLimit(t, 1000, limit.Year, func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow })
-		r.openBreakers(lim, "k")
-		r.take("k", lim, 1)
-		r.heal()
-		assert.Zero(t, spent(r.primaryCounters, "k", lim))
+		l.openBreakers(lim, "k")
+		l.take("k", lim, 1)
+		l.heal()
+		assert.Zero(t, spentHits(l.primaryCounters, "k", lim))
 	})
 }
 
@@ -263,7 +263,7 @@ func TestReplayLogSumsTheHitsOfEachKeyAndTag(t *testing.T) {
 	log.add([]byte("k"), loggedCharge{limit: newLimit(t, 7, limit.Day), n: 1})
 	entries := log.takeAll()
 	require.Len(t, entries, 2, "one entry for each Tag")
-	assert.Equal(t, int64(limit.MaxHits), max(entries[0].n, entries[1].n), "bounded")
+	assert.Equal(t, int64(limit.MaxHits), max(entries[0].n, entries[1].n), "the hits of an entry are bounded")
 }
 
 // With a closed breaker, the replay runs in the background.
@@ -271,50 +271,50 @@ func TestReplayWaitsForASuccessfulProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var probes atomic.Int64
 		var probeErr atomic.Pointer[error]
-		r := newFixture(t, func(o *Options) {
+		l := newFixture(t, func(o *Options) {
 			o.Probe = func(context.Context, int) error {
 				probes.Add(1)
 				return *probeErr.Load()
 			}
 		})
-		setProbe := func(err error) { probeErr.Store(&err) }
-		setProbe(errDown)
+		setProbeError := func(err error) { probeErr.Store(&err) }
+		setProbeError(errDown)
 		lim := newLimit(t, 100, limit.Year)
-		r.primary.SetError(errNotSent)
+		l.primary.SetError(errNotSent)
 		for range 10 {
-			assert.True(t, r.take("k", lim, 1).Allowed)
+			assert.True(t, l.take("k", lim, 1).Allowed)
 		}
-		r.primary.SetError(nil)
+		l.primary.SetError(nil)
 		time.Sleep(time.Minute)
-		assert.Zero(t, spent(r.primaryCounters, "k", lim), "the shard does not work")
-		assert.InDelta(t, time.Minute/maxProbePause, probes.Load(), float64(time.Minute/maxProbePause)/2, "one after the other")
-		setProbe(nil)
+		assert.Zero(t, spentHits(l.primaryCounters, "k", lim), "the shard does not work")
+		assert.InDelta(t, time.Minute/maxProbePause, probes.Load(), float64(time.Minute/maxProbePause)/2, "one probe after the other")
+		setProbeError(nil)
 		time.Sleep(time.Second)
-		assert.Equal(t, int64(10), spent(r.primaryCounters, "k", lim))
+		assert.Equal(t, int64(10), spentHits(l.primaryCounters, "k", lim))
 		probesBefore := probes.Load()
 		time.Sleep(time.Minute)
 		assert.Equal(t, probesBefore, probes.Load(), "nothing is left to replay")
-		assert.Equal(t, int64(10), spent(r.primaryCounters, "k", lim))
+		assert.Equal(t, int64(10), spentHits(l.primaryCounters, "k", lim))
 	})
 }
 
 func TestRefundAfterItsTimeIsDropped(t *testing.T) {
-	for _, wait := range []time.Duration{time.Second, 61 * time.Minute} { // the charge has ended with its window
+	for _, pause := range []time.Duration{time.Second, 61 * time.Minute} { // after 61 minutes, the charge has ended with its window
 		synctest.Test(t, func(t *testing.T) {
-			r, primary := newFixture(t, nil), &latePrimary{}
-			primary.next, r.options.Primary = r.primaryCounters, primary
+			l, primary := newFixture(t, nil), &latePrimary{}
+			primary.next, l.options.Primary = l.primaryCounters, primary
 			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
 			lim := newLimit(t, 100, limit.Hour)
-			r.take("k", lim, 60) // the secondary denies the hits, and the primary admits them
-			r.options.Primary = r.primary
-			r.primary.SetError(errNotSent)
+			l.take("k", lim, 60) // the secondary denies the hits, and the primary admits them
+			l.options.Primary = l.primary
+			l.primary.SetError(errNotSent)
 			primary.deliver()
-			time.Sleep(wait)
-			assert.True(t, takeOne(r.primaryCounters, "k", lim, 10).Allowed)
-			r.primary.SetError(nil)
+			time.Sleep(pause)
+			assert.True(t, takeOne(l.primaryCounters, "k", lim, 10).Allowed)
+			l.primary.SetError(nil)
 			time.Sleep(2 * maxProbePause)
-			assert.Equal(t, int64(10), spent(r.primaryCounters, "k", lim), "after %v", wait)
-			assert.Zero(t, r.hitsReplayed.Load())
+			assert.Equal(t, int64(10), spentHits(l.primaryCounters, "k", lim), "after %v", pause)
+			assert.Zero(t, l.hitsReplayed.Load())
 		})
 	}
 }

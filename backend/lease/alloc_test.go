@@ -15,7 +15,7 @@ import (
 
 func TestHitWithPermitsNeedsNoAllocs(t *testing.T) {
 	lim := perHour(t)
-	c, r := startWithPermits(t, lim)
+	counters, r := startWithPermits(t, lim)
 	hits, results := []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, make([]backend.Result, 1)
-	assert.Zero(t, testing.AllocsPerRun(10, func() { r.Take(context.Background(), c.now, hits, results) }))
+	assert.Zero(t, testing.AllocsPerRun(10, func() { r.Take(context.Background(), counters.now, hits, results) }))
 }

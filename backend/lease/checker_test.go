@@ -31,30 +31,30 @@ const (
 
 // checkedReplica is a replica between two steps.
 type checkedReplica struct {
-	lease lease // without a limit, if the replica has no lease
+	lease lease // its limit is nil if the replica has no lease
 
-	// hasTrip says that trip is in flight. isSent says that the shared counters have answered.
-	hasTrip, isSent bool
-	trip            trip
-	tripNumber      int
-	plannedAt       int64
-	permits, budget backend.Result
+	// hasTrip says that trip is in flight. hasAnswers says that the shared counters have answered.
+	hasTrip, hasAnswers bool
+	trip                trip
+	tripNumber          int
+	plannedAt           int64
+	permits, budget     backend.Result
 
-	returns []permitReturn // in flight
+	returns []permitReturn // the returns in flight
 }
 
 type checkedWorld struct {
-	now      int64            // since the epoch
-	counts   map[string]int64 // of sharedCounters
+	now      int64            // in microseconds since epoch
+	counts   map[string]int64 // the counts of sharedCounters
 	replicas [2]checkedReplica
 	faults   int   // lost messages and crashes that may still happen
 	losses   int   // how often the shared counters may still lose all data
-	admitted int64 // in this window
+	admitted int64 // the admitted hits of this window
 	allowed  int64 // the most hits that this window may admit
 	isLossy  bool  // the shared counters have lost data in this window
 }
 
-// leaseMutant is a mistake on purpose. Each field can be nil.
+// leaseMutant changes the code into wrong code. Each field can be nil.
 type leaseMutant struct {
 	afterTrip       func(e *lease, t *trip, permits *backend.Result)
 	afterStep       func(e *lease)
@@ -73,7 +73,7 @@ type leaseChecker struct {
 	start    int64 // the time of the epoch in the Limiter
 }
 
-// hasNoMutant reports whether the code runs without a mistake on purpose.
+// hasNoMutant reports whether the checker runs the right code.
 func (c *leaseChecker) hasNoMutant() bool {
 	m := &c.mutant
 	return m.afterTrip == nil && m.afterStep == nil && m.afterLostReturn == nil
@@ -90,29 +90,29 @@ func newLeaseChecker(t *testing.T, m leaseMutant) *leaseChecker {
 	return c
 }
 
-// stepReplica returns w after f. f gets the lease of replica i, or nil.
-func (c *leaseChecker) stepReplica(w *checkedWorld, i int, f func(n *checkedWorld, r *checkedReplica, e *lease)) checkedWorld {
-	n := *w
-	n.counts = maps.Clone(w.counts)
-	c.counters.counts, c.counters.now = n.counts, epoch.Add(time.Duration(n.now)*time.Microsecond)
-	r := &n.replicas[i]
+// stepReplica returns the world that follows w if replica i makes a step. step gets the lease of the replica, or nil.
+func (c *leaseChecker) stepReplica(w *checkedWorld, i int, step func(next *checkedWorld, r *checkedReplica, e *lease)) checkedWorld {
+	next := *w
+	next.counts = maps.Clone(w.counts)
+	c.counters.counts, c.counters.now = next.counts, epoch.Add(time.Duration(next.now)*time.Microsecond)
+	r := &next.replicas[i]
 	clear(c.stripe.leases)
 	var e *lease
 	if r.lease.limit != nil {
-		copied := r.lease
-		e = &copied
+		leaseCopy := r.lease
+		e = &leaseCopy
 		c.stripe.leases[c.id] = e
 	}
-	now := c.start + n.now
+	now := c.start + next.now
 	c.limiter.spawn = func(func()) { // the checker makes the trip of a refill
 		e := c.stripe.leases[c.id]
 		e.isRefilling = false
 		t, ok := e.planTrip(now)
 		require.True(c.t, ok)
 		e.isRefilling = true
-		r.hasTrip, r.isSent, r.trip, r.tripNumber, r.plannedAt = true, false, t, 1, now
+		r.hasTrip, r.hasAnswers, r.trip, r.tripNumber, r.plannedAt = true, false, t, 1, now
 	}
-	f(&n, r, e)
+	step(&next, r, e)
 	r.lease = lease{}
 	if e = c.stripe.leases[c.id]; e != nil {
 		if c.mutant.afterStep != nil {
@@ -122,14 +122,14 @@ func (c *leaseChecker) stepReplica(w *checkedWorld, i int, f func(n *checkedWorl
 		e.rate, e.rateHits, e.rateStart, e.lastHitAt, e.retryAt, e.answeredAt, e.resetAt = 1, 0, now, now-idleTime, 0, now, now
 		r.lease = *e
 	}
-	return n
+	return next
 }
 
-func (c *leaseChecker) takeHits(n *checkedWorld, hits int64) {
+func (c *leaseChecker) takeHits(next *checkedWorld, hits int64) {
 	results := make([]backend.Result, 1)
 	c.limiter.Take(context.Background(), c.counters.now, []backend.Hit{{Key: []byte("k"), Limit: c.limit, N: hits}}, results)
 	if results[0].Allowed {
-		n.admitted += hits
+		next.admitted += hits
 	}
 }
 
@@ -141,7 +141,7 @@ func (c *leaseChecker) passAnswers(r *checkedReplica, e *lease, permits, budget 
 		return
 	}
 	r.trip, r.hasTrip = c.limiter.finishTrip(c.stripe, e, t, plannedAt, permits, budget, r.tripNumber < maxTrips)
-	r.isSent = false
+	r.hasAnswers = false
 	r.tripNumber++
 	if c.mutant.afterTrip != nil && e.epoch == t.epoch {
 		c.mutant.afterTrip(e, &t, &permits)
@@ -173,41 +173,41 @@ func (c *leaseChecker) sendReturns(r *checkedReplica, err error, isCharged bool)
 }
 
 // successors returns the worlds that follow w.
-func (c *leaseChecker) successors(w *checkedWorld) (following []checkedWorld) {
-	add := func(i int, faults int, f func(n *checkedWorld, r *checkedReplica, e *lease)) {
+func (c *leaseChecker) successors(w *checkedWorld) (nextWorlds []checkedWorld) {
+	add := func(i int, faults int, step func(next *checkedWorld, r *checkedReplica, e *lease)) {
 		if w.faults >= faults {
-			n := c.stepReplica(w, i, f)
-			n.faults -= faults
-			following = append(following, n)
+			next := c.stepReplica(w, i, step)
+			next.faults -= faults
+			nextWorlds = append(nextWorlds, next)
 		}
 	}
-	lost := backend.Result{Err: errDown}
-	notSent := backend.Result{Err: &backend.Error{NotSent: true}}
+	lostAnswer := backend.Result{Err: errDown}
+	unsentAnswer := backend.Result{Err: &backend.Error{NotSent: true}}
 	for i := range w.replicas {
 		r := &w.replicas[i]
 		for _, hits := range []int64{1, 8} {
-			add(i, 0, func(n *checkedWorld, _ *checkedReplica, _ *lease) { c.takeHits(n, hits) })
+			add(i, 0, func(next *checkedWorld, _ *checkedReplica, _ *lease) { c.takeHits(next, hits) })
 		}
 		switch {
-		case r.hasTrip && !r.isSent:
+		case r.hasTrip && !r.hasAnswers:
 			add(i, 0, c.completeTrips)
 			add(i, 0, func(_ *checkedWorld, r *checkedReplica, _ *lease) {
-				r.isSent = true
+				r.hasAnswers = true
 				r.permits, r.budget = c.limiter.sendTrip(r.trip, r.plannedAt)
 			})
-			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.passAnswers(r, e, notSent, notSent) })
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.passAnswers(r, e, unsentAnswer, unsentAnswer) })
 		case r.hasTrip:
 			add(i, 0, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.passAnswers(r, e, r.permits, r.budget) })
-			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.passAnswers(r, e, lost, lost) })
-			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.passAnswers(r, e, lost, r.budget) })
-			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.passAnswers(r, e, r.permits, lost) })
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.passAnswers(r, e, lostAnswer, lostAnswer) })
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.passAnswers(r, e, lostAnswer, r.budget) })
+			add(i, 1, func(_ *checkedWorld, r *checkedReplica, e *lease) { c.passAnswers(r, e, r.permits, lostAnswer) })
 		}
 		if len(r.returns) > 0 {
 			add(i, 0, func(_ *checkedWorld, r *checkedReplica, _ *lease) { c.sendReturns(r, nil, false) })
 			add(i, 1, func(_ *checkedWorld, r *checkedReplica, _ *lease) { c.sendReturns(r, errDown, true) })
 			add(i, 1, func(_ *checkedWorld, r *checkedReplica, _ *lease) { c.sendReturns(r, errDown, false) })
 		} else if r.lease.limit != nil && !r.hasTrip {
-			add(i, 0, func(n *checkedWorld, r *checkedReplica, _ *lease) { r.returns = c.stripe.sweep(c.start + n.now) })
+			add(i, 0, func(next *checkedWorld, r *checkedReplica, _ *lease) { r.returns = c.stripe.sweep(c.start + next.now) })
 		}
 		if r.lease.limit != nil || r.hasTrip {
 			add(i, 1, func(_ *checkedWorld, r *checkedReplica, _ *lease) { // a crash
@@ -217,23 +217,23 @@ func (c *leaseChecker) successors(w *checkedWorld) (following []checkedWorld) {
 		}
 	}
 	if w.losses > 0 {
-		n := *w
-		n.losses--
-		n.counts, n.allowed, n.isLossy = map[string]int64{}, n.allowed+checkedRequests, true
-		following = append(following, n)
+		next := *w
+		next.losses--
+		next.counts, next.allowed, next.isLossy = map[string]int64{}, next.allowed+checkedRequests, true
+		nextWorlds = append(nextWorlds, next)
 	}
 	if w.now < checkedEnd*checkedTick {
-		following = append(following, c.afterTick(w))
+		nextWorlds = append(nextWorlds, c.afterTick(w))
 	}
-	return following
+	return nextWorlds
 }
 
 func (c *leaseChecker) afterTick(w *checkedWorld) checkedWorld {
-	n := *w
-	if n.now += checkedTick; n.now%second == 0 {
-		n.admitted, n.allowed, n.isLossy = 0, checkedRequests, false
+	next := *w
+	if next.now += checkedTick; next.now%second == 0 {
+		next.admitted, next.allowed, next.isLossy = 0, checkedRequests, false
 	}
-	return n
+	return next
 }
 
 // unusedPermits returns the permits that are charged in this window, and have admitted no hit.
@@ -244,21 +244,21 @@ func (c *leaseChecker) unusedPermits(w *checkedWorld) int64 {
 
 // brokenPromise returns the promise that w breaks, or nothing.
 func (c *leaseChecker) brokenPromise(w *checkedWorld) string {
-	switch unused := c.unusedPermits(w); {
+	switch unusedPermits := c.unusedPermits(w); {
 	case w.admitted > w.allowed:
 		return "the window admits more than the limit"
-	case !w.isLossy && unused < 0:
+	case !w.isLossy && unusedPermits < 0:
 		return "an admitted hit is not charged in its window"
-	case !w.isLossy && unused > c.limit.MaxLeasePermits():
+	case !w.isLossy && unusedPermits > c.limit.MaxLeasePermits():
 		return "the replicas hold more than the budget"
 	}
 	return ""
 }
 
-// completeTrips lets the trips of a refill and their answers arrive at once.
+// completeTrips lets all trips of a refill, and their answers, arrive at once.
 func (c *leaseChecker) completeTrips(_ *checkedWorld, r *checkedReplica, e *lease) {
 	for r.hasTrip {
-		if !r.isSent {
+		if !r.hasAnswers {
 			r.permits, r.budget = c.limiter.sendTrip(r.trip, r.plannedAt)
 		}
 		c.passAnswers(r, e, r.permits, r.budget)
@@ -292,7 +292,7 @@ func (c *leaseChecker) stateKey(w *checkedWorld) string {
 			b = binary.AppendVarint(b, n)
 		}
 	}
-	yes := func(is bool) int64 {
+	boolNumber := func(is bool) int64 {
 		if is {
 			return 1
 		}
@@ -311,18 +311,18 @@ func (c *leaseChecker) stateKey(w *checkedWorld) string {
 		return (time - epoch.UnixMicro() - w.now) / 1000
 	}
 	replicaKeys := make([]string, len(w.replicas))
-	add(w.now, int64(w.faults), int64(w.losses), w.admitted, w.allowed, yes(w.isLossy))
-	common := len(b)
+	add(w.now, int64(w.faults), int64(w.losses), w.admitted, w.allowed, boolNumber(w.isLossy))
+	commonLength := len(b)
 	for i := range w.replicas {
 		r := &w.replicas[i]
 		e := &r.lease
-		add(yes(e.limit != nil), e.permits, e.allowance, e.freeBudget, age(e.windowEnd), windowAge(e.windowStart), e.remaining, e.lowPermits)
-		add(yes(r.hasTrip))
+		add(boolNumber(e.limit != nil), e.permits, e.allowance, e.freeBudget, age(e.windowEnd), windowAge(e.windowStart), e.remaining, e.lowPermits)
+		add(boolNumber(r.hasTrip))
 		if r.hasTrip {
-			add(yes(r.isSent), yes(r.trip.epoch == e.epoch), r.trip.permits, r.trip.allowanceChange, windowAge(r.trip.windowStart), int64(r.tripNumber), age(r.plannedAt))
-			if r.isSent {
+			add(boolNumber(r.hasAnswers), boolNumber(r.trip.epoch == e.epoch), r.trip.permits, r.trip.allowanceChange, windowAge(r.trip.windowStart), int64(r.tripNumber), age(r.plannedAt))
+			if r.hasAnswers {
 				for _, a := range []*backend.Result{&r.permits, &r.budget} {
-					add(yes(a.Allowed), a.Remaining, windowAge(a.WindowStart), a.ResetAfter)
+					add(boolNumber(a.Allowed), a.Remaining, windowAge(a.WindowStart), a.ResetAfter)
 				}
 			}
 		}
@@ -330,10 +330,10 @@ func (c *leaseChecker) stateKey(w *checkedWorld) string {
 		for _, g := range r.returns {
 			add(g.permits, g.allowance, windowAge(g.windowStart))
 		}
-		replicaKeys[i] = string(b[common:])
-		b = b[:common]
+		replicaKeys[i] = string(b[commonLength:])
+		b = b[:commonLength]
 	}
-	slices.Sort(replicaKeys) // the replicas are alike
+	slices.Sort(replicaKeys) // the order of the replicas does not matter
 	for _, key := range replicaKeys {
 		b = append(b, key...)
 	}
@@ -351,29 +351,29 @@ func (c *leaseChecker) stateKey(w *checkedWorld) string {
 }
 
 // visitStates visits at most n worlds. It returns the number of visited worlds, and the first promise that a world breaks.
-func (c *leaseChecker) visitStates(n, faults, losses int) (visited int, broken string) {
+func (c *leaseChecker) visitStates(n, faults, losses int) (visitedCount int, brokenPromise string) {
 	start := checkedWorld{counts: map[string]int64{}, faults: faults, losses: losses, allowed: checkedRequests}
 	for range 2 { // the first replica has its first permits
 		start = c.stepReplica(&start, 0, func(n *checkedWorld, _ *checkedReplica, _ *lease) { c.takeHits(n, 1) })
 		start = c.stepReplica(&start, 0, c.completeTrips)
 	}
-	seen := map[string]bool{c.stateKey(&start): true}
-	for queue := []checkedWorld{start}; len(queue) > 0 && len(seen) < n; queue = queue[1:] {
+	seenStates := map[string]bool{c.stateKey(&start): true}
+	for queue := []checkedWorld{start}; len(queue) > 0 && len(seenStates) < n; queue = queue[1:] {
 		w := &queue[0]
-		if visited++; visited%500 == 0 && c.hasNoMutant() && !c.canAdmitWholeLimit(*w, visited/500%2) {
-			return visited, "a new window admits less than the limit"
+		if visitedCount++; visitedCount%500 == 0 && c.hasNoMutant() && !c.canAdmitWholeLimit(*w, visitedCount/500%2) {
+			return visitedCount, "a new window admits less than the limit"
 		}
 		for _, f := range c.successors(w) {
-			if broken = c.brokenPromise(&f); broken != "" {
-				return visited, broken
+			if brokenPromise = c.brokenPromise(&f); brokenPromise != "" {
+				return visitedCount, brokenPromise
 			}
-			if key := c.stateKey(&f); !seen[key] {
-				seen[key] = true
+			if key := c.stateKey(&f); !seenStates[key] {
+				seenStates[key] = true
 				queue = append(queue, f)
 			}
 		}
 	}
-	return visited, ""
+	return visitedCount, ""
 }
 
 func TestCheckerFindsNoOrderOfEventsThatBreaksAPromise(t *testing.T) {
@@ -384,15 +384,15 @@ func TestCheckerFindsNoOrderOfEventsThatBreaksAPromise(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newLeaseChecker(t, leaseMutant{})
-			visited, broken := c.visitStates(*worlds, test.faults, test.losses)
-			assert.Empty(t, broken)
-			t.Logf("%d worlds", visited)
+			visitedCount, brokenPromise := c.visitStates(*maxWorlds, test.faults, test.losses)
+			assert.Empty(t, brokenPromise)
+			t.Logf("%d worlds", visitedCount)
 		})
 	}
 }
 
-// worlds is how many worlds a check remembers.
-var worlds = flag.Int("worlds", 12_000, "worlds that the checker remembers")
+// maxWorlds is the number of worlds that a check remembers.
+var maxWorlds = flag.Int("worlds", 12_000, "worlds that the checker remembers")
 
 func TestCheckerFindsMistakes(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -422,9 +422,9 @@ func TestCheckerFindsMistakes(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			visited, broken := newLeaseChecker(t, test.mutant).visitStates(*worlds, test.faults, 0)
-			assert.Equal(t, test.want, broken)
-			t.Logf("%d worlds", visited)
+			visitedCount, brokenPromise := newLeaseChecker(t, test.mutant).visitStates(*maxWorlds, test.faults, 0)
+			assert.Equal(t, test.want, brokenPromise)
+			t.Logf("%d worlds", visitedCount)
 		})
 	}
 }

@@ -25,11 +25,11 @@ func perHour(t *testing.T) *limit.Limit {
 }
 
 // warmUp sends 200 hits in 0.2 s to r, so that r has permits.
-func (r *replica) warmUp(t *testing.T, c *sharedCounters, lim *limit.Limit) {
+func (r *replica) warmUp(t *testing.T, counters *sharedCounters, lim *limit.Limit) {
 	for range 200 {
-		require.True(t, r.hit(c, lim, 1).Allowed)
-		r.work()
-		c.now = c.now.Add(time.Millisecond)
+		require.True(t, r.takeHits(counters, lim, 1).Allowed)
+		r.runBackground()
+		counters.now = counters.now.Add(time.Millisecond)
 	}
 	require.Greater(t, r.Stats().Held, int64(10))
 	require.Greater(t, r.Stats().SavedTrips, int64(100))
@@ -37,22 +37,22 @@ func (r *replica) warmUp(t *testing.T, c *sharedCounters, lim *limit.Limit) {
 
 // startWithPermits returns shared counters, and a replica that has permits of a limit.
 func startWithPermits(t *testing.T, lim *limit.Limit) (*sharedCounters, *replica) {
-	c := newSharedCounters()
-	r := newReplica(c)
-	r.warmUp(t, c, lim)
-	return c, r
+	counters := newSharedCounters()
+	r := newReplica(counters)
+	r.warmUp(t, counters, lim)
+	return counters, r
 }
 
 func TestHitsWithPermitsMakeNoTrip(t *testing.T) {
 	lim := perHour(t)
-	c, r := startWithPermits(t, lim)
-	tripsBefore, heldBefore := c.trips, r.Stats().Held
-	result := r.hit(c, lim, 3)
+	counters, r := startWithPermits(t, lim)
+	tripsBefore, heldBefore := counters.trips, r.Stats().Held
+	result := r.takeHits(counters, lim, 3)
 	assert.True(t, result.Allowed)
 	assert.Equal(t, backend.SourceLease, result.Source)
 	assert.Equal(t, lim.Max()-203, result.Remaining, "one replica alone knows the exact number")
 	assert.Equal(t, heldBefore-3, r.Stats().Held)
-	assert.Equal(t, tripsBefore, c.trips)
+	assert.Equal(t, tripsBefore, counters.trips)
 }
 
 func TestRarelyHitCounterTakesNoLease(t *testing.T) {
@@ -62,48 +62,48 @@ func TestRarelyHitCounterTakesNoLease(t *testing.T) {
 		"seven hits a second":             {time.Second / 7},
 	} {
 		t.Run(name, func(t *testing.T) {
-			lim, c := perHour(t), newSharedCounters()
-			r := newReplica(c)
+			lim, counters := perHour(t), newSharedCounters()
+			r := newReplica(counters)
 			for i := range 100 {
-				require.True(t, r.hit(c, lim, 1).Allowed)
-				r.work()
-				c.now = c.now.Add(pauses[i%len(pauses)])
+				require.True(t, r.takeHits(counters, lim, 1).Allowed)
+				r.runBackground()
+				counters.now = counters.now.Add(pauses[i%len(pauses)])
 			}
-			assert.Equal(t, 100, c.trips)
+			assert.Equal(t, 100, counters.trips)
 		})
 	}
 }
 
 func TestCallWithMoreHitsThanPermitsAsksForTheRest(t *testing.T) {
 	lim := perHour(t)
-	c, r := startWithPermits(t, lim)
-	heldPermits, countBefore := r.Stats().Held, c.count(lim, "k")
-	result := r.hit(c, lim, heldPermits+5)
+	counters, r := startWithPermits(t, lim)
+	heldPermits, countBefore := r.Stats().Held, counters.count(lim, "k")
+	result := r.takeHits(counters, lim, heldPermits+5)
 	assert.True(t, result.Allowed)
 	assert.Equal(t, lim.Max()-200-heldPermits-5, result.Remaining)
-	assert.Equal(t, countBefore+5, c.count(lim, "k"))
+	assert.Equal(t, countBefore+5, counters.count(lim, "k"))
 	assert.Zero(t, r.Stats().Held)
 }
 
 func TestResetDuringCloseStartsNoWork(t *testing.T) {
 	lim := perHour(t)
-	c, r := startWithPermits(t, lim)
+	counters, r := startWithPermits(t, lim)
 	hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: -limit.MaxHits}}
 	results := make([]backend.Result, 1)
-	heldReservation := r.reserve(r.micros(c.now), &hits[0], &results[0], true)
+	heldReservation := r.reserve(r.micros(counters.now), &hits[0], &results[0], true)
 	require.NotNil(t, heldReservation.stripe)
 	heldReservation.stripe.isClosed = true
-	r.settle(r.micros(c.now), hits, results, []reservation{heldReservation})
+	r.settle(r.micros(counters.now), hits, results, []reservation{heldReservation})
 	assert.Empty(t, r.background)
-	r.closeAt(c.now)
+	r.closeAt(counters.now)
 	assert.Zero(t, r.Stats().Held)
 }
 
 func TestDeniedCallKeepsItsPermits(t *testing.T) {
 	lim := perHour(t)
-	c, r := startWithPermits(t, lim)
+	counters, r := startWithPermits(t, lim)
 	heldPermits := r.Stats().Held
-	assert.False(t, r.hit(c, lim, lim.Max()).Allowed)
+	assert.False(t, r.takeHits(counters, lim, lim.Max()).Allowed)
 	assert.Equal(t, heldPermits, r.Stats().Held)
 }
 
@@ -111,10 +111,10 @@ func TestDeniedHitOfAnAllOrNoneRequestKeepsPermitsOfTheOthers(t *testing.T) {
 	lim := perHour(t)
 	emptyLimit := newLimit(t, limit.Spec{Unit: limit.Hour})
 	for _, allOrNone := range []bool{false, true} {
-		c, r := startWithPermits(t, lim)
+		counters, r := startWithPermits(t, lim)
 		heldPermits := r.Stats().Held
 		results := make([]backend.Result, 2)
-		r.Take(context.Background(), c.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1, AllOrNone: allOrNone}, {Key: []byte("other"), Limit: emptyLimit, N: 1, AllOrNone: allOrNone}}, results)
+		r.Take(context.Background(), counters.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1, AllOrNone: allOrNone}, {Key: []byte("other"), Limit: emptyLimit, N: 1, AllOrNone: allOrNone}}, results)
 		assert.True(t, results[0].Allowed)
 		assert.False(t, results[1].Allowed)
 		if allOrNone {
@@ -128,51 +128,51 @@ func TestDeniedHitOfAnAllOrNoneRequestKeepsPermitsOfTheOthers(t *testing.T) {
 
 func TestPeekAndRefundCountPermitsAsRemaining(t *testing.T) {
 	lim := perHour(t)
-	c, r := startWithPermits(t, lim)
-	assert.Equal(t, lim.Max()-200, r.hit(c, lim, 0).Remaining)
-	assert.Equal(t, lim.Max()-190, r.hit(c, lim, -10).Remaining)
+	counters, r := startWithPermits(t, lim)
+	assert.Equal(t, lim.Max()-200, r.takeHits(counters, lim, 0).Remaining)
+	assert.Equal(t, lim.Max()-190, r.takeHits(counters, lim, -10).Remaining)
 	peeks := make([]backend.Peek, 1)
-	r.Peek(context.Background(), c.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, peeks)
+	r.Peek(context.Background(), counters.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: 1}}, peeks)
 	assert.Equal(t, lim.Max()-190, peeks[0].Remaining)
 }
 
 func TestResetDropsPermitsAndGivesBackTheAllowance(t *testing.T) {
 	lim := perHour(t)
-	for name, reset := range map[string]func(c *sharedCounters, r *replica){
-		"through this replica":    func(c *sharedCounters, r *replica) { r.hit(c, lim, -limit.MaxHits) },
-		"through another replica": func(_ *sharedCounters, r *replica) { r.Forget(&backend.Hit{Key: []byte("k"), Limit: lim}) },
-		"of all counters":         func(_ *sharedCounters, r *replica) { r.Forget(nil) },
+	for name, reset := range map[string]func(counters *sharedCounters, r *replica){
+		"reset through this replica":    func(counters *sharedCounters, r *replica) { r.takeHits(counters, lim, -limit.MaxHits) },
+		"reset through another replica": func(_ *sharedCounters, r *replica) { r.Forget(&backend.Hit{Key: []byte("k"), Limit: lim}) },
+		"reset of all counters":         func(_ *sharedCounters, r *replica) { r.Forget(nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, r := startWithPermits(t, lim)
-			reset(c, r)
-			r.work()
+			counters, r := startWithPermits(t, lim)
+			reset(counters, r)
+			r.runBackground()
 			assert.Zero(t, r.Stats().Held)
 			assert.Zero(t, r.Stats().Returned)
-			assert.Zero(t, c.count(lim.LeaseBudget(), Namespace+"k"))
+			assert.Zero(t, counters.count(lim.LeaseBudget(), Namespace+"k"))
 		})
 	}
 }
 
 func TestIdleReplicaReturnsItsPermits(t *testing.T) {
 	lim := perHour(t)
-	c, r := startWithPermits(t, lim)
+	counters, r := startWithPermits(t, lim)
 	heldPermits := r.Stats().Held
-	r.Sweep(c.now.Add(time.Second / 2))
-	assert.Equal(t, heldPermits, r.Stats().Held, "not idle yet")
-	c.now = c.now.Add(2 * time.Second)
-	r.Sweep(c.now)
+	r.Sweep(counters.now.Add(time.Second / 2))
+	assert.Equal(t, heldPermits, r.Stats().Held, "the lease is not idle yet")
+	counters.now = counters.now.Add(2 * time.Second)
+	r.Sweep(counters.now)
 	assert.Zero(t, r.Stats().Held)
 	assert.Equal(t, heldPermits, r.Stats().Returned)
-	assert.Equal(t, int64(200), c.count(lim, "k"))
-	assert.Zero(t, c.count(lim.LeaseBudget(), Namespace+"k"))
-	r.Sweep(c.now.Add(time.Minute))
-	assert.Zero(t, r.Stats().Leases, "forgotten")
+	assert.Equal(t, int64(200), counters.count(lim, "k"))
+	assert.Zero(t, counters.count(lim.LeaseBudget(), Namespace+"k"))
+	r.Sweep(counters.now.Add(time.Minute))
+	assert.Zero(t, r.Stats().Leases, "the idle lease is forgotten")
 }
 
 // A permit is a hit of the old limit. The replica gives the permits back after the limit has changed.
 func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
-	bucket := func(requests, burst uint32) *limit.Limit {
+	newBucket := func(requests, burst uint32) *limit.Limit {
 		return newLimit(t, limit.Spec{Unit: limit.Day, Algorithm: limit.TokenBucket, Requests: requests, Burst: burst, Lease: true, LeaseWaste: 0.1})
 	}
 	for _, test := range []struct {
@@ -181,51 +181,51 @@ func TestChangedBucketKeepsTheSpentTokens(t *testing.T) {
 		spentLater             int64 // what another replica spends under the changed limit
 		want                   int64 // the spent tokens at the end
 	}{
-		{"rate raised", bucket(1000, 1000), bucket(20_000, 1000), 0, 200},
-		{"rate lowered", bucket(20_000, 1000), bucket(1000, 1000), 0, 200},
-		{"burst raised", bucket(1000, 1000), bucket(1000, 10_000), 8000, 8200},
-		{"burst lowered", bucket(1000, 10_000), bucket(1000, 1000), 0, 200},
-		{"rate and burst raised", bucket(1000, 1000), bucket(20_000, 10_000), 8000, 8200},
-		{"without burst, rate doubled", bucket(1000, 0), bucket(2000, 0), 0, 400},
-		{"without burst, rate halved", bucket(2000, 0), bucket(1000, 0), 0, 100},
+		{"rate raised", newBucket(1000, 1000), newBucket(20_000, 1000), 0, 200},
+		{"rate lowered", newBucket(20_000, 1000), newBucket(1000, 1000), 0, 200},
+		{"burst raised", newBucket(1000, 1000), newBucket(1000, 10_000), 8000, 8200},
+		{"burst lowered", newBucket(1000, 10_000), newBucket(1000, 1000), 0, 200},
+		{"rate and burst raised", newBucket(1000, 1000), newBucket(20_000, 10_000), 8000, 8200},
+		{"without burst, rate doubled", newBucket(1000, 0), newBucket(2000, 0), 0, 400},
+		{"without burst, rate halved", newBucket(2000, 0), newBucket(1000, 0), 0, 100},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c, r := startWithPermits(t, test.oldLimit)
+			counters, r := startWithPermits(t, test.oldLimit)
 			require.Positive(t, r.Stats().Held)
-			r.hit(c, test.changedLimit, 0)
+			r.takeHits(counters, test.changedLimit, 0)
 			if test.spentLater > 0 {
-				require.True(t, newReplica(c).hit(c, test.changedLimit, test.spentLater).Allowed)
+				require.True(t, newReplica(counters).takeHits(counters, test.changedLimit, test.spentLater).Allowed)
 			}
-			r.work()
+			r.runBackground()
 			require.Zero(t, r.Stats().Held)
-			assert.InDelta(t, test.want, test.changedLimit.Spent(r.hit(c, test.changedLimit, 0).Result), 1, "tokens in part are whole tokens")
+			assert.InDelta(t, test.want, test.changedLimit.Spent(r.takeHits(counters, test.changedLimit, 0).Result), 1, "a part of a token counts as a whole token")
 		})
 	}
 }
 
 func TestChangedLimitReturnsPermitsOfTheOldLimit(t *testing.T) {
 	lim := perHour(t)
-	c, r := startWithPermits(t, lim)
+	counters, r := startWithPermits(t, lim)
 	equalLimit := perHour(t)
 	heldPermits := r.Stats().Held
-	assert.Equal(t, backend.SourceLease, r.hit(c, equalLimit, 1).Source, "a reload without a change keeps permits")
+	assert.Equal(t, backend.SourceLease, r.takeHits(counters, equalLimit, 1).Source, "a reload without a change keeps permits")
 	smallLimit := newLimit(t, limit.Spec{Requests: 300, Unit: limit.Hour, ChargeDenied: true, Lease: true})
-	assert.Equal(t, backend.SourceRedis, r.hit(c, smallLimit, 1).Source)
-	r.work()
+	assert.Equal(t, backend.SourceRedis, r.takeHits(counters, smallLimit, 1).Source)
+	r.runBackground()
 	assert.Equal(t, heldPermits-1, r.Stats().Returned)
-	assert.Equal(t, int64(202), c.count(lim, "k"))
+	assert.Equal(t, int64(202), counters.count(lim, "k"))
 }
 
 func TestAnswerToATripForTheOldLimitIsDropped(t *testing.T) {
 	lim := perHour(t)
-	c := newSharedCounters()
-	r := newReplica(c)
+	counters := newSharedCounters()
+	r := newReplica(counters)
 	for len(r.background) == 0 { // the first trip asks for an allowance
-		r.hit(c, lim, 1)
-		c.now = c.now.Add(time.Millisecond)
+		r.takeHits(counters, lim, 1)
+		counters.now = counters.now.Add(time.Millisecond)
 	}
-	r.hit(c, newLimit(t, limit.Spec{Requests: 300, Unit: limit.Hour, Lease: true}), 1)
-	r.work()
+	r.takeHits(counters, newLimit(t, limit.Spec{Requests: 300, Unit: limit.Hour, Lease: true}), 1)
+	r.runBackground()
 	id := r.seeds.ID([]byte("k"), lim.Tag())
 	assert.Zero(t, r.stripeOf(id).leases[id].allowance)
 	assert.Zero(t, r.Stats().Held)
@@ -233,35 +233,35 @@ func TestAnswerToATripForTheOldLimitIsDropped(t *testing.T) {
 
 func TestReturnAfterTheWindowChangesNoOtherWindow(t *testing.T) {
 	lim := newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Second, Lease: true})
-	c, r := startWithPermits(t, lim)
-	oldCount := c.count(lim, "k")
+	counters, r := startWithPermits(t, lim)
+	oldCount := counters.count(lim, "k")
 	s := r.stripeOf(r.seeds.ID([]byte("k"), lim.Tag()))
 	e := s.leases[r.seeds.ID([]byte("k"), lim.Tag())]
-	r.returnLater(e, r.micros(c.now))
-	c.now = c.now.Add(time.Second)
-	c.take(&backend.Hit{Key: []byte("k"), Limit: lim, N: 50})
-	r.work() // the return comes late
-	assert.Equal(t, int64(50), c.count(lim, "k"))
-	c.now = c.now.Add(-time.Second)
-	assert.Less(t, c.count(lim, "k"), oldCount)
+	r.returnLater(e, r.micros(counters.now))
+	counters.now = counters.now.Add(time.Second)
+	counters.take(&backend.Hit{Key: []byte("k"), Limit: lim, N: 50})
+	r.runBackground() // the return comes after its window
+	assert.Equal(t, int64(50), counters.count(lim, "k"))
+	counters.now = counters.now.Add(-time.Second)
+	assert.Less(t, counters.count(lim, "k"), oldCount)
 }
 
 func TestPermitsAdmitHitsDuringAnOutage(t *testing.T) {
 	lim := perHour(t)
-	c, r := startWithPermits(t, lim)
-	c.err = errDown
+	counters, r := startWithPermits(t, lim)
+	counters.err = errDown
 	for range r.Stats().Held {
-		assert.True(t, r.hit(c, lim, 1).Allowed)
+		assert.True(t, r.takeHits(counters, lim, 1).Allowed)
 	}
-	assert.ErrorIs(t, r.hit(c, lim, 1).Err, backend.ErrUnavailable)
+	assert.ErrorIs(t, r.takeHits(counters, lim, 1).Err, backend.ErrUnavailable)
 }
 
 func TestNoPermitsAreTakenWhileSourceFails(t *testing.T) {
 	lim := perHour(t)
-	c, r := startWithPermits(t, lim)
+	counters, r := startWithPermits(t, lim)
 	r.options.IsFailing = func(*backend.Hit) bool { return true }
 	for r.Stats().Held > 0 {
-		r.hit(c, lim, 1)
+		r.takeHits(counters, lim, 1)
 	}
 	assert.Empty(t, r.background)
 }
@@ -269,39 +269,39 @@ func TestNoPermitsAreTakenWhileSourceFails(t *testing.T) {
 // Each lost batch lowers the allowance, so the budget also bounds the loss in outages.
 func TestPermitsOfAnUnansweredTripCountAsLost(t *testing.T) {
 	lim := perHour(t)
-	c, r := startWithPermits(t, lim)
+	counters, r := startWithPermits(t, lim)
 	for r.Stats().Held > 0 && len(r.background) == 0 {
-		r.hit(c, lim, 1)
+		r.takeHits(counters, lim, 1)
 	}
-	countBefore := c.count(lim, "k")
-	c.err, c.chargesBeforeError = errDown, true
-	r.work()
-	lostPermits := c.count(lim, "k") - countBefore
+	countBefore := counters.count(lim, "k")
+	counters.err, counters.chargesBeforeError = errDown, true
+	r.runBackground()
+	lostPermits := counters.count(lim, "k") - countBefore
 	require.Positive(t, lostPermits)
-	c.err = nil
-	c.now = c.now.Add(2 * time.Second)
-	r.Sweep(c.now)
-	assert.Equal(t, lostPermits, c.count(lim.LeaseBudget(), Namespace+"k"))
+	counters.err = nil
+	counters.now = counters.now.Add(2 * time.Second)
+	r.Sweep(counters.now)
+	assert.Equal(t, lostPermits, counters.count(lim.LeaseBudget(), Namespace+"k"))
 }
 
 func TestBusyReplicaGetsMorePermitsAndLeavesSomeToOthers(t *testing.T) {
 	lim := perHour(t)
-	c := newSharedCounters()
-	replicas := []*replica{newReplica(c), newReplica(c), newReplica(c)}
+	counters := newSharedCounters()
+	replicas := []*replica{newReplica(counters), newReplica(counters), newReplica(counters)}
 	for i := range 3000 {
 		for j, r := range replicas {
 			if j < 2 || i%100 == 0 { // the last replica gets a hit each 0.1 s
-				r.hit(c, lim, 1)
-				r.work()
+				r.takeHits(counters, lim, 1)
+				r.runBackground()
 			}
 		}
-		c.now = c.now.Add(time.Millisecond)
+		counters.now = counters.now.Add(time.Millisecond)
 	}
-	allowance := func(r *replica) int64 {
+	allowanceOf := func(r *replica) int64 {
 		id := r.seeds.ID([]byte("k"), lim.Tag())
 		return r.stripeOf(id).leases[id].allowance
 	}
-	firstAllowance, secondAllowance, idleAllowance := allowance(replicas[0]), allowance(replicas[1]), allowance(replicas[2])
+	firstAllowance, secondAllowance, idleAllowance := allowanceOf(replicas[0]), allowanceOf(replicas[1]), allowanceOf(replicas[2])
 	assert.InDelta(t, firstAllowance, secondAllowance, 15)
 	assert.Less(t, idleAllowance, firstAllowance/2)
 	assert.LessOrEqual(t, firstAllowance+secondAllowance+idleAllowance, lim.MaxLeasePermits())

@@ -73,7 +73,7 @@ func (c *sharedCounters) count(lim *limit.Limit, key string) int64 {
 	return c.counts[counterName(&backend.Hit{Limit: lim, Key: []byte(key)}, now-now%lim.Period())]
 }
 
-// replica is a Limiter with background work that runs when the test calls work.
+// replica is a Limiter whose background functions run when the test calls runBackground.
 type replica struct {
 	*Limiter
 	background []func()
@@ -86,8 +86,8 @@ func newReplica(c *sharedCounters) *replica {
 	return r
 }
 
-// work runs the background work, and the background work that this work starts.
-func (r *replica) work() {
+// runBackground runs all background functions, and also the functions that they add.
+func (r *replica) runBackground() {
 	for len(r.background) > 0 {
 		f := r.background[0]
 		r.background = r.background[1:]
@@ -95,8 +95,8 @@ func (r *replica) work() {
 	}
 }
 
-// hit takes n hits and returns the answer.
-func (r *replica) hit(c *sharedCounters, lim *limit.Limit, n int64) backend.Result {
+// takeHits takes n hits and returns the answer.
+func (r *replica) takeHits(c *sharedCounters, lim *limit.Limit, n int64) backend.Result {
 	results := make([]backend.Result, 1)
 	r.Take(context.Background(), c.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: n}}, results)
 	return results[0]

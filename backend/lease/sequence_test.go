@@ -17,17 +17,17 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// sequence is a replica in front of real counters. It makes one call at a time, and sees each hit that
+// sequence makes one call at a time through a replica to real counters, and records each hit that
 // reaches the counters.
 type sequence struct {
 	*replica
-	t        require.TestingT
-	now      time.Time
-	counters *local.Limiter
-	calls    int                        // the number of calls that reached the counters, without background trips
-	trips    [][]backend.Hit            // the background trips
-	err      func(h *backend.Hit) error // returns the error of a hit, or nil; nil if no hit fails
-	fallback *backend.Result            // answers all hits if it is not nil
+	t              require.TestingT
+	now            time.Time
+	counters       *local.Limiter
+	calls          int                        // the number of calls that reached the counters, without background trips
+	trips          [][]backend.Hit            // the background trips
+	errorOf        func(h *backend.Hit) error // returns the error of a hit, or nil; nil if no hit fails
+	fallbackResult *backend.Result            // answers all hits if it is not nil
 }
 
 // newSequence returns a sequence. It begins at the start of a window of an hour.
@@ -55,13 +55,13 @@ func newSequence(t require.TestingT, o Options) *sequence {
 	return s
 }
 
-// answer answers as the counters do. If err returns an error for a hit, the answer has this error, and numbers that the
+// answer answers as the counters do. If errorOf returns an error for a hit, the answer has this error, and numbers that the
 // replica must not use.
 func (s *sequence) answer(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var passedHits backend.SubBatch
 	for i, h := range hits {
-		if s.err != nil && s.err(&h) != nil {
-			results[i] = backend.Result{Result: limit.Result{Allowed: true, Remaining: 77_777, ResetAfter: 7}, Err: s.err(&h)}
+		if s.errorOf != nil && s.errorOf(&h) != nil {
+			results[i] = backend.Result{Result: limit.Result{Allowed: true, Remaining: 77_777, ResetAfter: 7}, Err: s.errorOf(&h)}
 		} else {
 			passedHits.Add(i, h)
 		}
@@ -69,14 +69,14 @@ func (s *sequence) answer(ctx context.Context, now time.Time, hits []backend.Hit
 	passedHits.Take(ctx, now, s.counters)
 	passedHits.CopyResults(results)
 	for i := range results {
-		if s.fallback != nil {
-			results[i] = *s.fallback
+		if s.fallbackResult != nil {
+			results[i] = *s.fallbackResult
 		}
 	}
 }
 
-// work runs the waiting background work. Each function makes one to maxTrips trips.
-func (s *sequence) work() {
+// runBackground runs the waiting background functions. Each function makes one to maxTrips trips.
+func (s *sequence) runBackground() {
 	for len(s.background) > 0 {
 		f := s.background[0]
 		s.background = s.background[1:]
@@ -89,7 +89,7 @@ func (s *sequence) work() {
 
 // advance runs the background work, and then sets the clock forward by d.
 func (s *sequence) advance(d time.Duration) {
-	s.work()
+	s.runBackground()
 	s.now = s.now.Add(d)
 }
 
@@ -102,12 +102,12 @@ func (s *sequence) take(hits ...backend.Hit) []backend.Result {
 	return results
 }
 
-func (s *sequence) hit(lim *limit.Limit, n int64) backend.Result {
+func (s *sequence) takeHits(lim *limit.Limit, n int64) backend.Result {
 	return s.take(backend.Hit{Key: []byte("k"), Limit: lim, N: n})[0]
 }
 
-// spent returns the spent hits of a shared counter.
-func (s *sequence) spent(lim *limit.Limit, key string) int64 {
+// spentHits returns the spent hits of a shared counter.
+func (s *sequence) spentHits(lim *limit.Limit, key string) int64 {
 	results := make([]backend.Result, 1)
 	s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte(key), Limit: lim}}, results)
 	return lim.Spent(results[0].Result)
@@ -122,18 +122,18 @@ func (s *sequence) heldPermits(lim *limit.Limit) int64 {
 func (s *sequence) warmUp(lim *limit.Limit, pause time.Duration) (hits int64) {
 	for s.heldPermits(lim) < 10 {
 		require.Less(s.t, hits, int64(2000), "a busy counter gets permits")
-		require.True(s.t, s.hit(lim, 1).Allowed)
+		require.True(s.t, s.takeHits(lim, 1).Allowed)
 		hits++
 		s.advance(pause)
 	}
 	return hits
 }
 
-// check compares the permits with the shared counters. admittedHits is the number of hits that were admitted until now.
-func (s *sequence) check(lim *limit.Limit, admittedHits int64) {
+// checkPermits compares the permits with the shared counters. admittedHits is the number of hits that were admitted until now.
+func (s *sequence) checkPermits(lim *limit.Limit, admittedHits int64) {
 	heldPermits, stats := s.heldPermits(lim), s.Stats()
-	assert.Equal(s.t, admittedHits+heldPermits, s.spent(lim, "k"), "the counter has the admitted hits and the permits")
-	budget := s.spent(lim.LeaseBudget(), Namespace+"k")
+	assert.Equal(s.t, admittedHits+heldPermits, s.spentHits(lim, "k"), "the counter has the admitted hits and the permits")
+	budget := s.spentHits(lim.LeaseBudget(), Namespace+"k")
 	assert.LessOrEqual(s.t, heldPermits, budget, "permits are part of the allowance")
 	assert.LessOrEqual(s.t, budget, lim.MaxLeasePermits())
 	assert.Equal(s.t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held, "each permit is used, returned, lapsed or still held")
@@ -172,7 +172,7 @@ func TestSingleReplicaAnswersAsTheCountersWould(t *testing.T) {
 				for range rapid.IntRange(1, 60).Draw(t, "calls") {
 					call(backend.Hit{Key: []byte("k"), Limit: lim, N: n})
 					if rapid.Bool().Draw(t, "work") {
-						s.work()
+						s.runBackground()
 					}
 					s.now = s.now.Add(time.Duration(rapid.IntRange(0, 3000).Draw(t, "micros")) * time.Microsecond)
 					if s.now.UnixMicro()%lim.Period() < 3000 {
@@ -184,7 +184,7 @@ func TestSingleReplicaAnswersAsTheCountersWould(t *testing.T) {
 				for range rapid.IntRange(1, 20).Draw(t, "calls") {
 					hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: n, AllOrNone: isGroup}, {Key: []byte("last"), Limit: lim, N: 1}, {Key: []byte("other"), Limit: unleasedLimit, N: n, AllOrNone: isGroup}}
 					call(hits[:rapid.IntRange(2, 3).Draw(t, "hits")]...)
-					s.work()
+					s.runBackground()
 					if s.now.UnixMicro()%lim.Period() < lim.Period()-10_000 {
 						s.now = s.now.Add(4 * time.Millisecond)
 					}
@@ -192,7 +192,7 @@ func TestSingleReplicaAnswersAsTheCountersWould(t *testing.T) {
 			case "refund":
 				call(backend.Hit{Key: []byte("k"), Limit: lim, N: -rapid.Int64Range(0, spentHits()).Draw(t, "n")})
 			case "reset":
-				s.work()
+				s.runBackground()
 				call(backend.Hit{Key: []byte("k"), Limit: lim, N: -limit.MaxHits})
 			case "peek":
 				call(backend.Hit{Key: []byte("k"), Limit: lim})
@@ -202,19 +202,19 @@ func TestSingleReplicaAnswersAsTheCountersWould(t *testing.T) {
 			case "pause":
 				s.advance(time.Duration(rapid.Int64Range(0, 300_000).Draw(t, "micros")) * time.Microsecond)
 			case "window":
-				s.work()
+				s.runBackground()
 				s.now = s.now.Truncate(time.Second).Add(time.Second + time.Duration(rapid.Int64Range(0, 1).Draw(t, "micros"))*time.Microsecond)
 			case "sweep":
-				s.work()
+				s.runBackground()
 				s.Sweep(s.now)
 			}
-			s.work()
-			s.check(lim, spentHits())
+			s.runBackground()
+			s.checkPermits(lim, spentHits())
 		}
 		s.closeAt(s.now)
-		s.check(lim, spentHits())
+		s.checkPermits(lim, spentHits())
 		assert.Zero(t, s.Stats().Held)
-		assert.Zero(t, s.spent(lim.LeaseBudget(), Namespace+"k"))
+		assert.Zero(t, s.spentHits(lim.LeaseBudget(), Namespace+"k"))
 		call(backend.Hit{Key: []byte("k"), Limit: lim, N: 1})
 	})
 }
@@ -234,12 +234,12 @@ func TestSingleReplicaDeniesNoHitThatTheBucketWouldAdmit(t *testing.T) {
 			pause := time.Duration(rapid.IntRange(0, 3000).Draw(t, "micros")) * time.Microsecond
 			for range rapid.IntRange(1, 60).Draw(t, "calls") {
 				remaining := lim.Take(&bucket, s.now.UnixMicro(), 0).Remaining
-				late := s.Stats().Held - s.heldPermits(lim) // the window of these permits has ended, and the next hit gives them back
-				r := s.hit(lim, n)
+				endedPermits := s.Stats().Held - s.heldPermits(lim) // the window of these permits has ended, and the next hit gives them back
+				r := s.takeHits(lim, n)
 				if r.Allowed {
 					lim.TakeWithChargeDenied(&bucket, s.now.UnixMicro(), n, true)
 				} else {
-					assert.LessOrEqual(t, remaining-late, n, "denied")
+					assert.LessOrEqual(t, remaining-endedPermits, n, "the bucket would admit the denied hit")
 				}
 				assert.LessOrEqual(t, r.Remaining, lim.Capacity()+lim.MaxLeasePermits())
 				assert.GreaterOrEqual(t, r.ResetAfter, int64(0))
@@ -251,7 +251,7 @@ func TestSingleReplicaDeniesNoHitThatTheBucketWouldAdmit(t *testing.T) {
 			}
 			stats := s.Stats()
 			assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held, "each permit is used, returned, lapsed or still held")
-			assert.LessOrEqual(t, s.heldPermits(lim), s.spent(lim.LeaseBudget(), Namespace+"k"))
+			assert.LessOrEqual(t, s.heldPermits(lim), s.spentHits(lim.LeaseBudget(), Namespace+"k"))
 		}
 	})
 }
@@ -264,11 +264,11 @@ func TestOnlyLimitsWithLeaseGetLeasesUpToMaxLeases(t *testing.T) {
 		n, keys          int
 		wantMin, wantMax int64
 	}{
-		{"few", lim, 1, 2000, 2000, 2000},
-		{"more than the bound", lim, 1, maxLeases + 30_000, maxLeases, maxLeases + stripeCount},
+		{"fewer keys than maxLeases", lim, 1, 2000, 2000, 2000},
+		{"more keys than maxLeases", lim, 1, maxLeases + 30_000, maxLeases, maxLeases + stripeCount},
 		{"peeks", lim, 0, 10, 0, 0},
 		{"refunds", lim, -1, 10, 0, 0},
-		{"no lease", unleasedLimit, 1, 10, 0, 0},
+		{"limit without a lease", unleasedLimit, 1, 10, 0, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newSequence(t, Options{})
@@ -288,26 +288,26 @@ func TestOnlyAnswersOfTheCounterChangeTheRemainingHits(t *testing.T) {
 	s := newSequence(t, Options{})
 	admittedHits := s.warmUp(lim, time.Millisecond)
 	heldPermits := s.heldPermits(lim)
-	s.err = func(*backend.Hit) error { return errDown }
-	assert.ErrorIs(t, s.hit(lim, heldPermits+1).Err, backend.ErrUnavailable)
+	s.errorOf = func(*backend.Hit) error { return errDown }
+	assert.ErrorIs(t, s.takeHits(lim, heldPermits+1).Err, backend.ErrUnavailable)
 	peeks := make([]backend.Peek, 2)
 	hits := []backend.Hit{{Key: []byte("k"), Limit: lim}, {Key: []byte("unknown"), Limit: lim}}
 	s.Peek(context.Background(), s.now, hits, peeks)
 	assert.Equal(t, int64(77_777), peeks[0].Remaining, "an error stays as it is")
-	s.err = nil
+	s.errorOf = nil
 	s.Peek(context.Background(), s.now, hits, peeks)
 	assert.Equal(t, lim.Max()-admittedHits, peeks[0].Remaining)
 	assert.Equal(t, lim.Max(), peeks[1].Remaining)
 
-	s.fallback = &backend.Result{Result: limit.Result{Remaining: 5}, Source: backend.SourceFallback}
-	assert.Equal(t, int64(5), s.hit(lim, heldPermits+1).Remaining, "the fallback knows no permits")
+	s.fallbackResult = &backend.Result{Result: limit.Result{Remaining: 5}, Source: backend.SourceFallback}
+	assert.Equal(t, int64(5), s.takeHits(lim, heldPermits+1).Remaining, "the fallback knows no permits")
 	s.Peek(context.Background(), s.now, hits[:1], peeks[:1])
 	assert.Equal(t, int64(5), peeks[0].Remaining)
-	s.fallback = nil
-	assert.Equal(t, lim.Max()-admittedHits-1, s.hit(lim, 1).Remaining, "the last answer of the counter counts")
+	s.fallbackResult = nil
+	assert.Equal(t, lim.Max()-admittedHits-1, s.takeHits(lim, 1).Remaining, "the last answer of the counter counts")
 	unleasedLimit := newLimit(t, limit.Spec{Requests: 10_000, Unit: limit.Hour})
 	s.Peek(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: unleasedLimit}}, peeks[:1])
-	assert.Equal(t, unleasedLimit.Max()-s.spent(unleasedLimit, "k"), peeks[0].Remaining, "a limit without a lease shows its counter")
+	assert.Equal(t, unleasedLimit.Max()-s.spentHits(unleasedLimit, "k"), peeks[0].Remaining, "a limit without a lease shows its counter")
 }
 
 func TestHeldPermitsEndWithTheirWindow(t *testing.T) {
@@ -329,15 +329,15 @@ func TestPermitsAllowAPeekOfAnEmptyBucket(t *testing.T) {
 	s := newSequence(t, Options{})
 	s.warmUp(lim, time.Millisecond)
 	results := make([]backend.Result, 1)
-	s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: lim.Capacity() - s.spent(lim, "k")}}, results)
+	s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: lim.Capacity() - s.spentHits(lim, "k")}}, results)
 	require.True(t, results[0].Allowed)
 	heldPermits := s.heldPermits(lim)
-	r := s.hit(lim, 0)
+	r := s.takeHits(lim, 0)
 	assert.True(t, r.Allowed, "a permit would admit a hit")
 	assert.Equal(t, heldPermits, r.Remaining)
 	assert.Zero(t, r.RetryAfter)
-	require.True(t, s.hit(lim, heldPermits).Allowed)
-	r = s.hit(lim, 0)
+	require.True(t, s.takeHits(lim, heldPermits).Allowed)
+	r = s.takeHits(lim, 0)
 	assert.False(t, r.Allowed)
 	assert.Positive(t, r.RetryAfter)
 }
@@ -347,7 +347,7 @@ func TestTripsWithoutNewPermitsAreRare(t *testing.T) {
 	isBudget := func(h *backend.Hit) bool { return string(h.Key) == Namespace+"k" }
 	failHits := func(mustFail func(*backend.Hit) bool) func(*sequence, *limit.Limit) {
 		return func(s *sequence, _ *limit.Limit) {
-			s.err = func(h *backend.Hit) error {
+			s.errorOf = func(h *backend.Hit) error {
 				if h.Shadow && mustFail(h) {
 					return errDown
 				}
@@ -356,10 +356,10 @@ func TestTripsWithoutNewPermitsAreRare(t *testing.T) {
 		}
 	}
 	for _, test := range []struct {
-		name       string
-		startsWarm bool // the replica has permits before
-		change     func(*sequence, *limit.Limit)
-		maxTrips   int // the most trips in half a second
+		name              string
+		startsWithPermits bool
+		change            func(*sequence, *limit.Limit)
+		maxTrips          int // the most trips in half a second
 	}{
 		{"without the first answer of the budget", false, failHits(isBudget), 10},
 		{"without an answer of the budget", true, failHits(isBudget), 11},
@@ -375,17 +375,17 @@ func TestTripsWithoutNewPermitsAreRare(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			lim := perHour(t)
 			s := newSequence(t, Options{})
-			if test.startsWarm {
+			if test.startsWithPermits {
 				s.warmUp(lim, time.Millisecond)
 			}
 			test.change(s, lim)
 			tripsBefore := len(s.trips)
 			for range 500 {
-				require.True(t, s.hit(lim, 1).Allowed)
+				require.True(t, s.takeHits(lim, 1).Allowed)
 				s.advance(time.Millisecond)
 			}
 			assert.LessOrEqual(t, len(s.trips)-tripsBefore, test.maxTrips)
-			s.err = nil
+			s.errorOf = nil
 			stats := s.Stats()
 			assert.Equal(t, stats.Taken, stats.Used+stats.Returned+stats.Lapsed+stats.Held)
 		})
@@ -409,10 +409,10 @@ func TestTripsAskForWhatTheCounterNeeds(t *testing.T) {
 			s := newSequence(t, Options{})
 			for i := range 5 * rate {
 				tripsBefore := len(s.trips)
-				require.True(t, s.hit(lim, 1).Allowed)
+				require.True(t, s.takeHits(lim, 1).Allowed)
 				s.advance(time.Second / time.Duration(rate))
 				for j, trip := range s.trips[tripsBefore:] {
-					assert.LessOrEqual(t, permitsOf(trip), rate*5/4, "permits for a second")
+					assert.LessOrEqual(t, permitsOf(trip), rate*5/4, "permits for at most a second")
 					if tripsBefore+j == 0 {
 						assert.LessOrEqual(t, trip[0].N, lim.MaxLeasePermits()/3+1, "the first trip leaves two thirds to others")
 						assert.GreaterOrEqual(t, trip[0].N, rate*3/4)
@@ -434,7 +434,7 @@ func TestFirstTripLeavesTwoThirdsOfTheBudget(t *testing.T) {
 		require.Equal(t, permits, lim.MaxLeasePermits())
 		s := newSequence(t, Options{})
 		for len(s.trips) == 0 {
-			require.True(t, s.hit(lim, 1).Allowed)
+			require.True(t, s.takeHits(lim, 1).Allowed)
 			s.advance(time.Millisecond)
 		}
 		require.Len(t, s.trips[0], 1)
@@ -449,8 +449,8 @@ func TestPermitsAreAtMostAnEighthOfTheRemainingHits(t *testing.T) {
 			s := newSequence(t, Options{})
 			maxPermits := int64(0)
 			for range 4000 {
-				tripsBefore, remaining := len(s.trips), lim.Capacity()-s.spent(lim, "k")+1 // before the hit
-				s.hit(lim, 1)
+				tripsBefore, remaining := len(s.trips), lim.Capacity()-s.spentHits(lim, "k")+1 // before the hit
+				s.takeHits(lim, 1)
 				s.advance(time.Millisecond)
 				for _, trip := range s.trips[tripsBefore:] {
 					assert.LessOrEqual(t, permitsOf(trip), remaining/remainingDivisor+1)
@@ -469,7 +469,7 @@ func TestPermitsNearTheEndOfAWindowAreForHitsUntilItsEnd(t *testing.T) {
 	for end := s.now.Add(2 * time.Second); s.now.Before(end); {
 		tripsBefore := len(s.trips)
 		untilEnd := end.Sub(s.now)
-		require.True(t, s.hit(lim, 1).Allowed)
+		require.True(t, s.takeHits(lim, 1).Allowed)
 		s.advance(time.Millisecond)
 		for _, trip := range s.trips[tripsBefore:] {
 			assert.LessOrEqual(t, permitsOf(trip), int64(untilEnd/time.Millisecond)*5/4)
@@ -478,18 +478,18 @@ func TestPermitsNearTheEndOfAWindowAreForHitsUntilItsEnd(t *testing.T) {
 	assert.Less(t, s.Stats().Held, int64(50), "few permits lapse")
 }
 
-func TestBucketThatRefilledLendsPermitsAgain(t *testing.T) {
+func TestBucketGivesPermitsAgainAfterItHasRefilled(t *testing.T) {
 	lim := newLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 3600, Unit: limit.Hour, Lease: true, LeaseWaste: 0.5})
 	s := newSequence(t, Options{})
-	require.True(t, s.hit(lim, lim.Capacity()).Allowed)
+	require.True(t, s.takeHits(lim, lim.Capacity()).Allowed)
 	for range 100 {
-		s.hit(lim, 1)
+		s.takeHits(lim, 1)
 		s.advance(time.Millisecond)
 	}
 	assert.Zero(t, s.Stats().Taken, "the bucket is empty")
 	s.advance(20 * time.Minute)
 	for range 100 {
-		s.hit(lim, 1)
+		s.takeHits(lim, 1)
 		s.advance(time.Millisecond)
 	}
 	assert.Positive(t, s.Stats().Taken)
@@ -503,10 +503,10 @@ func TestPermitsOfATripThatEndsAfterItsWindowLapse(t *testing.T) {
 		change func(*sequence, *limit.Limit)
 		lapses bool
 	}{
-		{"admitted", func(*sequence, *limit.Limit) {}, true},
-		{"failed", func(s *sequence, _ *limit.Limit) { s.err = func(*backend.Hit) error { return errDown } }, false},
-		{"denied", func(s *sequence, lim *limit.Limit) {
-			s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: lim.Max() - s.spent(lim, "k")}}, make([]backend.Result, 1))
+		{"the trip is admitted", func(*sequence, *limit.Limit) {}, true},
+		{"the trip fails", func(s *sequence, _ *limit.Limit) { s.errorOf = func(*backend.Hit) error { return errDown } }, false},
+		{"the trip is denied", func(s *sequence, lim *limit.Limit) {
+			s.counters.Take(context.Background(), s.now, []backend.Hit{{Key: []byte("k"), Limit: lim, N: lim.Max() - s.spentHits(lim, "k")}}, make([]backend.Result, 1))
 		}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -515,14 +515,14 @@ func TestPermitsOfATripThatEndsAfterItsWindowLapse(t *testing.T) {
 			s.now = s.now.Add(time.Hour - time.Second/2)
 			s.warmUp(lim, time.Millisecond)
 			for len(s.background) == 0 {
-				require.True(t, s.hit(lim, 1).Allowed)
+				require.True(t, s.takeHits(lim, 1).Allowed)
 			}
 			s.now = s.now.Truncate(time.Hour).Add(time.Hour)
-			require.True(t, s.hit(lim, 1).Allowed)
+			require.True(t, s.takeHits(lim, 1).Allowed)
 			statsBefore := s.Stats()
 			require.Zero(t, statsBefore.Held)
 			test.change(s, lim)
-			s.work()
+			s.runBackground()
 			stats := s.Stats()
 			assert.Zero(t, stats.Held)
 			assert.Equal(t, test.lapses, stats.Lapsed > statsBefore.Lapsed)
@@ -531,7 +531,7 @@ func TestPermitsOfATripThatEndsAfterItsWindowLapse(t *testing.T) {
 	}
 }
 
-func TestRateIsMeasuredAfterAFewHitsAndAShortTime(t *testing.T) {
+func TestRateIsMeasuredAfterEightHitsAndTwentyMilliseconds(t *testing.T) {
 	for _, test := range []struct{ pause, firstTrip time.Duration }{
 		{100 * time.Microsecond, 20 * time.Millisecond},
 		{time.Millisecond, 20 * time.Millisecond},
@@ -543,7 +543,7 @@ func TestRateIsMeasuredAfterAFewHitsAndAShortTime(t *testing.T) {
 		s := newSequence(t, Options{})
 		start := s.now
 		for s.now.Sub(start) < 2*test.firstTrip && len(s.background) == 0 {
-			require.True(t, s.hit(lim, 1).Allowed)
+			require.True(t, s.takeHits(lim, 1).Allowed)
 			if len(s.background) == 0 {
 				s.now = s.now.Add(test.pause)
 			}
@@ -552,7 +552,7 @@ func TestRateIsMeasuredAfterAFewHitsAndAShortTime(t *testing.T) {
 	}
 }
 
-func TestIdleLeaseEndsInSteps(t *testing.T) {
+func TestIdleLeaseFirstReturnsItsPermitsAndIsForgottenLater(t *testing.T) {
 	lim := perHour(t)
 	for _, test := range []struct {
 		idleTime time.Duration
@@ -566,7 +566,7 @@ func TestIdleLeaseEndsInSteps(t *testing.T) {
 	} {
 		s := newSequence(t, Options{})
 		s.warmUp(lim, time.Millisecond)
-		require.True(t, s.hit(lim, 1).Allowed)
+		require.True(t, s.takeHits(lim, 1).Allowed)
 		lastTime := s.now
 		s.advance(test.idleTime / 2)
 		s.now = lastTime.Add(test.idleTime)
@@ -583,16 +583,16 @@ func TestPermitsWhoseReturnFailsStayInTheBudget(t *testing.T) {
 	lim := perHour(t)
 	s := newSequence(t, Options{})
 	s.warmUp(lim, time.Millisecond)
-	spentBudget := func() int64 { return s.spent(lim.LeaseBudget(), Namespace+"k") }
+	spentBudget := func() int64 { return s.spentHits(lim.LeaseBudget(), Namespace+"k") }
 	for range 500 {
 		if s.heldPermits(lim) < spentBudget() {
-			s.hit(lim, 1)
+			s.takeHits(lim, 1)
 			s.advance(time.Millisecond)
 		}
 	}
 	heldPermits, budgetBefore := s.heldPermits(lim), spentBudget()
 	require.Equal(t, heldPermits, budgetBefore, "a refill has filled the allowance")
-	s.err = func(h *backend.Hit) error {
+	s.errorOf = func(h *backend.Hit) error {
 		if string(h.Key) == "k" {
 			return errDown
 		}
@@ -612,15 +612,15 @@ func TestRefundOfUnspentHitsAdmitsAtMostThePermitsBeyondTheLimit(t *testing.T) {
 	s := newSequence(t, Options{})
 	s.warmUp(lim, time.Millisecond)
 	heldPermits := s.heldPermits(lim)
-	s.hit(lim, -lim.Max())
-	require.Zero(t, s.spent(lim, "k"))
+	s.takeHits(lim, -lim.Max())
+	require.Zero(t, s.spentHits(lim, "k"))
 	admittedHits := int64(0)
-	for s.hit(lim, 1).Allowed {
+	for s.takeHits(lim, 1).Allowed {
 		admittedHits++
 		s.advance(time.Millisecond)
 	}
 	assert.Equal(t, lim.Max()+heldPermits, admittedHits)
 	assert.LessOrEqual(t, heldPermits, lim.MaxLeasePermits())
 	s.now = s.now.Truncate(time.Hour).Add(time.Hour)
-	assert.Equal(t, lim.Max()-1, s.hit(lim, 1).Remaining, "the next window is exact")
+	assert.Equal(t, lim.Max()-1, s.takeHits(lim, 1).Remaining, "the next window is exact")
 }

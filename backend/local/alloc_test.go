@@ -11,7 +11,7 @@ import (
 )
 
 func TestTakeOfKnownKeysDoesNotAllocate(t *testing.T) {
-	for name, allOrNone := range map[string]bool{"each": false, "all or none": true} {
+	for name, allOrNone := range map[string]bool{"each hit alone": false, "all or none": true} {
 		t.Run(name, func(t *testing.T) {
 			l := New(Options{})
 			var hits []backend.Hit

@@ -24,7 +24,7 @@ func newLimit(t require.TestingT, s limit.Spec) *limit.Limit {
 	return l
 }
 
-func hourly(t require.TestingT, a limit.Algorithm, requests uint32) *limit.Limit {
+func newHourLimit(t require.TestingT, a limit.Algorithm, requests uint32) *limit.Limit {
 	s := limit.Spec{Algorithm: a, Requests: requests, Unit: limit.Hour, ChargeDenied: a.DefaultChargeDenied()}
 	if a.HasHolds() {
 		s.Hold = time.Hour.Microseconds()
@@ -50,13 +50,13 @@ func appendNumber(buf []byte, i int) []byte {
 // that the Limiter uses for each key.
 func bytesPerKey(t testing.TB, a limit.Algorithm, keys, padding int) float64 {
 	var statsBefore, statsAfter runtime.MemStats
-	lim, pad := hourly(t, a, 100), make([]byte, padding)
+	lim, paddingBytes := newHourLimit(t, a, 100), make([]byte, padding)
 	runtime.GC()
 	runtime.ReadMemStats(&statsBefore)
 	l := New(Options{})
 	var buf []byte
 	for i := range keys {
-		buf = append(appendNumber(buf, i), pad...)
+		buf = append(appendNumber(buf, i), paddingBytes...)
 		charge(l, noon, buf, lim, 1)
 	}
 	runtime.GC()
@@ -85,11 +85,11 @@ func BenchmarkTake(b *testing.B) {
 	for name, allOrNone := range map[string]bool{"": false, "all-or-none/": true} {
 		for _, n := range []int{1, 4} {
 			b.Run(name+strconv.Itoa(n), func(b *testing.B) {
-				l, lim := New(Options{}), hourly(b, limit.FixedWindow, 1<<30)
-				var turn atomic.Int64
+				l, lim := New(Options{}), newHourLimit(b, limit.FixedWindow, 1<<30)
+				var nextKey atomic.Int64
 				b.ReportAllocs()
 				b.RunParallel(func(pb *testing.PB) {
-					i := int(turn.Add(keys / 3))
+					i := int(nextKey.Add(keys / 3))
 					hits, results := make([]backend.Hit, n), make([]backend.Result, n)
 					for j := range hits {
 						hits[j] = backend.Hit{Limit: lim, N: 1, AllOrNone: allOrNone}
@@ -111,7 +111,7 @@ func BenchmarkTake(b *testing.B) {
 func BenchmarkAlgorithms(b *testing.B) {
 	for _, a := range limit.Algorithms() {
 		b.Run(a.String(), func(b *testing.B) {
-			l, lim := New(Options{}), hourly(b, a, 1000)
+			l, lim := New(Options{}), newHourLimit(b, a, 1000)
 			key := []byte("key")
 			b.ReportAllocs()
 			for b.Loop() {
@@ -123,7 +123,7 @@ func BenchmarkAlgorithms(b *testing.B) {
 
 // BenchmarkFlood charges only new keys after the bound is reached.
 func BenchmarkFlood(b *testing.B) {
-	l, lim := New(Options{}), hourly(b, limit.FixedWindow, 10)
+	l, lim := New(Options{}), newHourLimit(b, limit.FixedWindow, 10)
 	var buf []byte
 	i := 0
 	for ; i < DefaultMaxKeys*11/10; i++ {
@@ -140,7 +140,7 @@ func BenchmarkFlood(b *testing.B) {
 
 // BenchmarkManyKeys charges keys that are mostly not in the CPU cache.
 func BenchmarkManyKeys(b *testing.B) {
-	l, lim := New(Options{}), hourly(b, limit.FixedWindow, 1<<30)
+	l, lim := New(Options{}), newHourLimit(b, limit.FixedWindow, 1<<30)
 	var buf []byte
 	for i := range DefaultMaxKeys {
 		buf = appendNumber(buf, i)
@@ -157,7 +157,7 @@ func BenchmarkManyKeys(b *testing.B) {
 
 // BenchmarkGrowth adds a million keys. It reports the longest Take, and the memory of a key.
 func BenchmarkGrowth(b *testing.B) {
-	lim := hourly(b, limit.FixedWindow, 100)
+	lim := newHourLimit(b, limit.FixedWindow, 100)
 	for b.Loop() {
 		l := New(Options{MaxKeys: 2_000_000})
 		var buf []byte

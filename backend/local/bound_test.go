@@ -26,7 +26,7 @@ func flood(l *Limiter, now time.Time, lim *limit.Limit, n int) {
 func TestKeysStayWithinMaxKeys(t *testing.T) {
 	for _, maxKeys := range []int{1, 2, 10, 100, 1000, 10_000, 20_000} {
 		t.Run(fmt.Sprint(maxKeys), func(t *testing.T) {
-			l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 5)
+			l, lim := New(Options{MaxKeys: maxKeys}), newHourLimit(t, limit.FixedWindow, 5)
 			buf := []byte{}
 			for i := range 3 * maxKeys {
 				buf = appendNumber(buf, i)
@@ -44,7 +44,7 @@ func TestKeysStayWithinMaxKeys(t *testing.T) {
 
 func TestSmallBoundIsUsedCompletely(t *testing.T) {
 	for _, maxKeys := range []int{1, 10, 300} {
-		l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 5)
+		l, lim := New(Options{MaxKeys: maxKeys}), newHourLimit(t, limit.FixedWindow, 5)
 		for range 2 {
 			flood(l, noon, lim, maxKeys)
 		}
@@ -58,7 +58,7 @@ func TestMaxKeysHasDefaultAndNoUpperBound(t *testing.T) {
 	assert.Equal(t, int64(DefaultMaxKeys), New(Options{MaxKeys: -5}).memory.maxKeys)
 	l := New(Options{MaxKeys: math.MaxInt})
 	assert.Len(t, l.stripes, maxStripes)
-	assert.True(t, charge(l, noon, nil, hourly(t, limit.FixedWindow, 5), 1).Allowed)
+	assert.True(t, charge(l, noon, nil, newHourLimit(t, limit.FixedWindow, 5), 1).Allowed)
 	assert.Equal(t, 1, l.Keys())
 }
 
@@ -66,7 +66,7 @@ func TestFloodDoesNotEvictCallerAtItsLimit(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		for _, maxKeys := range []int{10, 300, 2_000} {
 			t.Run(fmt.Sprintf("%v, %d keys", a, maxKeys), func(t *testing.T) {
-				l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, a, 5)
+				l, lim := New(Options{MaxKeys: maxKeys}), newHourLimit(t, a, 5)
 				heavyKey := []byte("heavy")
 				require.True(t, charge(l, noon, heavyKey, lim, 5).Allowed)
 				for i := range 10 * maxKeys {
@@ -82,10 +82,10 @@ func TestFloodDoesNotEvictCallerAtItsLimit(t *testing.T) {
 	}
 }
 
-// Many callers at their limits stay too, if more callers have spent less.
+// The counters of many callers at their limits stay too, if more callers have spent less.
 func TestFloodDoesNotEvictManyCallersAtTheirLimits(t *testing.T) {
 	const maxKeys, heavyCallers = 20_000, 2_000
-	l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 5)
+	l, lim := New(Options{MaxKeys: maxKeys}), newHourLimit(t, limit.FixedWindow, 5)
 	for i := range heavyCallers {
 		charge(l, noon, fmt.Appendf(nil, "heavy %d", i), lim, 5)
 	}
@@ -101,7 +101,7 @@ func TestFloodDoesNotEvictManyCallersAtTheirLimits(t *testing.T) {
 
 func TestExpiredKeysAreEvictedFirst(t *testing.T) {
 	const maxKeys = sampleSize - 1 // the sample then holds all keys and the new one
-	l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 5)
+	l, lim := New(Options{MaxKeys: maxKeys}), newHourLimit(t, limit.FixedWindow, 5)
 	for i := range maxKeys / 2 {
 		charge(l, noon, fmt.Appendf(nil, "old %d", i), lim, 5)
 	}
@@ -116,22 +116,22 @@ func TestExpiredKeysAreEvictedFirst(t *testing.T) {
 	}
 }
 
-func TestEarlierExpiryIsEvictedIfSpentIsEqual(t *testing.T) {
+func TestCounterThatExpiresFirstIsEvictedIfAllHaveSpentTheSame(t *testing.T) {
 	l := New(Options{MaxKeys: 2})
-	hour := hourly(t, limit.FixedWindow, 5)
-	day := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day})
-	charge(l, noon, []byte("a"), day, 1)
-	charge(l, noon, []byte("b"), hour, 1)
-	charge(l, noon, []byte("c"), day, 1)
-	assert.Equal(t, int64(4), charge(l, noon, []byte("a"), day, 0).Remaining)
-	assert.Equal(t, int64(5), charge(l, noon, []byte("b"), hour, 0).Remaining)
+	hourLimit := newHourLimit(t, limit.FixedWindow, 5)
+	dayLimit := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day})
+	charge(l, noon, []byte("a"), dayLimit, 1)
+	charge(l, noon, []byte("b"), hourLimit, 1)
+	charge(l, noon, []byte("c"), dayLimit, 1)
+	assert.Equal(t, int64(4), charge(l, noon, []byte("a"), dayLimit, 0).Remaining)
+	assert.Equal(t, int64(5), charge(l, noon, []byte("b"), hourLimit, 0).Remaining)
 }
 
 // If a new key were evicted at once, no new caller would be counted while all other callers are at
 // their limits.
 func TestNewKeyIsKeptAmongKeysAtTheirLimits(t *testing.T) {
 	for _, maxKeys := range []int{1, 2, 5, 1000} {
-		l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 5)
+		l, lim := New(Options{MaxKeys: maxKeys}), newHourLimit(t, limit.FixedWindow, 5)
 		for i := range maxKeys {
 			charge(l, noon, appendNumber(nil, i), lim, 5)
 		}
@@ -143,7 +143,7 @@ func TestNewKeyIsKeptAmongKeysAtTheirLimits(t *testing.T) {
 func TestKeysWithNothingSpentUseNoMemory(t *testing.T) {
 	for _, a := range limit.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
-			l, lim, key := New(Options{}), hourly(t, a, 5), []byte("key")
+			l, lim, key := New(Options{}), newHourLimit(t, a, 5), []byte("key")
 			charge(l, noon, key, lim, 0)
 			charge(l, noon, key, lim, -3)
 			assert.Zero(t, l.Keys())
@@ -158,8 +158,8 @@ func TestKeysWithNothingSpentUseNoMemory(t *testing.T) {
 
 func TestLogsReduceTheNumberOfKeys(t *testing.T) {
 	const maxKeys = 1000
-	l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.SlidingLog, 1_000_000)
-	smallLimit := hourly(t, limit.FixedWindow, 5)
+	l, lim := New(Options{MaxKeys: maxKeys}), newHourLimit(t, limit.SlidingLog, 1_000_000)
+	smallLimit := newHourLimit(t, limit.FixedWindow, 5)
 	flood(l, noon, smallLimit, maxKeys)
 	keysBefore := l.Keys()
 	for i := range maxKeys { // these logs count as a quarter of the keys
@@ -179,7 +179,7 @@ func TestKeysAndLogsTogetherStayWithinMaxKeys(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		maxKeys := rapid.IntRange(1, 40).Draw(t, "MaxKeys")
 		l := New(Options{MaxKeys: maxKeys})
-		limits := []*limit.Limit{hourly(t, limit.SlidingLog, 20), hourly(t, limit.SlidingLog, 1000), hourly(t, limit.FixedWindow, 5)}
+		limits := []*limit.Limit{newHourLimit(t, limit.SlidingLog, 20), newHourLimit(t, limit.SlidingLog, 1000), newHourLimit(t, limit.FixedWindow, 5)}
 		now := noon
 		for range rapid.IntRange(1, 300).Draw(t, "takes") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 30).Draw(t, "seconds")) * time.Second)
@@ -205,7 +205,7 @@ func TestLogsAreBoundedInMemory(t *testing.T) {
 	runtime.GC()
 	runtime.GC() // the second run frees the memory of pools
 	runtime.ReadMemStats(&statsBefore)
-	l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.SlidingLog, 1000)
+	l, lim := New(Options{MaxKeys: maxKeys}), newHourLimit(t, limit.SlidingLog, 1000)
 	var buf []byte
 	for i := range 200_000 { // the logs of 1,000 keys with 200 hits count as 50,000 keys
 		buf = appendNumber(buf, i%1000)
@@ -222,13 +222,13 @@ func TestLogsAreBoundedInMemory(t *testing.T) {
 func TestBoundIsKeptUnderConcurrency(t *testing.T) {
 	const maxKeys = 2000
 	l := New(Options{MaxKeys: maxKeys})
-	limits := []*limit.Limit{hourly(t, limit.SlidingLog, 100), hourly(t, limit.FixedWindow, 100)}
-	var wg sync.WaitGroup
-	for g := range 8 {
-		wg.Go(func() {
+	limits := []*limit.Limit{newHourLimit(t, limit.SlidingLog, 100), newHourLimit(t, limit.FixedWindow, 100)}
+	var callers sync.WaitGroup
+	for caller := range 8 {
+		callers.Go(func() {
 			var buf []byte
 			for i := range 3000 {
-				buf = appendNumber(buf, (i*(g+1))%(3*maxKeys))
+				buf = appendNumber(buf, (i*(caller+1))%(3*maxKeys))
 				charge(l, noon.Add(time.Duration(i)), buf, limits[i%2], 1)
 				if i%500 == 0 {
 					l.Sweep(noon)
@@ -237,14 +237,14 @@ func TestBoundIsKeptUnderConcurrency(t *testing.T) {
 			}
 		})
 	}
-	wg.Wait()
+	callers.Wait()
 	sweepAll(l, noon)
 	assert.LessOrEqual(t, int64(l.Keys())+l.memory.logWeight.Load(), int64(maxKeys))
 }
 
 // Without the bound, the log would take 16 MB.
 func TestOneLogIsBoundedInMemory(t *testing.T) {
-	l, lim := New(Options{}), hourly(t, limit.SlidingLog, 10_000_000)
+	l, lim := New(Options{}), newHourLimit(t, limit.SlidingLog, 10_000_000)
 	var statsBefore, statsAfter runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&statsBefore)

@@ -16,7 +16,7 @@ import (
 
 func TestSpendAtLeastRaisesAndNeverLowers(t *testing.T) {
 	for _, a := range limit.Algorithms() {
-		l, lim := New(Options{}), hourly(t, a, 10)
+		l, lim := New(Options{}), newHourLimit(t, a, 10)
 		for _, step := range []struct{ n, want int64 }{{0, 0}, {4, 4}, {3, 4}, {4, 4}, {9, 9}, {-1, 9}, {10, 10}} {
 			l.SpendAtLeast(noon, []byte("key"), lim, step.n)
 			assert.Equal(t, step.want, lim.Spent(charge(l, noon, []byte("key"), lim, 0)), "%v: at least %d", a, step.n)
@@ -26,7 +26,7 @@ func TestSpendAtLeastRaisesAndNeverLowers(t *testing.T) {
 
 // The sample of an eviction starts at a random counter, so the test repeats each case often.
 func TestEvictionChoosesTheLeastSpentThenTheFirstToExpire(t *testing.T) {
-	hour, day := hourly(t, limit.FixedWindow, 9), newLimit(t, limit.Spec{Requests: 9, Unit: limit.Day})
+	hourLimit, dayLimit := newHourLimit(t, limit.FixedWindow, 9), newLimit(t, limit.Spec{Requests: 9, Unit: limit.Day})
 	type counter struct {
 		limit *limit.Limit
 		n     int64
@@ -36,12 +36,12 @@ func TestEvictionChoosesTheLeastSpentThenTheFirstToExpire(t *testing.T) {
 		counters     []counter
 		evictedIndex int
 	}{
-		{"the least spent is first", []counter{{hour, 1}, {hour, 5}, {hour, 6}}, 0},
-		{"the least spent is last", []counter{{hour, 6}, {hour, 5}, {hour, 1}}, 2},
-		{"the least spent expires last", []counter{{hour, 2}, {day, 1}, {hour, 2}}, 1},
-		{"the first to expire is first", []counter{{hour, 2}, {day, 2}, {day, 2}}, 0},
-		{"the first to expire is last", []counter{{day, 2}, {day, 2}, {hour, 2}}, 2},
-		{"the first to expire has spent most", []counter{{hour, 3}, {day, 2}, {hour, 4}}, 1},
+		{"the least spent is first", []counter{{hourLimit, 1}, {hourLimit, 5}, {hourLimit, 6}}, 0},
+		{"the least spent is last", []counter{{hourLimit, 6}, {hourLimit, 5}, {hourLimit, 1}}, 2},
+		{"the least spent expires last", []counter{{hourLimit, 2}, {dayLimit, 1}, {hourLimit, 2}}, 1},
+		{"the first to expire is first", []counter{{hourLimit, 2}, {dayLimit, 2}, {dayLimit, 2}}, 0},
+		{"the first to expire is last", []counter{{dayLimit, 2}, {dayLimit, 2}, {hourLimit, 2}}, 2},
+		{"the first to expire has spent most", []counter{{hourLimit, 3}, {dayLimit, 2}, {hourLimit, 4}}, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for range 20 {
@@ -49,7 +49,7 @@ func TestEvictionChoosesTheLeastSpentThenTheFirstToExpire(t *testing.T) {
 				for i, c := range test.counters {
 					charge(l, noon, []byte{byte(i)}, c.limit, c.n)
 				}
-				charge(l, noon, []byte("new"), day, 1)
+				charge(l, noon, []byte("new"), dayLimit, 1)
 				require.Equal(t, int64(1), l.Evictions())
 				for i, c := range test.counters {
 					want := c.n
@@ -64,14 +64,14 @@ func TestEvictionChoosesTheLeastSpentThenTheFirstToExpire(t *testing.T) {
 }
 
 // A log of one stripe lowers the bound of the other stripes, which then have too many keys.
-func TestOnlyNewKeysAndLogsEvictAndAtMostTwoEach(t *testing.T) {
+func TestOnlyANewKeyEvictsAndItEvictsAtMostTwoKeys(t *testing.T) {
 	const maxKeys = 1000
-	l, lightLimit := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 1000)
+	l, lightLimit := New(Options{MaxKeys: maxKeys}), newHourLimit(t, limit.FixedWindow, 1000)
 	require.Greater(t, len(l.stripes), 1)
 	flood(l, noon, lightLimit, maxKeys)
-	longLog := hourly(t, limit.SlidingLog, 1_000_000)
+	logLimit := newHourLimit(t, limit.SlidingLog, 1_000_000)
 	for i := range maxKeys {
-		charge(l, noon.Add(time.Duration(i)*time.Millisecond), []byte("log"), longLog, 1)
+		charge(l, noon.Add(time.Duration(i)*time.Millisecond), []byte("log"), logLimit, 1)
 	}
 	evictions := l.Evictions()
 	now := noon.Add(time.Second)
@@ -81,7 +81,7 @@ func TestOnlyNewKeysAndLogsEvictAndAtMostTwoEach(t *testing.T) {
 			charge(l, now, key, lightLimit, 1)
 			charge(l, now, key, lightLimit, -1)
 		}
-		charge(l, now, []byte("log"), longLog, 0)
+		charge(l, now, []byte("log"), logLimit, 0)
 	}
 	require.Equal(t, evictions, l.Evictions(), "a known key needs no room")
 	shrinkCount := 0
@@ -97,7 +97,7 @@ func TestOnlyNewKeysAndLogsEvictAndAtMostTwoEach(t *testing.T) {
 
 func TestSweepOfAFullLimiterEvictsNothing(t *testing.T) {
 	for _, maxKeys := range []int{1, 10, 300} {
-		l, lim := New(Options{MaxKeys: maxKeys}), hourly(t, limit.FixedWindow, 5)
+		l, lim := New(Options{MaxKeys: maxKeys}), newHourLimit(t, limit.FixedWindow, 5)
 		flood(l, noon, lim, maxKeys)
 		sweepAll(l, noon)
 		assert.Equal(t, maxKeys, l.Keys())
@@ -105,21 +105,21 @@ func TestSweepOfAFullLimiterEvictsNothing(t *testing.T) {
 }
 
 func TestSweepKeepsTheLastCounterOfEachStripe(t *testing.T) {
-	l, day := New(Options{}), newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day})
-	flood(l, noon, hourly(t, limit.FixedWindow, 5), 100*len(l.stripes))
+	l, dayLimit := New(Options{}), newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day})
+	flood(l, noon, newHourLimit(t, limit.FixedWindow, 5), 100*len(l.stripes))
 	for i := range len(l.stripes) {
-		charge(l, noon, fmt.Append(nil, i), day, 1)
+		charge(l, noon, fmt.Append(nil, i), dayLimit, 1)
 	}
 	sweepAll(l, noon.Add(time.Hour))
 	assert.Equal(t, len(l.stripes), l.Keys())
 	for i := range len(l.stripes) {
-		assert.Equal(t, int64(4), charge(l, noon, fmt.Append(nil, i), day, 0).Remaining)
+		assert.Equal(t, int64(4), charge(l, noon, fmt.Append(nil, i), dayLimit, 0).Remaining)
 	}
 }
 
 func TestNewKeysAndSweepsAllocateRarely(t *testing.T) {
 	for _, keys := range []int{1, 8, 9, 10, 40, 100, 200} {
-		l, lim := New(Options{MaxKeys: 255}), hourly(t, limit.FixedWindow, 5) // one stripe
+		l, lim := New(Options{MaxKeys: 255}), newHourLimit(t, limit.FixedWindow, 5) // one stripe
 		require.Len(t, l.stripes, 1)
 		buf := make([]byte, 100)
 		i := 0
@@ -134,7 +134,7 @@ func TestNewKeysAndSweepsAllocateRarely(t *testing.T) {
 		assert.Zero(t, testing.AllocsPerRun(5, func() { l.Sweep(noon) }), "a sweep of %d keys", keys)
 	}
 	var statsBefore, statsAfter runtime.MemStats
-	l, lim := New(Options{}), hourly(t, limit.FixedWindow, 5)
+	l, lim := New(Options{}), newHourLimit(t, limit.FixedWindow, 5)
 	buf := make([]byte, 100)
 	runtime.ReadMemStats(&statsBefore)
 	for i := range 100_000 {
@@ -147,7 +147,7 @@ func TestNewKeysAndSweepsAllocateRarely(t *testing.T) {
 // The numbers hold for a table with entries of 64 bytes, and with half to two thirds of its cells in use.
 func TestBytesCountEntriesCellsAndLogs(t *testing.T) {
 	growthPerKey := func(a limit.Algorithm, keys int) float64 {
-		l, lim := New(Options{}), hourly(t, a, 5)
+		l, lim := New(Options{}), newHourLimit(t, a, 5)
 		emptyBytes := l.Bytes()
 		assert.GreaterOrEqual(t, emptyBytes, int64(128*len(l.stripes)))
 		assert.Less(t, emptyBytes, int64(1024*len(l.stripes)))
@@ -161,22 +161,22 @@ func TestBytesCountEntriesCellsAndLogs(t *testing.T) {
 	for _, keys := range []int{80_000, 120_000, 160_000, 200_000} {
 		assert.InDelta(t, 64+8*1.75, growthPerKey(limit.FixedWindow, keys), 6, "%d keys", keys)
 	}
-	windows, logs := growthPerKey(limit.FixedWindow, 100_000), growthPerKey(limit.SlidingLog, 100_000)
-	assert.InDelta(t, windows+entriesPerKey*bytesPerLogEntry+8*1.25, logs, 3, "a log is also in a list of pointers")
+	windowBytes, logBytes := growthPerKey(limit.FixedWindow, 100_000), growthPerKey(limit.SlidingLog, 100_000)
+	assert.InDelta(t, windowBytes+entriesPerKey*bytesPerLogEntry+8*1.25, logBytes, 3, "a log is also in a list of pointers")
 }
 
 func TestResetByPrefixFailsWhileTooManyResetsAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Options{})
-		hour, day := hourly(t, limit.SlidingLog, 100), newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 100, Unit: limit.Day})
-		charge(l, time.Now(), []byte("d|day"), day, 1)
-		charge(l, time.Now(), []byte("d|hour"), hour, 1)
+		hourLimit, dayLimit := newHourLimit(t, limit.SlidingLog, 100), newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 100, Unit: limit.Day})
+		charge(l, time.Now(), []byte("d|day"), dayLimit, 1)
+		charge(l, time.Now(), []byte("d|hour"), hourLimit, 1)
 		reset := func(name string) error {
 			_, err := l.ResetPrefix(t.Context(), backend.KeyPrefix{Start: "e|" + name}, 1, false)
 			return err
 		}
 		require.NoError(t, reset("first"))
-		charge(l, time.Now(), []byte("d|day"), day, -1) // only the counter of an hour is left
+		charge(l, time.Now(), []byte("d|day"), dayLimit, -1) // only the counter of an hour is left
 		for i := range maxResets - 1 {
 			require.NoError(t, reset(fmt.Sprint(i)))
 		}

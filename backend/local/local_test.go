@@ -32,10 +32,10 @@ func TestBytesGrowWithKeysAndLogs(t *testing.T) {
 		}
 	}
 	take("a", limit.FixedWindow, 5)
-	oneKey := l.Bytes()
-	assert.Greater(t, oneKey, emptyBytes)
+	oneKeyBytes := l.Bytes()
+	assert.Greater(t, oneKeyBytes, emptyBytes)
 	take("a", limit.FixedWindow, 5)
-	assert.Equal(t, oneKey, l.Bytes())
+	assert.Equal(t, oneKeyBytes, l.Bytes())
 	take("b", limit.SlidingLog, 100)
-	assert.InDelta(t, oneKey+100*bytesPerLogEntry, l.Bytes(), 1500, "the second key can need a block of its own")
+	assert.InDelta(t, oneKeyBytes+100*bytesPerLogEntry, l.Bytes(), 1500, "the second key can need a block of its own")
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/backendtest"
 )
 
-func TestQuotas(t *testing.T) {
+func TestMemoryKeepsQuotas(t *testing.T) {
 	q := NewQuotas()
 	backendtest.RunQuotas(t, q, q)
 }

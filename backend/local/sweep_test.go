@@ -21,7 +21,7 @@ func sweepAll(l *Limiter, now time.Time) {
 
 func TestSweepForgetsExpiredCounters(t *testing.T) {
 	l := New(Options{})
-	flood(l, noon, hourly(t, limit.SlidingLog, 5), 1000)
+	flood(l, noon, newHourLimit(t, limit.SlidingLog, 5), 1000)
 	flood(l, noon, newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day}), 2000)
 	sweepAll(l, noon.Add(time.Hour-time.Microsecond))
 	assert.Equal(t, 3000, l.Keys())
@@ -32,7 +32,7 @@ func TestSweepForgetsExpiredCounters(t *testing.T) {
 }
 
 func TestEachSweepFreesOneStripe(t *testing.T) {
-	l, lim := New(Options{}), hourly(t, limit.FixedWindow, 5)
+	l, lim := New(Options{}), newHourLimit(t, limit.FixedWindow, 5)
 	flood(l, noon, lim, 10_000)
 	for range l.stripes {
 		keysBefore := l.Keys()
@@ -46,8 +46,8 @@ func TestEachSweepFreesOneStripe(t *testing.T) {
 func TestSweepEvictsKeysToMakeRoomForLogs(t *testing.T) {
 	const maxKeys = 10_000
 	l := New(Options{MaxKeys: maxKeys})
-	flood(l, noon, hourly(t, limit.FixedWindow, 5), maxKeys)
-	lim := hourly(t, limit.SlidingLog, 1_000_000)
+	flood(l, noon, newHourLimit(t, limit.FixedWindow, 5), maxKeys)
+	lim := newHourLimit(t, limit.SlidingLog, 1_000_000)
 	for i := range maxKeys * entriesPerKey / 2 {
 		charge(l, noon.Add(time.Duration(i)*time.Microsecond), appendNumber(nil, maxKeys+i/2000), lim, 1)
 	}
@@ -60,17 +60,17 @@ func TestSweepEvictsKeysToMakeRoomForLogs(t *testing.T) {
 func TestSweepFreesMemory(t *testing.T) {
 	l := New(Options{MaxKeys: 1000})
 	s := &l.stripes[0]
-	flood(l, noon, hourly(t, limit.FixedWindow, 5), 200)
-	day := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day})
+	flood(l, noon, newHourLimit(t, limit.FixedWindow, 5), 200)
+	dayLimit := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day})
 	for i := range 4 * len(l.stripes) {
-		charge(l, noon, []byte{byte(i)}, day, 1)
+		charge(l, noon, []byte{byte(i)}, dayLimit, 1)
 	}
 	entriesBefore := len(s.blocks) * blockSize
 	sweepAll(l, noon.Add(time.Hour))
 	assert.Less(t, len(s.blocks)*blockSize, entriesBefore/4)
 	assert.Less(t, len(s.cells), entriesBefore/4)
 	for i := range 4 * len(l.stripes) {
-		assert.Equal(t, int64(4), charge(l, noon, []byte{byte(i)}, day, 0).Remaining)
+		assert.Equal(t, int64(4), charge(l, noon, []byte{byte(i)}, dayLimit, 0).Remaining)
 	}
 	sweepAll(l, noon.Add(48*time.Hour))
 	assert.Nil(t, s.blocks)
@@ -79,7 +79,7 @@ func TestSweepFreesMemory(t *testing.T) {
 func TestSweepsChangeNoAnswer(t *testing.T) {
 	var limits []*limit.Limit
 	for _, a := range limit.Algorithms() {
-		limits = append(limits, hourly(t, a, 4),
+		limits = append(limits, newHourLimit(t, a, 4),
 			newLimit(t, limit.Spec{Algorithm: a, Requests: 7, Unit: limit.Second, ChargeDenied: true}))
 	}
 	rapid.Check(t, func(t *rapid.T) {
@@ -97,7 +97,7 @@ func TestSweepsChangeNoAnswer(t *testing.T) {
 
 func TestRunSweepsAllStripesInItsIntervalUntilItsContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, lim := New(Options{}), hourly(t, limit.SlidingLog, 5)
+		l, lim := New(Options{}), newHourLimit(t, limit.SlidingLog, 5)
 		flood(l, time.Now(), lim, 10_000)
 		time.Sleep(time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())

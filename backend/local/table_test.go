@@ -15,8 +15,8 @@ var logs [200]limit.Log
 // logOf returns the log of the counter that step i adds.
 func logOf(i int) *limit.Log { return &logs[i] }
 
-// The fingerprints of this test have few homes, and one home is the last cell. So the table moves cells, also from
-// the start to the end.
+// The fingerprints of this test belong to few cells, and one of these cells is the last one. So the table moves cells,
+// even from its start to its end.
 func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		id := rapid.Custom(func(t *rapid.T) fingerprint.ID {
@@ -30,10 +30,10 @@ func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 		for i := range rapid.IntRange(0, 200).Draw(t, "steps") {
 			id := id.Draw(t, "id")
 			index := got.find(id)
-			_, known := want[id]
-			require.Equal(t, known, index >= 0)
+			_, isKnown := want[id]
+			require.Equal(t, isKnown, index >= 0)
 			switch {
-			case !known:
+			case !isKnown:
 				e := got.entryAt(got.add(id))
 				e.spent = int64(i)
 				want[id] = int64(i)
@@ -52,15 +52,15 @@ func TestTableFindsItsEntriesAndNoOthers(t *testing.T) {
 			for index := range len(got.blocks) * blockSize {
 				switch e := got.entryAt(index); {
 				case index >= got.size:
-					require.Zero(t, *e, "a free entry")
+					require.Zero(t, *e, "a free entry is zero")
 				case e.logNumber != 0:
 					logs++
 					require.Same(t, logOf(int(e.spent)), got.logs[e.logNumber-1])
 				}
 			}
 			require.Equal(t, len(got.logs), logs+len(got.freeLogs))
-			for _, free := range got.freeLogs {
-				require.Nil(t, got.logs[free-1], "an unused log would stay in memory")
+			for _, freeNumber := range got.freeLogs {
+				require.Nil(t, got.logs[freeNumber-1], "an unused log would stay in memory")
 			}
 			for id, spent := range want {
 				index := got.find(id)

@@ -43,10 +43,10 @@ func TestFixedWindowIsANumberWithTheStartOfTheWindow(t *testing.T) {
 	r := take(l, now, backend.Hit{Key: key, Limit: minute, N: 3}, backend.Hit{Key: key, Limit: quarterSecond, N: 4})
 	assert.Equal(t, []int64{7, 6}, []int64{r[0].Remaining, r[1].Remaining})
 	assert.Equal(t, "memcached", r[0].Source.String())
-	assert.Equal(t, map[string]string{"p:v2:fw60:shop|tenant=acme@1900000020": "3", "p:v2:fw250ms:shop|tenant=acme@1900000034500": "4"}, values(t, s))
+	assert.Equal(t, map[string]string{"p:v2:fw60:shop|tenant=acme@1900000020": "3", "p:v2:fw250ms:shop|tenant=acme@1900000034500": "4"}, readValues(t, s))
 
 	take(l, now, backend.Hit{Key: []byte("other"), Limit: minute, N: 0})
-	assert.Len(t, values(t, s), 2, "a peek creates no key")
+	assert.Len(t, readValues(t, s), 2, "a peek creates no key")
 
 	take(l, now, backend.Hit{Key: key, Limit: minute, N: 20})
 	assert.Equal(t, "23", s.Get(t, "p:v2:fw60:shop|tenant=acme@1900000020"), "a denied hit is charged")
@@ -55,8 +55,8 @@ func TestFixedWindowIsANumberWithTheStartOfTheWindow(t *testing.T) {
 	assert.False(t, r[0].Allowed)
 }
 
-// values returns the values of all keys.
-func values(t *testing.T, s *memcachedtest.Server) map[string]string {
+// readValues returns the values of all keys.
+func readValues(t *testing.T, s *memcachedtest.Server) map[string]string {
 	valueByKey := map[string]string{}
 	for key := range s.Keys(t) {
 		valueByKey[key] = s.Get(t, key)
@@ -70,11 +70,11 @@ func TestKeysExpireAfterTheirWindow(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec     limit.Spec
 		jitter   time.Duration
-		min, max int64 // the bounds of the remaining life of the keys, in seconds
+		min, max int64 // the bounds of the remaining lifetime of the keys, in seconds
 	}{
 		"window of a second":     {limit.Spec{Unit: limit.Second}, 0, 1, 2},
 		"window of an hour":      {limit.Spec{Unit: limit.Hour}, 0, 1, 3601},
-		"day with a state":       {limit.Spec{Unit: limit.Day, Algorithm: limit.FirstHitWindow}, 0, day - 5, day + 1},
+		"state of a day":         {limit.Spec{Unit: limit.Day, Algorithm: limit.FirstHitWindow}, 0, day - 5, day + 1},
 		"more than 30 days":      {limit.Spec{Unit: limit.Year, Algorithm: limit.SlidingLog}, 0, 365*day - 5, 365*day + 1},
 		"ten years":              {limit.Spec{Unit: limit.Year, Multiplier: 10, Algorithm: limit.FirstHitWindow}, 0, 3650*day - 5, 3650*day + 1},
 		"jitter":                 {limit.Spec{Unit: limit.Day, Algorithm: limit.FirstHitWindow}, 300 * time.Second, day - 5, day + 301},
@@ -85,17 +85,17 @@ func TestKeysExpireAfterTheirWindow(t *testing.T) {
 			l := open(t, memcached.Options{Servers: []string{s.Addr}, Jitter: c.jitter})
 			c.spec.Requests = 10
 			lim := backendtest.NewLimit(t, c.spec)
-			lives := map[int64]bool{}
+			lifetimes := map[int64]bool{}
 			for i := range 10 {
 				require.NoError(t, take(l, time.Now(), backend.Hit{Key: []byte(strconv.Itoa(i)), Limit: lim, N: 1})[0].Err)
 			}
 			for key, life := range s.Keys(t) {
 				assert.GreaterOrEqual(t, life, c.min, key)
 				assert.LessOrEqual(t, life, c.max, key)
-				lives[life] = true
+				lifetimes[life] = true
 			}
 			if c.jitter > 0 {
-				assert.Greater(t, len(lives), 3, "the keys expire at different times")
+				assert.Greater(t, len(lifetimes), 3, "the keys expire at different times")
 			}
 		})
 	}
@@ -168,18 +168,18 @@ func TestHoldsAreAnErrorThatOpensNoBreaker(t *testing.T) {
 	t.Parallel()
 	s := memcachedtest.Start(t)
 	l := open(t, memcached.Options{Servers: []string{s.Addr}})
-	slots := backendtest.NewLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: 5})
+	slotLimit := backendtest.NewLimit(t, limit.Spec{Algorithm: limit.Concurrency, Requests: 5})
 	otherLimit := backendtest.NewLimit(t, limit.Spec{Requests: 5, Unit: limit.Day})
 	for _, allOrNone := range []bool{false, true} {
-		r := take(l, time.Now(), backend.Hit{Key: backendtest.Key(), Limit: slots, N: 1, AllOrNone: allOrNone}, backend.Hit{Key: backendtest.Key(), Limit: otherLimit, N: 1, AllOrNone: allOrNone})
+		r := take(l, time.Now(), backend.Hit{Key: backendtest.Key(), Limit: slotLimit, N: 1, AllOrNone: allOrNone}, backend.Hit{Key: backendtest.Key(), Limit: otherLimit, N: 1, AllOrNone: allOrNone})
 		assert.ErrorContains(t, r[0].Err, "algorithm concurrency needs Redis")
 		assert.True(t, backend.IsNotSent(r[0].Err))
 		assert.Equal(t, int64(4), r[1].Remaining, "the other hit is charged")
 	}
 }
 
-// TestReplicasAreExactTogether lets several replicas change one counter at the same time.
-func TestReplicasAreExactTogether(t *testing.T) {
+// TestReplicasTogetherAdmitExactlyTheLimit lets several replicas change one counter at the same time.
+func TestReplicasTogetherAdmitExactlyTheLimit(t *testing.T) {
 	t.Parallel()
 	s := memcachedtest.Start(t)
 	for _, a := range limit.Algorithms() {
@@ -216,7 +216,7 @@ func TestReplicasAreExactTogether(t *testing.T) {
 	}
 }
 
-func TestDeniedGroupChargesNothingWhenTheDenialComesLate(t *testing.T) {
+func TestDeniedGroupChargesNothingIfOtherCallersChargeMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := memcachedtest.Start(t)
 	l := open(t, memcached.Options{Servers: []string{s.Addr}})
@@ -275,27 +275,27 @@ func TestServerIsUsedAgainAfterItsRestart(t *testing.T) {
 	a, b := memcachedtest.Start(t), memcachedtest.Start(t)
 	l := open(t, memcached.Options{Servers: []string{a.Addr, b.Addr}})
 	lim := backendtest.NewLimit(t, limit.Spec{Requests: 5, Unit: limit.Day})
-	shardOf := func(shard int) backend.Hit {
+	newHitOfShard := func(shard int) backend.Hit {
 		for {
 			if h := (backend.Hit{Key: backendtest.Key(), Limit: lim, N: 1}); l.ShardOf(&h) == shard {
 				return h
 			}
 		}
 	}
-	onA, onB := shardOf(0), shardOf(1)
+	hitOnA, hitOnB := newHitOfShard(0), newHitOfShard(1)
 	require.Equal(t, 2, l.Shards())
 	b.Kill()
 	now := time.Now()
-	r := take(l, now, onA)
+	r := take(l, now, hitOnA)
 	assert.NoError(t, r[0].Err)
-	assert.ErrorIs(t, take(l, now, onB)[0].Err, backend.ErrUnavailable)
+	assert.ErrorIs(t, take(l, now, hitOnB)[0].Err, backend.ErrUnavailable)
 	assert.NoError(t, l.Probe(t.Context(), 0))
 	assert.ErrorIs(t, l.Probe(t.Context(), 1), backend.ErrUnavailable)
 	assert.ErrorContains(t, l.Ping(t.Context()), b.Addr)
 	b.Restart(t)
 	polltest.Until(t, 10*time.Second, func() bool { return l.Probe(t.Context(), 1) == nil })
 	assert.NoError(t, l.Ping(t.Context()))
-	assert.NoError(t, take(l, now, onB)[0].Err)
+	assert.NoError(t, take(l, now, hitOnB)[0].Err)
 }
 
 func TestServersOfSRVRecordsAreRefreshed(t *testing.T) {

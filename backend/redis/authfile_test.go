@@ -31,11 +31,11 @@ func TestPasswordChangesUnderLoadWithoutAFailedCall(t *testing.T) {
 	}
 
 	admitMore()
-	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "rls", ">secret-2").Err(), "both passwords")
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "rls", ">secret-2").Err(), "both passwords are valid")
 	admitMore()
 	require.NoError(t, os.WriteFile(file, []byte("rls:secret-2\n"), 0o600))
 	admitMore()
-	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "rls", "<secret-1").Err(), "the new password only")
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "rls", "<secret-1").Err(), "only the new password is valid")
 	admitMore()
 	load.stop()
 	load.requireNoErrors(t)
@@ -45,7 +45,7 @@ func TestPasswordChangesUnderLoadWithoutAFailedCall(t *testing.T) {
 		polltest.Until(t, testTimeout, func() bool { return take(l, hit("key", lim, 1))[0].Err == nil })
 	}
 	reconnect()
-	require.NoError(t, os.WriteFile(file, nil, 0o600), "half written")
+	require.NoError(t, os.WriteFile(file, nil, 0o600), "the file is half written")
 	reconnect() // with the last login
 	err := take(open(t, o), hit("key", lim, 1))[0].Err
 	require.Error(t, err, "a new client has no last login")
@@ -56,7 +56,7 @@ func TestCheckNamesTheUserThatLogsIn(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	setUser(t, s.Client(t), rights+" -zadd")
-	file := func(text string) string {
+	writeFile := func(text string) string {
 		name := filepath.Join(t.TempDir(), "auth")
 		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 		return name
@@ -64,9 +64,9 @@ func TestCheckNamesTheUserThatLogsIn(t *testing.T) {
 	for name, server := range map[string]redis.Server{
 		"Auth":              {URL: s.Addr, Auth: "rls:secret-1"},
 		"URL":               {URL: "redis://rls:secret-1@" + s.Addr},
-		"file":              {URL: s.Addr, AuthFile: file("rls:secret-1\n")},
-		"file and URL":      {URL: "redis://rls:old@" + s.Addr, AuthFile: file("secret-1")},
-		"file over the URL": {URL: "redis://other:old@" + s.Addr, AuthFile: file("rls:secret-1")},
+		"file":              {URL: s.Addr, AuthFile: writeFile("rls:secret-1\n")},
+		"file and URL":      {URL: "redis://rls:old@" + s.Addr, AuthFile: writeFile("secret-1")},
+		"file over the URL": {URL: "redis://other:old@" + s.Addr, AuthFile: writeFile("rls:secret-1")},
 	} {
 		findings := problems(t, open(t, redis.Options{Main: server, KeyPrefix: "myprefix:", Timeout: testTimeout}))
 		if assert.Len(t, findings, 1, name) {

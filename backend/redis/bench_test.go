@@ -15,23 +15,23 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// BenchmarkTake measures 1 and 64 Takes at a time on 10,000 keys. It also reports the CPU
+// BenchmarkTake measures Takes of 1 caller and of 64 callers on 10,000 keys. It also reports the CPU
 // time of Redis.
 func BenchmarkTake(b *testing.B) {
 	s := redistest.Start(b)
 	for _, callers := range []int{1, 64} {
 		for _, batches := range []int{1, 2, 4} {
 			b.Run(fmt.Sprintf("callers=%d/inflight=%d", callers, batches), func(b *testing.B) {
-				benchmark(b, redis.Options{Main: redis.Server{URL: s.Addr}, MaxInflightBatches: batches, Timeout: testTimeout}, callers, 1, s.Client(b))
+				runBenchmark(b, redis.Options{Main: redis.Server{URL: s.Addr}, MaxInflightBatches: batches, Timeout: testTimeout}, callers, 1, s.Client(b))
 			})
 		}
 	}
 	b.Run("callers=64/hits=4", func(b *testing.B) {
-		benchmark(b, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout}, 64, 4, s.Client(b))
+		runBenchmark(b, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout}, 64, 4, s.Client(b))
 	})
 }
 
-// BenchmarkCluster measures numbers of partitions on a Cluster of 3 nodes.
+// BenchmarkCluster measures a Cluster of 3 nodes with 4, 16 and 64 partitions.
 func BenchmarkCluster(b *testing.B) {
 	c := redistest.StartCluster(b, 3, false)
 	var clients []*goredis.Client
@@ -41,13 +41,13 @@ func BenchmarkCluster(b *testing.B) {
 	for _, partitions := range []int{4, 16, 64} {
 		for _, hits := range []int{1, 4} {
 			b.Run(fmt.Sprintf("partitions=%d/hits=%d", partitions, hits), func(b *testing.B) {
-				benchmark(b, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: c.URL()}, Partitions: partitions, Timeout: testTimeout}, 64, hits, clients...)
+				runBenchmark(b, redis.Options{Main: redis.Server{Kind: redis.Cluster, URL: c.URL()}, Partitions: partitions, Timeout: testTimeout}, 64, hits, clients...)
 			})
 		}
 	}
 }
 
-func benchmark(b *testing.B, o redis.Options, callers, hits int, clients ...*goredis.Client) {
+func runBenchmark(b *testing.B, o redis.Options, callers, hits int, clients ...*goredis.Client) {
 	l := open(b, o)
 	lim := newLimit(b, limit.Spec{Requests: 1_000_000, Unit: limit.Hour, ChargeDenied: true})
 	var keys [10_000][]byte
@@ -64,20 +64,20 @@ func benchmark(b *testing.B, o redis.Options, callers, hits int, clients ...*gor
 	if callers == 1 {
 		batch, results := make([]backend.Hit, hits), make([]backend.Result, hits)
 		for i := range b.N {
-			one(b, l, lim, keys[:], i*7919, batch, results)
+			takeHits(b, l, lim, keys[:], i*7919, batch, results)
 		}
 	} else {
 		b.RunParallel(func(pb *testing.PB) {
 			batch, results := make([]backend.Hit, hits), make([]backend.Result, hits)
 			for i := int(seed.Add(1)) * 1000; pb.Next(); i++ {
-				one(b, l, lim, keys[:], i*7919, batch, results)
+				takeHits(b, l, lim, keys[:], i*7919, batch, results)
 			}
 		})
 	}
 	b.ReportMetric((cpuMicros(b, clients)-microsBefore)/float64(b.N), "redis-us/op")
 }
 
-func one(b *testing.B, l *redis.Limiter, lim *limit.Limit, keys [][]byte, seed int, hits []backend.Hit, results []backend.Result) {
+func takeHits(b *testing.B, l *redis.Limiter, lim *limit.Limit, keys [][]byte, seed int, hits []backend.Hit, results []backend.Result) {
 	for j := range hits {
 		hits[j] = backend.Hit{Key: keys[(seed+j*101)%len(keys)], Limit: lim, N: 1}
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-// ownKeys has the first rules of a user with the prefix myprefix:.
-const ownKeys = "resetkeys ~myprefix:* resetchannels -@all"
+// keyRules are the first ACL rules of a user. They allow the keys with the prefix myprefix: and no command.
+const keyRules = "resetkeys ~myprefix:* resetchannels -@all"
 
 // rulesFor returns the ACL rules for the rights that these uses need, such as " +get +set".
 func rulesFor(uses ...redis.RightUse) string {
@@ -38,17 +38,17 @@ func rulesFor(uses ...redis.RightUse) string {
 // rights are the rules that docs/redis.md gives to the user of rls. clusterRights are the
 // additional rules for a Cluster.
 var (
-	rights = ownKeys + rulesFor(redis.RightOfAll, redis.RightOfDatabase, redis.RightOfReplicas, redis.RightOfChecks, redis.RightOfHolds, redis.RightOfIncrements,
+	rights = keyRules + rulesFor(redis.RightOfAll, redis.RightOfDatabase, redis.RightOfReplicas, redis.RightOfChecks, redis.RightOfHolds, redis.RightOfIncrements,
 		redis.RightOfWindows, redis.RightOfScripts)
 	clusterRights = rulesFor(redis.RightOfCluster)
 )
 
-func TestDocumentedRightsAreThoseInUse(t *testing.T) {
+func TestDocumentedRightsAreTheRightsInUse(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/redis.md")
 	require.NoError(t, err)
 	section := textBetween(t, string(page), "\n## Rights\n", "\n## ")
-	commands := func(text string) (commands []string) {
+	commandsIn := func(text string) (commands []string) {
 		for word := range strings.FieldsSeq(text) {
 			if name, ok := strings.CutPrefix(strings.Trim(word, "`."), "+"); ok {
 				commands = append(commands, "+"+name)
@@ -56,10 +56,10 @@ func TestDocumentedRightsAreThoseInUse(t *testing.T) {
 		}
 		return commands
 	}
-	assert.ElementsMatch(t, strings.Fields(strings.TrimPrefix(rights, ownKeys)),
-		commands(textBetween(t, section, "ACL SETUSER rls", "\n\n")))
-	assert.ElementsMatch(t, strings.Fields(clusterRights), commands(textBetween(t, section, "A Cluster also needs", ".")))
-	assert.ElementsMatch(t, strings.Fields(rulesFor(redis.RightOfOverrides)), commands(textBetween(t, section, "also need:", "")))
+	assert.ElementsMatch(t, strings.Fields(strings.TrimPrefix(rights, keyRules)),
+		commandsIn(textBetween(t, section, "ACL SETUSER rls", "\n\n")))
+	assert.ElementsMatch(t, strings.Fields(clusterRights), commandsIn(textBetween(t, section, "A Cluster also needs", ".")))
+	assert.ElementsMatch(t, strings.Fields(rulesFor(redis.RightOfOverrides)), commandsIn(textBetween(t, section, "also need:", "")))
 
 	// The user of docs/production.md has all rights except those of a Cluster.
 	page, err = os.ReadFile("../../docs/production.md")
@@ -70,7 +70,7 @@ func TestDocumentedRightsAreThoseInUse(t *testing.T) {
 			wantCommands = append(wantCommands, "+"+r.Command)
 		}
 	}
-	assert.ElementsMatch(t, wantCommands, commands(textBetween(t, string(page), "\nuser rls on ", "\n")))
+	assert.ElementsMatch(t, wantCommands, commandsIn(textBetween(t, string(page), "\nuser rls on ", "\n")))
 }
 
 // textBetween returns the text after start, until the next end.
@@ -106,7 +106,7 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 	require.Empty(t, problems(t, open(t, o)))
 	assert.NotContains(t, c.Info(t.Context(), "keyspace").Val(), "db1", "the check leaves no key")
 
-	for command := range strings.FieldsSeq(strings.TrimPrefix(rights, ownKeys)) {
+	for command := range strings.FieldsSeq(strings.TrimPrefix(rights, keyRules)) {
 		if command == "+hello" || command == "+incr" { // Redis 7 allows HELLO to everyone, and rls can do without INCR
 			continue
 		}
@@ -122,28 +122,31 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 		}
 	}
 
-	for _, c2 := range []struct{ keys, missing string }{{"~myprefix:v2:*", "~myprefix:v1:*"}, {"~myprefix:v1:*", "~myprefix:v2:*"}} {
-		setUser(t, c, strings.Replace(rights, "~myprefix:*", c2.keys, 1))
+	for _, keyCase := range []struct{ allowed, missing string }{{"~myprefix:v2:*", "~myprefix:v1:*"}, {"~myprefix:v1:*", "~myprefix:v2:*"}} {
+		setUser(t, c, strings.Replace(rights, "~myprefix:*", keyCase.allowed, 1))
 		findings := problems(t, open(t, o))
 		if assert.Len(t, findings, 1) {
-			assert.Equal(t, "run ACL SETUSER rls "+c2.missing, findings[0].Advice)
+			assert.Equal(t, "run ACL SETUSER rls "+keyCase.missing, findings[0].Advice)
 		}
 	}
 
 	o.Overrides = true
-	own, pattern, channel := rulesFor(redis.RightOfOverrides), " ~myprefix:rls:*", " &myprefix:rls:*"
-	keys := strings.Replace(rights, "~myprefix:*", "~myprefix:v1:* ~myprefix:v2:*", 1)
-	setUser(t, c, keys+own+pattern+channel)
+	commandRules, keyRule, channelRule := rulesFor(redis.RightOfOverrides), " ~myprefix:rls:*", " &myprefix:rls:*"
+	counterRules := strings.Replace(rights, "~myprefix:*", "~myprefix:v1:* ~myprefix:v2:*", 1)
+	setUser(t, c, counterRules+commandRules+keyRule+channelRule)
 	require.Empty(t, problems(t, open(t, o)))
 	assert.NotContains(t, c.Info(t.Context(), "keyspace").Val(), "db1", "the check leaves no override")
-	for rule := range strings.FieldsSeq(own) {
-		setUser(t, c, keys+own+pattern+channel+" -"+rule[1:])
+	for rule := range strings.FieldsSeq(commandRules) {
+		setUser(t, c, counterRules+commandRules+keyRule+channelRule+" -"+rule[1:])
 		findings := problems(t, open(t, o))
 		if assert.Len(t, findings, 1, rule) {
 			assert.Equal(t, "run ACL SETUSER rls "+rule, findings[0].Advice)
 		}
 	}
-	for rules, missing := range map[string]string{keys + own + channel: pattern, keys + own + pattern: channel} {
+	for rules, missing := range map[string]string{
+		counterRules + commandRules + channelRule: keyRule,
+		counterRules + commandRules + keyRule:     channelRule,
+	} {
 		setUser(t, c, rules)
 		findings := problems(t, open(t, o))
 		if assert.Len(t, findings, 1, missing) {
@@ -168,22 +171,22 @@ func TestDocumentedRightsSufficeForOverridesAndResets(t *testing.T) {
 	client, _, err := redis.Connect(redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, testTimeout)
 	require.NoError(t, err)
 	defer client.Close()
-	reset := make(chan string, 1)
+	resetCounters := make(chan string, 1)
 	updates := make(chan source.Update, 100)
 	store := overrides.New(overrides.Options{
 		Client: client, Prefix: "myprefix:", Resync: time.Minute, Log: slog.New(slog.DiscardHandler), OnMissedResets: func() {},
 		IsExpired: func(value string, _ time.Time) bool { return value == "expired" },
 		OnReset: func(counter string) {
 			select {
-			case reset <- counter:
+			case resetCounters <- counter:
 			default:
 			}
 		},
 	})
 	ctx, stop := context.WithCancel(t.Context())
-	var callerGroup sync.WaitGroup
-	callerGroup.Go(func() { _ = store.Run(ctx, func(u source.Update) error { updates <- u; return nil }) })
-	defer callerGroup.Wait()
+	var storeGroup sync.WaitGroup
+	storeGroup.Go(func() { _ = store.Run(ctx, func(u source.Update) error { updates <- u; return nil }) })
+	defer storeGroup.Wait()
 	defer stop()
 	for _, w := range []changes.Write{{Field: "target", Value: new("value")}, {Field: "old", Value: new("expired")}, {Field: "target"}} {
 		_, err = store.MakeChange(ctx, changes.Change{Action: changes.Put, Writes: []changes.Write{w}})
@@ -193,7 +196,7 @@ func TestDocumentedRightsSufficeForOverridesAndResets(t *testing.T) {
 	require.NoError(t, err)
 	polltest.Until(t, testTimeout, func() bool {
 		require.NoError(t, store.PublishReset(ctx, "counter"))
-		return len(reset) > 0
+		return len(resetCounters) > 0
 	})
 	for len(updates) > 0 {
 		require.NoError(t, (<-updates).Outage)
@@ -234,11 +237,11 @@ func TestCheckNamesMissingRightsInACluster(t *testing.T) {
 func TestCheckReportsServersThatCannotCountSafely(t *testing.T) {
 	t.Parallel()
 	defaultServer, fullServer := redistest.Start(t), redistest.Start(t, "--maxmemory", "1kb")
-	evicting := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	evictingServer := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	durableServer := redistest.Start(t, "--appendonly", "yes")
 	replica := defaultServer.StartReplica(t)
-	needsReplica := redistest.Start(t, "--min-replicas-to-write", "1")
-	node := redistest.Start(t, "--cluster-enabled", "yes")
+	serverWithoutReplica := redistest.Start(t, "--min-replicas-to-write", "1")
+	clusterNode := redistest.Start(t, "--cluster-enabled", "yes")
 	deadServer := redistest.Start(t)
 	deadServer.Kill()
 	defaultServer.AwaitReplica(t)
@@ -247,19 +250,19 @@ func TestCheckReportsServersThatCannotCountSafely(t *testing.T) {
 		options redis.Options
 		want    []string // level, check and start of the text of each finding
 	}{
-		{"fit", redis.Options{Main: redis.Server{URL: durableServer.Addr}}, nil},
-		{"without files", redis.Options{Main: redis.Server{URL: evicting.Addr}}, []string{
+		{"Redis without a problem", redis.Options{Main: redis.Server{URL: durableServer.Addr}}, nil},
+		{"Redis that evicts counters and writes no files", redis.Options{Main: redis.Server{URL: evictingServer.Addr}}, []string{
 			"warning memory a full Redis deletes counters (maxmemory-policy allkeys-lru)", "note persistence Redis has no append-only file",
 		}},
-		{"full", redis.Options{Main: redis.Server{URL: fullServer.Addr}}, []string{"problem memory Redis has no memory left", "note persistence "}},
+		{"full Redis", redis.Options{Main: redis.Server{URL: fullServer.Addr}}, []string{"problem memory Redis has no memory left", "note persistence "}},
 		{"replica", redis.Options{Main: redis.Server{URL: replica.Addr}}, []string{"problem role this server is a replica", "note persistence "}},
-		{"too few replicas for Redis", redis.Options{Main: redis.Server{URL: needsReplica.Addr}}, []string{"problem replicas Redis rejects writes", "note persistence "}},
-		{"too few replicas", redis.Options{Main: redis.Server{URL: defaultServer.Addr}, WaitReplicas: 2}, []string{"warning replicas got 1 replicas, want 2"}},
-		{"node of a Cluster", redis.Options{Main: redis.Server{URL: node.Addr}}, []string{
+		{"too few replicas for min-replicas-to-write", redis.Options{Main: redis.Server{URL: serverWithoutReplica.Addr}}, []string{"problem replicas Redis rejects writes", "note persistence "}},
+		{"too few replicas for WaitReplicas", redis.Options{Main: redis.Server{URL: defaultServer.Addr}, WaitReplicas: 2}, []string{"warning replicas got 1 replicas, want 2"}},
+		{"node of a Cluster", redis.Options{Main: redis.Server{URL: clusterNode.Addr}}, []string{
 			"problem cluster Redis rejects writes: CLUSTERDOWN", "problem cluster this server is a node of a Cluster", "note persistence ",
 		}},
-		{"dead", redis.Options{Main: redis.Server{URL: deadServer.Addr}}, []string{"problem connection Redis can't be used"}},
-		{"two servers", redis.Options{Main: redis.Server{URL: durableServer.Addr}, PerSecond: &redis.Server{URL: deadServer.Addr}}, []string{"problem connection "}},
+		{"dead server", redis.Options{Main: redis.Server{URL: deadServer.Addr}}, []string{"problem connection Redis can't be used"}},
+		{"dead server for limits per second", redis.Options{Main: redis.Server{URL: durableServer.Addr}, PerSecond: &redis.Server{URL: deadServer.Addr}}, []string{"problem connection "}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.options.Timeout = testTimeout

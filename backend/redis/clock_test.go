@@ -124,8 +124,8 @@ func (p skewedPipeline) Exec(ctx context.Context) ([]goredis.Cmder, error) {
 	return commands, err
 }
 
-// Replicas with wrong clocks put hits into the window before or after. Still, the count of each window is exact.
-func TestWindowsAreExactWithClocksApart(t *testing.T) {
+// Replicas with wrong clocks put hits into the previous or the next window. Still, the count of each window is exact.
+func TestWindowsAreExactIfClocksDiffer(t *testing.T) {
 	db := redistest.Open(t)
 	lim, err := limit.New(limit.Spec{Requests: 10, Unit: limit.Hour, Multiplier: 24 * 30, ChargeDenied: true})
 	require.NoError(t, err)
@@ -175,7 +175,7 @@ func TestRefundOfADeniedCallGoesToTheWindowOfItsCharge(t *testing.T) {
 	lim, err := limit.New(limit.Spec{Requests: 10, Unit: limit.Hour})
 	require.NoError(t, err)
 	hits, results := []backend.Hit{{Key: []byte("key"), Limit: lim, N: 3, AllOrNone: true}}, make([]backend.Result, 1)
-	spentAt := func(now time.Time, n int64) int64 {
+	spentAfterTake := func(now time.Time, n int64) int64 {
 		l.Take(t.Context(), now, []backend.Hit{{Key: []byte("key"), Limit: lim, N: n}}, results)
 		require.NoError(t, results[0].Err)
 		return lim.Spent(results[0].Result)
@@ -186,15 +186,15 @@ func TestRefundOfADeniedCallGoesToTheWindowOfItsCharge(t *testing.T) {
 	chargedRequest.add(l.queues[0], 0, &hits[0], hits[0].N)
 	chargedRequest.send()
 	require.NoError(t, chargedRequest.wait(t.Context()))
-	require.Equal(t, int64(3), spentAt(firstHour, 0))
-	require.Equal(t, int64(2), spentAt(secondHour, 2))
+	require.Equal(t, int64(3), spentAfterTake(firstHour, 0))
+	require.Equal(t, int64(2), spentAfterTake(secondHour, 2))
 
 	l.refund(t.Context(), secondHour, chargedRequest, hits, results)
-	assert.Zero(t, spentAt(firstHour, 0))
-	assert.Equal(t, int64(2), spentAt(secondHour, 0))
+	assert.Zero(t, spentAfterTake(firstHour, 0))
+	assert.Equal(t, int64(2), spentAfterTake(secondHour, 0))
 }
 
-// If clocks differ by less than a margin, they still find the key near the end of its window.
+// If the clocks of two replicas differ by less than the margin, both find the key near the end of its window.
 func TestKeyOutlivesItsWindowByTheMargin(t *testing.T) {
 	db := redistest.Open(t)
 	lim, err := limit.New(limit.Spec{Requests: 10, Unit: limit.Second, ChargeDenied: true})
@@ -222,7 +222,7 @@ func TestTTLTableRemembersKeysUntilItIsFull(t *testing.T) {
 			keysFound++
 		}
 	}
-	assert.Greater(t, keysFound, 24, "half a table forgets few keys")
+	assert.Greater(t, keysFound, 24, "a half-full table forgets few keys")
 	for i := range 10_000 {
 		table.add(table.hash(name(i)))
 	}
@@ -237,27 +237,27 @@ func TestTTLTableRemembersKeysUntilItIsFull(t *testing.T) {
 
 func TestKeysWithoutTTLAreSentUntilRedisConfirms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var k ttlCommandStore
-		assert.Empty(t, k.takeCommands())
-		k.addUnanswered(new(redisInstance).newTTLCommand("a", 1000))
-		commands := k.takeCommands()
+		var store ttlCommandStore
+		assert.Empty(t, store.takeCommands())
+		store.addUnanswered(new(redisInstance).newTTLCommand("a", 1000))
+		commands := store.takeCommands()
 		assert.Len(t, commands, 1)
-		k.addForResend(commands)
-		assert.Empty(t, k.takeCommands(), "not at once again")
+		store.addForResend(commands)
+		assert.Empty(t, store.takeCommands(), "no command is sent again at once")
 		time.Sleep(resendPause)
-		commands = k.takeCommands()
+		commands = store.takeCommands()
 		assert.Len(t, commands, 1, "Redis may still execute the charge")
 		time.Sleep(lateChargeTime)
 		commands[0].SetErr(context.DeadlineExceeded)
-		k.addForResend(commands)
-		commands = k.takeCommands()
+		store.addForResend(commands)
+		commands = store.takeCommands()
 		assert.Len(t, commands, 1, "the command has failed")
-		k.addForResend(commands)
+		store.addForResend(commands)
 		time.Sleep(resendPause)
-		assert.Empty(t, k.takeCommands(), "Redis has confirmed it")
+		assert.Empty(t, store.takeCommands(), "Redis has confirmed it")
 		for range maxKeysWithoutTTL + 10 {
-			k.addUnanswered(new(redisInstance).newTTLCommand("a", 1000))
+			store.addUnanswered(new(redisInstance).newTTLCommand("a", 1000))
 		}
-		assert.Len(t, k.takeCommands(), maxKeysWithoutTTL)
+		assert.Len(t, store.takeCommands(), maxKeysWithoutTTL)
 	})
 }

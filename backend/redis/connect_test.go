@@ -15,20 +15,20 @@ import (
 func TestConnectReachesEachKindOfRedis(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir() + "/redis.sock"
-	single := redistest.Start(t, "--unixsocket", path)
-	require.NoError(t, single.Client(t).ConfigSet(t.Context(), "requirepass", "secret-1").Err())
+	singleServer := redistest.Start(t, "--unixsocket", path)
+	require.NoError(t, singleServer.Client(t).ConfigSet(t.Context(), "requirepass", "secret-1").Err())
 	certs := redistest.NewCerts(t, "redis.test")
 	conf, err := clienttls.Files{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true}.Config()
 	require.NoError(t, err)
 	tlsServer := redistest.StartTLS(t, certs)
 	cluster, sentinels := redistest.StartCluster(t, 3, false), redistest.StartSentinels(t)
 	for _, c := range []struct {
-		name   string
-		server redis.Server
-		named  string
+		name     string
+		server   redis.Server
+		wantName string
 	}{
-		{"password", redis.Server{URL: single.Addr, Auth: "secret-1"}, single.Addr},
-		{"URL", redis.Server{URL: "redis://:secret-1@" + single.Addr + "/3"}, single.Addr},
+		{"password", redis.Server{URL: singleServer.Addr, Auth: "secret-1"}, singleServer.Addr},
+		{"URL", redis.Server{URL: "redis://:secret-1@" + singleServer.Addr + "/3"}, singleServer.Addr},
 		{"socket", redis.Server{URL: path, Auth: "secret-1", PoolSize: 1}, path},
 		{"TLS", redis.Server{URL: tlsServer.Addr, TLS: conf}, tlsServer.Addr},
 		{"cluster", redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, cluster.URL()},
@@ -38,7 +38,7 @@ func TestConnectReachesEachKindOfRedis(t *testing.T) {
 			client, name, err := redis.Connect(c.server, testTimeout)
 			require.NoError(t, err)
 			defer client.Close()
-			assert.Equal(t, c.named, name)
+			assert.Equal(t, c.wantName, name)
 			require.NoError(t, client.Set(t.Context(), "key", c.name, 0).Err())
 			assert.Equal(t, c.name, client.Get(t.Context(), "key").Val())
 		})
@@ -56,7 +56,7 @@ func TestConnectRejectsBadServers(t *testing.T) {
 	}
 }
 
-func TestConnectedClientRetries(t *testing.T) {
+func TestConnectedClientRetriesAfterALostConnection(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	client, _, err := redis.Connect(redis.Server{URL: s.Addr}, testTimeout)

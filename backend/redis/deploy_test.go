@@ -29,8 +29,8 @@ func TestConnectionsOverTLSAreVerified(t *testing.T) {
 		files     clienttls.Files
 		wantError string
 	}{
-		{"any name", clienttls.Files{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true}, ""},
-		{"another name", clienttls.Files{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey}, "127.0.0.1"},
+		{"hostname is not checked", clienttls.Files{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true}, ""},
+		{"certificate of another hostname", clienttls.Files{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey}, "127.0.0.1"},
 		{"another authority", clienttls.Files{CA: otherCerts.CA, Cert: certs.ClientCert, Key: certs.ClientKey, SkipHostname: true}, "unknown authority"},
 		{"no client certificate", clienttls.Files{CA: certs.CA, SkipHostname: true}, " "},
 	} {
@@ -76,8 +76,8 @@ func TestDocumentedRightsSuffice(t *testing.T) {
 	l := open(t, o)
 	require.NoError(t, l.Ping(t.Context()))
 	for _, a := range limit.Algorithms() {
-		for _, charge := range []bool{false, true} {
-			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 4, Unit: limit.Hour, ChargeDenied: charge})
+		for _, chargeDenied := range []bool{false, true} {
+			lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 4, Unit: limit.Hour, ChargeDenied: chargeDenied})
 			for _, n := range []int64{1, 3, 1, -1, 0, 1, -4, -1, 2} {
 				require.NoError(t, take(l, hit("key", lim, n))[0].Err, a)
 			}
@@ -150,34 +150,34 @@ func TestPerSecondRedisCountsLimitsPerSecond(t *testing.T) {
 	perSecond.Kill()
 	got := take(l, hit("a", perSecondLimit, 1), hit("a", twoSecondLimit, 1))
 	assert.ErrorIs(t, got[0].Err, backend.ErrUnavailable)
-	assert.NoError(t, got[1].Err, "the others are counted")
+	assert.NoError(t, got[1].Err, "the other Redis still counts")
 }
 
 func TestSentinelCountsAgainAfterAFailover(t *testing.T) {
 	s := redistest.StartSentinels(t)
 	server := redis.Server{Kind: redis.Sentinel, URL: s.URL()}
-	l, patient := open(t, redis.Options{Main: server}), open(t, redis.Options{Main: server, Timeout: testTimeout})
+	l, patientLimiter := open(t, redis.Options{Main: server}), open(t, redis.Options{Main: server, Timeout: testTimeout})
 	lim := perDay(t, 1_000_000_000)
-	awaitRecovery(t, patient, lim)
+	awaitRecovery(t, patientLimiter, lim)
 	s.Master.AwaitReplica(t)
-	left := take(patient, hit("key", lim, 0))[0].Remaining
-	assert.Less(t, left, lim.Max())
+	remaining := take(patientLimiter, hit("key", lim, 0))[0].Remaining
+	assert.Less(t, remaining, lim.Max())
 
 	load := startLoad(l, lim, 8, 10)
 	defer load.stop()
 	polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > 0 })
 	s.Master.Kill()
 	killTime := time.Now()
-	polltest.Until(t, failover, func() bool { return take(patient, hit("other", lim, 1))[0].Err == nil })
+	polltest.Until(t, failoverTimeout, func() bool { return take(patientLimiter, hit("other", lim, 1))[0].Err == nil })
 	t.Logf("a new master after %v", time.Since(killTime))
 	awaitProgress(t, load)
 	load.stop()
 	load.requireInTime(t) // callers do not wait for the failover
-	assert.Equal(t, left, take(patient, hit("key", lim, 0))[0].Remaining, "the replica has the counts")
+	assert.Equal(t, remaining, take(patientLimiter, hit("key", lim, 0))[0].Remaining, "the replica has the counts")
 }
 
-// failover is the timeout of a test for a failover.
-const failover = 60 * time.Second
+// failoverTimeout is the longest time that a test waits for a failover.
+const failoverTimeout = 60 * time.Second
 
 // awaitProgress waits until Redis decides hits of the load again.
 func awaitProgress(t *testing.T, load *load) {
@@ -189,16 +189,16 @@ func awaitProgress(t *testing.T, load *load) {
 func TestClusterCountsAgainAfterAFailover(t *testing.T) {
 	c := redistest.StartCluster(t, 3, true)
 	server := redis.Server{Kind: redis.Cluster, URL: c.URL()}
-	l, patient := open(t, redis.Options{Main: server}), open(t, redis.Options{Main: server, Timeout: testTimeout})
+	l, patientLimiter := open(t, redis.Options{Main: server}), open(t, redis.Options{Main: server, Timeout: testTimeout})
 	lim := perDay(t, 1_000_000_000)
 	load := startLoad(l, lim, 8, 100)
 	defer load.stop()
 	polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > 1000 })
 	c.Masters[0].Kill()
 	polltest.Until(t, testTimeout, func() bool { return load.failed.Load() > 0 })
-	polltest.Until(t, failover, func() bool {
+	polltest.Until(t, failoverTimeout, func() bool {
 		for i := range 100 {
-			if take(patient, hit(fmt.Sprint("other", i), lim, 1))[0].Err != nil {
+			if take(patientLimiter, hit(fmt.Sprint("other", i), lim, 1))[0].Err != nil {
 				return false
 			}
 		}
@@ -209,7 +209,7 @@ func TestClusterCountsAgainAfterAFailover(t *testing.T) {
 	load.requireInTime(t)
 }
 
-// countersWithoutWindow returns the names without their windows.
+// countersWithoutWindow returns the names of counters without their windows.
 func countersWithoutWindow(names []string) (counters []string) {
 	for _, name := range names {
 		counter, _, _ := strings.Cut(name, "@")
@@ -245,11 +245,11 @@ func TestSlotMigrationUnderLoadLosesNoHit(t *testing.T) {
 			load := startLoad(l, lim, 16, 60)
 			defer load.stop()
 			polltest.Until(t, testTimeout, func() bool { return load.admitted.Load() > 1000 })
-			for from, s := range c.Masters {
+			for source, s := range c.Masters {
 				slots := counterSlots(t, s.Client(t), a.String())
 				require.NotEmpty(t, slots)
 				for slot := range slots {
-					c.Migrate(t, int(slot), s, c.Masters[(from+1)%3], func() { time.Sleep(time.Millisecond) })
+					c.Migrate(t, int(slot), s, c.Masters[(source+1)%3], func() { time.Sleep(time.Millisecond) })
 				}
 			}
 			load.stop()
@@ -266,14 +266,14 @@ func TestSlotMigrationUnderLoadLosesNoHit(t *testing.T) {
 func TestRightsOfTheIncumbentSufficeForFixedWindows(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	const rights = "resetkeys ~* resetchannels -@all +incrby +expire +ping +hello +select"
-	setUser(t, s.Client(t), rights)
-	for _, first := range []int64{0, 1, 3} {
-		l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, KeyPrefix: fmt.Sprint(first), Timeout: testTimeout})
+	const incumbentRights = "resetkeys ~* resetchannels -@all +incrby +expire +ping +hello +select"
+	setUser(t, s.Client(t), incumbentRights)
+	for _, firstHits := range []int64{0, 1, 3} {
+		l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, KeyPrefix: fmt.Sprint(firstHits), Timeout: testTimeout})
 		require.NoError(t, l.Ping(t.Context()))
 		lim := newPlainLimit(t, 10)
 		count := int64(0)
-		for _, n := range []int64{first, 1, 0, 3, 1, 20, 0} {
+		for _, n := range []int64{firstHits, 1, 0, 3, 1, 20, 0} {
 			r := take(l, hit("key", lim, n))[0]
 			require.NoError(t, r.Err)
 			count += n
@@ -283,7 +283,7 @@ func TestRightsOfTheIncumbentSufficeForFixedWindows(t *testing.T) {
 		err := take(l, hit("key", lim, -1))[0].Err
 		assert.ErrorContains(t, err, "evalsha")
 		assert.Equal(t, backend.ReasonOutage, backend.ReasonOf(err), "the fallback decides")
-		assert.True(t, backend.IsNotSent(err), "and its breaker stays closed for the other hits")
+		assert.True(t, backend.IsNotSent(err), "the breaker stays closed for the other hits")
 
 		findings := problems(t, l)
 		require.Len(t, findings, 1)
@@ -291,9 +291,9 @@ func TestRightsOfTheIncumbentSufficeForFixedWindows(t *testing.T) {
 		assert.Contains(t, findings[0].Text, "Redis counts only limits with fixed_window")
 		assert.Contains(t, findings[0].Advice, "run ACL SETUSER rls +eval +evalsha +time +set +incr")
 
-		setUser(t, s.Client(t), rights+" +eval")
+		setUser(t, s.Client(t), incumbentRights+" +eval")
 		assert.Contains(t, problems(t, l)[0].Text, "may not run evalsha")
-		setUser(t, s.Client(t), rights)
+		setUser(t, s.Client(t), incumbentRights)
 	}
 	assert.Equal(t, 3, redistest.RequireAllExpire(t, s))
 }

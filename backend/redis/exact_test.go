@@ -23,9 +23,9 @@ func TestReplicasShareALimitExactly(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	for _, a := range limit.Algorithms() {
-		for _, charge := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, denied charged %v", a, charge), func(t *testing.T) {
-				lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 500, Unit: limit.Year, ChargeDenied: charge})
+		for _, chargeDenied := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, denied hits charged: %v", a, chargeDenied), func(t *testing.T) {
+				lim := newLimit(t, limit.Spec{Algorithm: a, Requests: 500, Unit: limit.Year, ChargeDenied: chargeDenied})
 				var admittedHits atomic.Int64
 				var callerGroup sync.WaitGroup
 				key := t.Name()
@@ -49,7 +49,7 @@ func TestReplicasShareALimitExactly(t *testing.T) {
 	}
 }
 
-func TestTheClockOfRedisDecides(t *testing.T) {
+func TestClockOfRedisDecidesAndNotTheCallersClock(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	l := open(t, redis.Options{Main: redis.Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: testTimeout})
@@ -106,16 +106,16 @@ func counterModel(lim *limit.Limit) porcupine.Model {
 		Init: func() any { return int64(0) },
 		Step: func(state, input, output any) (bool, any) {
 			spent, n, r := state.(int64), input.(int64), output.(limit.Result)
-			allowed := spent+n <= lim.Max()
+			isAllowed := spent+n <= lim.Max()
 			switch {
 			case n < 0:
-				allowed, spent = true, max(spent+n, 0)
+				isAllowed, spent = true, max(spent+n, 0)
 			case n == 0:
-				allowed = spent < lim.Max() || lim.Algorithm.ResetsAtWindowEnd() && spent == lim.Max()
-			case allowed || lim.ChargeDenied:
+				isAllowed = spent < lim.Max() || lim.Algorithm.ResetsAtWindowEnd() && spent == lim.Max()
+			case isAllowed || lim.ChargeDenied:
 				spent += n
 			}
-			return allowed == r.Allowed && r.Remaining == lim.Max()-spent, spent
+			return isAllowed == r.Allowed && r.Remaining == lim.Max()-spent, spent
 		},
 	}
 }

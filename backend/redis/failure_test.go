@@ -60,7 +60,7 @@ func TestKilledRedisFailsHitsWithinBudgetAndRecovers(t *testing.T) {
 	polltest.Until(t, testTimeout, func() bool { return l.Ping(t.Context()) == nil })
 }
 
-// awaitRecovery waits until hits are decided.
+// awaitRecovery waits until Redis decides hits.
 func awaitRecovery(t *testing.T, l *redis.Limiter, lim *limit.Limit) {
 	t.Helper()
 	polltest.Until(t, testTimeout, func() bool { return take(l, hit("key", lim, 1))[0].Err == nil })
@@ -138,10 +138,10 @@ func TestTakeReturnsBeforeTheCallersDeadline(t *testing.T) {
 // in time, the reason is its own budget.
 type deadlineOnly struct {
 	context.Context
-	at time.Time
+	deadline time.Time
 }
 
-func (d deadlineOnly) Deadline() (time.Time, bool) { return d.at, true }
+func (d deadlineOnly) Deadline() (time.Time, bool) { return d.deadline, true }
 
 func TestFullQueueFailsHitsAtOnce(t *testing.T) {
 	s := redistest.Start(t)

@@ -99,17 +99,17 @@ func FuzzForeignValues(f *testing.F) {
 			h.setWindow(r.now)
 			b.hits = append(b.hits, h)
 		}
-		require.NoError(t, b.send(t.Context()), "the values concern one key each")
+		require.NoError(t, b.send(t.Context()), "each value concerns only the hits of its key")
 		for i, h := range r.parts[0].hits {
-			a := h.answer
+			answer := h.answer
 			count, err := strconv.ParseInt(values[i], 10, 64)
 			if err != nil {
-				require.ErrorContains(t, a.Err, strconv.Quote(names[i]))
-				require.ErrorIs(t, a.Err, backend.ErrUnavailable)
+				require.ErrorContains(t, answer.Err, strconv.Quote(names[i]))
+				require.ErrorIs(t, answer.Err, backend.ErrUnavailable)
 				continue
 			}
-			require.NoError(t, a.Err)
-			assert.Equal(t, max(5-max(count, 0), 0), max(a.Remaining, 0))
+			require.NoError(t, answer.Err)
+			assert.Equal(t, max(5-max(count, 0), 0), max(answer.Remaining, 0))
 		}
 	})
 }

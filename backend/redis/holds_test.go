@@ -37,7 +37,7 @@ func newOneSlotLimit() *limit.Limit {
 	return l
 }
 
-func namedHit(key string, l *limit.Limit, n int64, id string) backend.Hit {
+func holdHit(key string, l *limit.Limit, n int64, id string) backend.Hit {
 	return backend.Hit{Key: []byte(key), Limit: l, N: n, HoldID: id}
 }
 
@@ -49,7 +49,7 @@ func runHolder(addr string) {
 	}
 	lim := newOneSlotLimit()
 	for {
-		if r := take(l, namedHit("key", lim, 1, holderID))[0]; r.Err != nil || !r.Allowed {
+		if r := take(l, holdHit("key", lim, 1, holderID))[0]; r.Err != nil || !r.Allowed {
 			panic(fmt.Sprint("no slot: ", r))
 		}
 		fmt.Println("renewed")
@@ -72,7 +72,7 @@ func TestKilledHolderFreesItsSlotWhenItsHoldExpires(t *testing.T) {
 	for range 5 { // longer than a hold
 		_, err = lines.ReadString('\n')
 		require.NoError(t, err)
-		assert.False(t, take(l, namedHit("key", lim, 1, "next"))[0].Allowed, "the holder renews its hold")
+		assert.False(t, take(l, holdHit("key", lim, 1, "next"))[0].Allowed, "the holder renews its hold")
 	}
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait() // it returns an error, because the process was killed
@@ -80,7 +80,7 @@ func TestKilledHolderFreesItsSlotWhenItsHoldExpires(t *testing.T) {
 	expiry := time.UnixMicro(int64(client.ZScore(t.Context(), "v1:cc:key", "i"+holderID).Val()) / 2)
 	polltest.Until(t, testTimeout, func() bool {
 		timeBefore := client.Time(t.Context()).Val()
-		r := take(l, namedHit("key", lim, 1, "next"))[0]
+		r := take(l, holdHit("key", lim, 1, "next"))[0]
 		require.NoError(t, r.Err)
 		if r.Allowed {
 			assert.False(t, client.Time(t.Context()).Val().Before(expiry), "the slot is not free too soon")
@@ -90,8 +90,8 @@ func TestKilledHolderFreesItsSlotWhenItsHoldExpires(t *testing.T) {
 		return false
 	})
 	// A release in the name of the killed process comes too late, as a renewal would.
-	assert.True(t, take(l, namedHit("key", lim, -1, holderID))[0].Allowed)
-	assert.False(t, take(l, namedHit("key", lim, 1, holderID))[0].Allowed)
+	assert.True(t, take(l, holdHit("key", lim, -1, holderID))[0].Allowed)
+	assert.False(t, take(l, holdHit("key", lim, 1, holderID))[0].Allowed)
 }
 
 func TestHoldersOfAllReplicasNeverExceedTheLimit(t *testing.T) {
@@ -141,10 +141,10 @@ func TestHoldersOfAllReplicasNeverExceedTheLimit(t *testing.T) {
 func TestOtherLimitsWorkWithoutTheRightsForHolds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	setUser(t, s.Client(t), ownKeys+rulesFor(redis.RightOfAll, redis.RightOfChecks, redis.RightOfIncrements, redis.RightOfWindows, redis.RightOfScripts))
+	setUser(t, s.Client(t), keyRules+rulesFor(redis.RightOfAll, redis.RightOfChecks, redis.RightOfIncrements, redis.RightOfWindows, redis.RightOfScripts))
 	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, KeyPrefix: "myprefix:", Timeout: testTimeout})
-	log := newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4, Unit: limit.Hour})
-	got := take(l, hit("key", newOneSlotLimit(), 1), hit("key", log, 1))
+	logLimit := newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4, Unit: limit.Hour})
+	got := take(l, hit("key", newOneSlotLimit(), 1), hit("key", logLimit, 1))
 	require.ErrorIs(t, got[0].Err, backend.ErrUnavailable)
 	require.NoError(t, got[1].Err)
 	assert.True(t, got[1].Allowed)

@@ -8,26 +8,26 @@ import (
 
 func TestFullBucketForgetsTheLowestLevel(t *testing.T) {
 	for name, c := range map[string]struct {
-		added     lastCount
-		forgotten uint64 // hash
+		newCount      lastCount
+		forgottenHash uint64
 	}{
-		"a lower level is not kept":            {lastCount{hash: 5, end: 100, level: 9}, 5},
-		"an equal level is newer":              {lastCount{hash: 5, end: 100, level: 10}, 2},
-		"a higher level":                       {lastCount{hash: 5, end: 100, level: 900}, 2},
-		"the same counter, with a lower level": {lastCount{hash: 3, end: 100, level: 1}, 0},
+		"a lower level is not kept":                            {lastCount{hash: 5, end: 100, level: 9}, 5},
+		"an equal level replaces the lowest level":             {lastCount{hash: 5, end: 100, level: 10}, 2},
+		"a higher level replaces the lowest level":             {lastCount{hash: 5, end: 100, level: 900}, 2},
+		"a lower level of the same counter replaces its count": {lastCount{hash: 3, end: 100, level: 1}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			counts := lastCounts{buckets: newLastCounts(1)}
 			for i, level := range []uint32{20, 10, 30, 40} {
 				counts.set(lastCount{hash: uint64(i + 1), end: 100, level: level}, 1)
 			}
-			counts.set(c.added, 1)
+			counts.set(c.newCount, 1)
 			for hash := range uint64(6) {
 				got, ok := counts.take(hash, 1)
-				isKept := hash > 0 && hash != c.forgotten && (hash < 5 || hash == c.added.hash)
+				isKept := hash > 0 && hash != c.forgottenHash && (hash < 5 || hash == c.newCount.hash)
 				assert.Equal(t, isKept, ok, hash)
-				if hash == c.added.hash && ok {
-					assert.Equal(t, c.added, got)
+				if hash == c.newCount.hash && ok {
+					assert.Equal(t, c.newCount, got)
 				}
 			}
 		})

@@ -17,14 +17,14 @@ func TestLateAnswerOfAllOrNoneHitsSaysWhetherTheyAreCharged(t *testing.T) {
 	s := redistest.Start(t)
 	plainLimiter := open(t, redis.Options{Main: redis.Server{URL: s.Addr}})
 	l := backendtest.AllOrNone(plainLimiter)
-	largeLimit, smallLimit := perDay(t, 100), perDay(t, 2)
-	awaitRecovery(t, plainLimiter, largeLimit)
+	wideLimit, narrowLimit := perDay(t, 100), perDay(t, 2)
+	awaitRecovery(t, plainLimiter, wideLimit)
 	for _, c := range []struct {
 		hitsOnNarrow int64
 		isCharged    bool
 	}{{2, true}, {1, false}} {
 		s.Pause()
-		results := take(l, hit("wide", largeLimit, 1), hit("narrow", smallLimit, c.hitsOnNarrow))
+		results := take(l, hit("wide", wideLimit, 1), hit("narrow", narrowLimit, c.hitsOnNarrow))
 		s.Resume()
 		for i, r := range results {
 			var lateError *backend.LateError
@@ -40,5 +40,5 @@ func TestLateAnswerOfAllOrNoneHitsSaysWhetherTheyAreCharged(t *testing.T) {
 			}
 		}
 	}
-	assert.Equal(t, largeLimit.Max()-1, take(l, hit("wide", largeLimit, 0))[0].Remaining)
+	assert.Equal(t, wideLimit.Max()-1, take(l, hit("wide", wideLimit, 0))[0].Remaining)
 }

@@ -169,8 +169,8 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
-			deadline time.Duration // the time from the deadline until the process notices it
-			reason   backend.Reason
+			noticeDelay time.Duration // the time from the deadline until the process notices it
+			reason      backend.Reason
 		}{
 			{0, backend.ReasonLate},
 			{starvedDelay, backend.ReasonLate},
@@ -178,17 +178,17 @@ func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 		} {
 			l := newUnitLimiter(&slowNode{})
 			now := time.Now()
-			r := l.newRequest(now, now.Add(-time.Second-c.deadline), time.Second)
+			r := l.newRequest(now, now.Add(-time.Second-c.noticeDelay), time.Second)
 			err := r.wait(t.Context())
-			assert.Equal(t, c.reason, backend.ReasonOf(err), "the Take, %v", c.deadline)
+			assert.Equal(t, c.reason, backend.ReasonOf(err), "the error of the Take, noticed after %v", c.noticeDelay)
 
 			b, queuedPart := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a")
-			b.answerDeadline = now.Add(-c.deadline)
+			b.answerDeadline = now.Add(-c.noticeDelay)
 			b.failHits(b.hits, context.DeadlineExceeded)
 			err = queuedPart.hits[0].answer.Err
 			assert.ErrorIs(t, err, backend.ErrUnavailable)
 			assert.ErrorContains(t, err, ": 1 hit: ")
-			assert.Equal(t, c.reason, backend.ReasonOf(err), "the batch, %v", c.deadline)
+			assert.Equal(t, c.reason, backend.ReasonOf(err), "the error of the batch, noticed after %v", c.noticeDelay)
 		}
 	})
 }
@@ -264,12 +264,12 @@ func TestLargeCallsDelayOthersByOneBatch(t *testing.T) {
 	for q.hitCount > 0 {
 		batch, queued := q.pop(nil)
 		var sizes []int
-		for _, c := range batch {
-			if n := len(sizes); n > 0 && len(c.hits) == 1 && sizes[n-1] < 256 {
+		for _, part := range batch {
+			if n := len(sizes); n > 0 && len(part.hits) == 1 && sizes[n-1] < 256 {
 				sizes[n-1]++
 				continue
 			}
-			sizes = append(sizes, len(c.hits))
+			sizes = append(sizes, len(part.hits))
 		}
 		got = append(got, sizes)
 		assert.Equal(t, q.hitCount, queued)

@@ -63,8 +63,8 @@ func (n *countingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	return nil
 }
 
-// sendPlain sends a batch with a hit for each key to node. All hits are charged by plain commands.
-func sendPlain(t *testing.T, node *countingNode, keys ...string) (*Limiter, *requestPart, error) {
+// sendPlainHits sends a batch with a hit for each key to node. All hits are charged by plain commands.
+func sendPlainHits(t *testing.T, node *countingNode, keys ...string) (*Limiter, *requestPart, error) {
 	l := newUnitLimiter(node)
 	b, part := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), keys...)
 	b.deadline = time.Now().Add(time.Second)
@@ -76,7 +76,7 @@ func sendPlain(t *testing.T, node *countingNode, keys ...string) (*Limiter, *req
 func TestPlainHitsFollowRedirectsKeyByKey(t *testing.T) {
 	for _, redirect := range []error{replyError("MOVED 1 127.0.0.1:1"), replyError("ASK 1 127.0.0.1:1"), replyError("TRYAGAIN later")} {
 		node := &countingNode{refuse: func(string) error { return redirect }}
-		_, part, err := sendPlain(t, node, "a", "b", "a")
+		_, part, err := sendPlainHits(t, node, "a", "b", "a")
 		require.NoError(t, err)
 		for i, want := range []int64{4, 4, 3} {
 			require.NoError(t, part.hits[i].answer.Err)
@@ -95,7 +95,7 @@ func TestRefusedPlainHitsAreSentAgain(t *testing.T) {
 		}
 		return nil
 	}}
-	_, part, err := sendPlain(t, node, "a", "b")
+	_, part, err := sendPlainHits(t, node, "a", "b")
 	require.NoError(t, err)
 	assert.Equal(t, int64(4), part.hits[0].answer.Remaining)
 	assert.Equal(t, int64(4), part.hits[1].answer.Remaining)
@@ -109,7 +109,7 @@ func TestUnansweredPlainHitsAreNotSentAgain(t *testing.T) {
 		}
 		return nil
 	}}
-	l, part, err := sendPlain(t, node, "a", "b")
+	l, part, err := sendPlainHits(t, node, "a", "b")
 	require.ErrorIs(t, err, backend.ErrUnavailable)
 	for _, h := range part.hits {
 		assert.ErrorIs(t, h.answer.Err, backend.ErrUnavailable)
@@ -125,7 +125,7 @@ func TestKeyWithoutExpiryGetsOneAtOnce(t *testing.T) {
 		}
 		return nil
 	}}
-	l, part, err := sendPlain(t, node, "a")
+	l, part, err := sendPlainHits(t, node, "a")
 	require.NoError(t, err)
 	assert.NoError(t, part.hits[0].answer.Err)
 	assert.Equal(t, []string{"INCR v2:fw86400:a@0", "PEXPIRE v2:fw86400:a@0"}, node.commands)
@@ -153,7 +153,7 @@ func TestChargesUseIncrbyIfTheUserMayNotRunIncr(t *testing.T) {
 		}
 		return nil
 	}}
-	l, part, err := sendPlain(t, node, "a", "b")
+	l, part, err := sendPlainHits(t, node, "a", "b")
 	require.NoError(t, err)
 	for _, h := range part.hits {
 		require.NoError(t, h.answer.Err)

@@ -35,10 +35,10 @@ func dialSlowly(ctx context.Context, network, address string) (net.Conn, error) 
 // connections, most batches would wait longer than the timeout.
 func TestSmallPoolIsNoFailureOfRedis(t *testing.T) {
 	t.Parallel()
-	single := redistest.Start(t)
+	singleServer := redistest.Start(t)
 	cluster := redistest.StartCluster(t, 1, false)
 	for name, o := range map[string]redis.Options{
-		"single":  {Main: redis.Server{URL: single.Addr, PoolSize: 1}, MaxInflightBatches: 40, MaxBatchSize: 1},
+		"single":  {Main: redis.Server{URL: singleServer.Addr, PoolSize: 1}, MaxInflightBatches: 40, MaxBatchSize: 1},
 		"cluster": {Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL(), PoolSize: 1}, Partitions: 40, MaxBatchSize: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestSmallPoolIsNoFailureOfRedis(t *testing.T) {
 						case err == nil:
 							answeredHits.Add(1)
 						case !backend.IsNotSent(err) && backend.ReasonOf(err) != backend.ReasonOverload:
-							assert.NoError(t, err, "opens the breaker")
+							assert.NoError(t, err, "this error would open the breaker")
 						}
 					}
 				})

@@ -16,9 +16,9 @@ import (
 
 func TestResetByPrefixResetsOnlyCountersWithThePrefix(t *testing.T) {
 	t.Parallel()
-	single, cluster := redistest.Start(t), redistest.StartCluster(t, 3, false)
+	singleServer, cluster := redistest.Start(t), redistest.StartCluster(t, 3, false)
 	for name, o := range map[string]redis.Options{
-		"single":  {Main: redis.Server{URL: single.Addr}, KeyPrefix: "p[1]*:"},
+		"single":  {Main: redis.Server{URL: singleServer.Addr}, KeyPrefix: "p[1]*:"},
 		"cluster": {Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, KeyPrefix: "p:"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -44,41 +44,41 @@ func TestResetByPrefixResetsOnlyCountersWithThePrefix(t *testing.T) {
 				}
 			}
 			spend()
-			spentNames := func() (names []string) {
+			readSpentKeys := func() (found []string) {
 				for _, key := range keys {
 					for _, lim := range limits {
 						r := take(l, hit(key, lim, 0))[0]
 						require.NoError(t, r.Err)
 						if r.Remaining < 100 {
-							names = append(names, key)
+							found = append(found, key)
 							break
 						}
 					}
 				}
-				return names
+				return found
 			}
-			otherKeys := func(prefix string) (names []string) {
+			keysWithoutPrefix := func(prefix string) (found []string) {
 				for _, key := range keys {
 					if key != prefix && !strings.HasPrefix(key, prefix+"|") {
-						names = append(names, key)
+						found = append(found, key)
 					}
 				}
-				return names
+				return found
 			}
 			tenant := backend.KeyPrefix{Start: "shop|tenant=a"}
 			r, err := l.ResetPrefix(t.Context(), tenant, 100, true)
 			require.NoError(t, err)
 			assert.Equal(t, backend.PrefixReset{Counters: 9}, r)
-			assert.Equal(t, keys, spentNames(), "a dry run resets nothing")
+			assert.Equal(t, keys, readSpentKeys(), "a dry run resets nothing")
 
 			_, err = l.ResetPrefix(t.Context(), tenant, 8, false)
 			require.ErrorIs(t, err, backend.ErrTooManyCounters)
-			assert.Equal(t, keys, spentNames(), "too many counters are not reset")
+			assert.Equal(t, keys, readSpentKeys(), "too many counters are not reset")
 
 			r, err = l.ResetPrefix(t.Context(), tenant, 9, false)
 			require.NoError(t, err)
 			assert.Equal(t, 9, r.Counters)
-			assert.Equal(t, otherKeys("shop|tenant=a"), spentNames())
+			assert.Equal(t, keysWithoutPrefix("shop|tenant=a"), readSpentKeys())
 
 			r, err = l.ResetPrefix(t.Context(), backend.KeyPrefix{Start: "shop|tenant=" + longKey}, 9, false)
 			require.NoError(t, err)
@@ -86,9 +86,9 @@ func TestResetByPrefixResetsOnlyCountersWithThePrefix(t *testing.T) {
 
 			_, err = l.ResetPrefix(t.Context(), backend.KeyPrefix{Start: "shop|", EndsAnywhere: true}, 1000, false)
 			require.NoError(t, err)
-			assert.Equal(t, []string{"bank|tenant=a"}, spentNames())
+			assert.Equal(t, []string{"bank|tenant=a"}, readSpentKeys())
 			spend()
-			assert.Equal(t, keys, spentNames(), "counters start again")
+			assert.Equal(t, keys, readSpentKeys(), "reset counters count again")
 		})
 	}
 }

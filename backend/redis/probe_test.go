@@ -11,11 +11,11 @@ func TestOnlyALowerCountOfTheSameDayIsALoss(t *testing.T) {
 	today := time.Date(2026, 11, 29, 0, 0, 0, 0, time.UTC)
 	tomorrow := today.Add(24 * time.Hour)
 	for name, c := range map[string]struct {
-		last, before, after probeCount
-		wantLoss, wantKept  bool
-		wantLast            int64
+		lastCount, countBefore, countAfter probeCount
+		wantLoss, wantKept                 bool
+		wantLast                           int64
 	}{
-		"first probe":                         {after: probeCount{1, today}, wantLast: 1},
+		"first probe":                         {countAfter: probeCount{1, today}, wantLast: 1},
 		"next probe":                          {probeCount{4, today}, probeCount{4, today}, probeCount{5, today.Add(-time.Second)}, false, true, 5},
 		"lost counters":                       {probeCount{4, today}, probeCount{4, today}, probeCount{1, today}, true, false, 1},
 		"lost last charge":                    {probeCount{4, today}, probeCount{4, today}, probeCount{4, today}, true, false, 4},
@@ -23,8 +23,8 @@ func TestOnlyALowerCountOfTheSameDayIsALoss(t *testing.T) {
 		"another probe was faster":            {probeCount{6, today}, probeCount{4, today}, probeCount{5, today}, false, true, 6},
 		"another probe has reported the loss": {probeCount{1, today}, probeCount{4, today}, probeCount{2, today}, false, false, 2},
 	} {
-		s := probedShard{lastProbe: c.last}
-		assert.Equal(t, c.wantLoss, s.record(c.before, c.after), name)
+		s := probedShard{lastProbe: c.lastCount}
+		assert.Equal(t, c.wantLoss, s.record(c.countBefore, c.countAfter), name)
 		assert.Equal(t, c.wantKept, s.hasKeptCounters, name)
 		assert.Equal(t, c.wantLast, s.lastProbe.count, name)
 	}

@@ -22,7 +22,7 @@ func openQuotas(t *testing.T, s redis.Server, prefix string) *redis.Quotas {
 	return q
 }
 
-func TestQuotas(t *testing.T) {
+func TestRedisKeepsQuotas(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	s := redis.Server{URL: db.Addr}
@@ -32,7 +32,7 @@ func TestQuotas(t *testing.T) {
 	assert.Contains(t, db.Keys(t), db.Prefix+"v1:quota_mark")
 }
 
-func TestQuotasInACluster(t *testing.T) {
+func TestClusterKeepsQuotas(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, false)
 	for _, s := range c.Masters {
@@ -45,15 +45,15 @@ func TestQuotasInACluster(t *testing.T) {
 	}
 }
 
-// touch changes a state and returns what the store said.
-func touch(t *testing.T, q *redis.Quotas) (created, now int64, old string, err error) {
-	c := &backend.QuotaChange{Key: []byte("shop|a=b")}
-	c.Apply = func(o []byte, c, n int64) ([]byte, time.Duration) {
-		created, now, old = c, n, string(o)
+// updateState sets a state, and returns the arguments of Apply.
+func updateState(t *testing.T, q *redis.Quotas) (created, now int64, oldState string, err error) {
+	change := &backend.QuotaChange{Key: []byte("shop|a=b")}
+	change.Apply = func(state []byte, storeCreated, storeNow int64) ([]byte, time.Duration) {
+		created, now, oldState = storeCreated, storeNow, string(state)
 		return []byte("state"), time.Minute
 	}
-	q.Update(t.Context(), []*backend.QuotaChange{c})
-	return created, now, old, c.Err
+	q.Update(t.Context(), []*backend.QuotaChange{change})
+	return created, now, oldState, change.Err
 }
 
 func TestQuotasNoticeLostDataAndOutages(t *testing.T) {
@@ -61,27 +61,27 @@ func TestQuotasNoticeLostDataAndOutages(t *testing.T) {
 	s := redistest.Start(t)
 	setUser(t, s.Client(t), rights)
 	q := openQuotas(t, redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, "myprefix:")
-	_, firstNow, old, err := touch(t, q)
+	_, firstNow, oldState, err := updateState(t, q)
 	require.NoError(t, err)
-	assert.Empty(t, old)
-	created, _, old, err := touch(t, q)
+	assert.Empty(t, oldState)
+	created, _, oldState, err := updateState(t, q)
 	require.NoError(t, err)
 	assert.Equal(t, firstNow, created)
-	assert.Equal(t, "state", old)
+	assert.Equal(t, "state", oldState)
 
 	require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
-	created, now, old, err := touch(t, q)
+	created, now, oldState, err := updateState(t, q)
 	require.NoError(t, err)
-	assert.Equal(t, now, created, "the store says since when it has certainly lost no data")
-	assert.Empty(t, old)
+	assert.Equal(t, now, created, "created is the time from which the store has lost no data")
+	assert.Empty(t, oldState)
 
 	s.Kill()
-	_, _, _, err = touch(t, q)
+	_, _, _, err = updateState(t, q)
 	require.Error(t, err)
 	s.Restart(t)
 	setUser(t, s.Client(t), rights)
 	require.Eventually(t, func() bool {
-		created, now, _, err = touch(t, q)
+		created, now, _, err = updateState(t, q)
 		return err == nil
 	}, 10*time.Second, 10*time.Millisecond)
 	assert.Equal(t, now, created)
@@ -111,10 +111,10 @@ func TestMarksAreKeptWithoutQuotas(t *testing.T) {
 		}
 		return marks == 64
 	}, 10*time.Second, 20*time.Millisecond)
-	before := time.Now().UnixMicro()
-	created, now, _, err := touch(t, q)
+	timeBefore := time.Now().UnixMicro()
+	created, now, _, err := updateState(t, q)
 	require.NoError(t, err)
-	assert.LessOrEqual(t, created, before)
+	assert.LessOrEqual(t, created, timeBefore)
 	assert.Greater(t, now, created)
 }
 
@@ -122,7 +122,7 @@ func TestPrefixResetKeepsQuotas(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
 	s := redis.Server{URL: db.Addr}
-	_, _, _, err := touch(t, openQuotas(t, s, db.Prefix))
+	_, _, _, err := updateState(t, openQuotas(t, s, db.Prefix))
 	require.NoError(t, err)
 	reset, err := open(t, redis.Options{Main: s, KeyPrefix: db.Prefix, Timeout: testTimeout}).ResetPrefix(t.Context(), backend.KeyPrefix{Start: "shop|"}, 10, false)
 	require.NoError(t, err)

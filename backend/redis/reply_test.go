@@ -57,19 +57,19 @@ func TestRepliesWithinBoundsPassInPiecesOfAnySize(t *testing.T) {
 
 func TestRepliesBeyondBoundsAreRejected(t *testing.T) {
 	for name, c := range map[string]struct{ reply, want string }{
-		"a text of 4 GB":                    {"$4000000000\r\n", "text of more than 4194304 bytes"},
-		"an error of 4 GB":                  {"!4000000000\r\n", "text of more than 4194304 bytes"},
-		"a length with more than 64 bits":   {"$" + strings.Repeat("9", 100) + "\r\n", "text of more than 4194304 bytes"},
-		"a length with a plus":              {"$+4000000000\r\n", `the length "+4000000000", want a number`},
-		"an array of a billion":             {"*1000000000\r\n", "array of more than 1048576 elements"},
-		"a map of a million":                {"%1000000\r\n", "array of more than 1048576 elements"},
-		"large arrays in arrays":            {"*600000\r\n*600000\r\n", "array of more than 1048576 elements"},
-		"a text of 4 GB in an array":        {"*2\r\n:1\r\n$4000000000\r\n", "text of more than 4194304 bytes"},
-		"arrays in arrays without an end":   {strings.Repeat("*1\r\n", 1<<18), "more than 131072 arrays"},
-		"an error without an end":           {"-" + strings.Repeat("x", 1<<17), "line of more than 65536 bytes"},
-		"a length without an end":           {"$" + strings.Repeat("0", 1<<17), "line of more than 65536 bytes"},
-		"no reply":                          {"HTTP/1.1 400 Bad Request\r\n", `line that begins with "H"`},
-		"a text after a reply that is fine": {":1\r\n$3\r\nabc\r\n$5000000\r\n", "text of more than 4194304 bytes"},
+		"a text of 4 GB":                  {"$4000000000\r\n", "text of more than 4194304 bytes"},
+		"an error of 4 GB":                {"!4000000000\r\n", "text of more than 4194304 bytes"},
+		"a length with more than 64 bits": {"$" + strings.Repeat("9", 100) + "\r\n", "text of more than 4194304 bytes"},
+		"a length with a plus":            {"$+4000000000\r\n", `the length "+4000000000", want a number`},
+		"an array of a billion":           {"*1000000000\r\n", "array of more than 1048576 elements"},
+		"a map of a million":              {"%1000000\r\n", "array of more than 1048576 elements"},
+		"large arrays in arrays":          {"*600000\r\n*600000\r\n", "array of more than 1048576 elements"},
+		"a text of 4 GB in an array":      {"*2\r\n:1\r\n$4000000000\r\n", "text of more than 4194304 bytes"},
+		"arrays in arrays without an end": {strings.Repeat("*1\r\n", 1<<18), "more than 131072 arrays"},
+		"an error without an end":         {"-" + strings.Repeat("x", 1<<17), "line of more than 65536 bytes"},
+		"a length without an end":         {"$" + strings.Repeat("0", 1<<17), "line of more than 65536 bytes"},
+		"not the protocol of Redis":       {"HTTP/1.1 400 Bad Request\r\n", `line that begins with "H"`},
+		"a long text after a good reply":  {":1\r\n$3\r\nabc\r\n$5000000\r\n", "text of more than 4194304 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s replyScanner
@@ -82,8 +82,8 @@ func TestRepliesBeyondBoundsAreRejected(t *testing.T) {
 	}
 }
 
-// startReplying starts a server that answers each command with reply.
-func startReplying(t *testing.T, reply string) (addr string) {
+// startReplyServer starts a server that answers each command with reply.
+func startReplyServer(t *testing.T, reply string) (addr string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
@@ -108,7 +108,7 @@ func startReplying(t *testing.T, reply string) (addr string) {
 
 func TestLargeReplyIsRejectedBeforeItsMemoryIsAllocated(t *testing.T) {
 	for _, reply := range []string{"$1000000000\r\nxx", "*100000000\r\n:1\r\n"} {
-		client, _, err := Connect(Server{URL: startReplying(t, reply)}, time.Second)
+		client, _, err := Connect(Server{URL: startReplyServer(t, reply)}, time.Second)
 		require.NoError(t, err)
 		var statsBefore, statsAfter runtime.MemStats
 		runtime.ReadMemStats(&statsBefore)
@@ -120,8 +120,8 @@ func TestLargeReplyIsRejectedBeforeItsMemoryIsAllocated(t *testing.T) {
 	}
 }
 
-func TestIdleConnectionsCanStillBeChecked(t *testing.T) {
-	addr := startReplying(t, ":1\r\n")
+func TestConnectionsWithBoundedRepliesShowTheirSocket(t *testing.T) {
+	addr := startReplyServer(t, ":1\r\n")
 	conn, err := boundReplies(new(net.Dialer).DialContext)(t.Context(), "tcp", addr)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
@@ -139,12 +139,12 @@ func TestIdleConnectionsCanStillBeChecked(t *testing.T) {
 func FuzzReplyScanner(f *testing.F) {
 	f.Add([]byte("*2\r\n$3\r\nabc\r\n:1\r\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var s, bytewise replyScanner
+		var s, bytewiseScanner replyScanner
 		err := s.scan(data)
 		for i := range data {
-			_ = bytewise.scan(data[i : i+1])
+			_ = bytewiseScanner.scan(data[i : i+1])
 		}
-		assert.Equal(t, err == nil, bytewise.err == nil)
+		assert.Equal(t, err == nil, bytewiseScanner.err == nil)
 	})
 }
 

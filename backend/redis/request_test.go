@@ -36,7 +36,7 @@ func TestAbandonedRequestLeaksNoResult(t *testing.T) {
 			r.abandon(l)
 		}
 		assert.Empty(t, r.allAnswered, "abandoned after %d answers", answeredParts)
-		assert.Empty(t, r.parts, "recycled")
+		assert.Empty(t, r.parts, "the parts are recycled")
 	}
 }
 
@@ -152,11 +152,11 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 		reply string
 		errs  []string // the errors of hits a and b; an empty text means no error
 	}{
-		"complete":                  {"\x97\x01\x00\x00\x02\x00\x00\x09", []string{"", ""}},
-		"short":                     {"\x93\x01\x00\x00", []string{"", `counter "v2:fw86400:b@0": rate limit backend unavailable: the reply of Redis can't be read: the reply ends before this hit`}},
-		"cut off":                   {"\x96\x01\x00\x00\x02", []string{"can't be read", `counter "v2:fw86400:b@0"`}},
-		"empty":                     {"", []string{"ends before this hit", "ends before this hit"}},
-		"another type":              {"\x96\x01\x00\x00\xa1x\x00\x00", []string{"can't be read", "can't be read"}},
+		"complete reply":            {"\x97\x01\x00\x00\x02\x00\x00\x09", []string{"", ""}},
+		"short reply":               {"\x93\x01\x00\x00", []string{"", `counter "v2:fw86400:b@0": rate limit backend unavailable: the reply of Redis can't be read: the reply ends before this hit`}},
+		"cut reply":                 {"\x96\x01\x00\x00\x02", []string{"can't be read", `counter "v2:fw86400:b@0"`}},
+		"empty reply":               {"", []string{"ends before this hit", "ends before this hit"}},
+		"reply with another type":   {"\x96\x01\x00\x00\xa1x\x00\x00", []string{"can't be read", "can't be read"}},
 		"an error of one hit":       {"\x99\x01\x00\x00\x00\x00\x00\x09\x02\xa4NOPE", []string{"", `redis node: counter "v2:fw86400:b@0": rate limit backend unavailable: NOPE`}},
 		"an error of no hit":        {"\x99\x01\x00\x00\x00\x00\x00\x09\x03\xa4NOPE", []string{"can't be read", "can't be read"}},
 		"an error without its text": {"\x98\x01\x00\x00\x00\x00\x00\x09\x02", []string{"can't be read", "can't be read"}},

@@ -63,32 +63,32 @@ func TestTimeoutsOfANearRedisAdviseNoLongerTimeout(t *testing.T) {
 }
 
 func TestBatchOfAStarvedProcessIsNotStalled(t *testing.T) {
-	w, now := &cpuWatch{}, microsSinceProcessStart()
-	w.lastLateWake.Store(now - time.Hour.Microseconds())
-	w.lastWake.Store(now)
-	assert.False(t, w.lackedCPUTime(time.Second))
-	w.lastLateWake.Store(now - 60_000)
-	assert.True(t, w.lackedCPUTime(70*time.Millisecond), "a late wake-up while Redis had the batch")
-	assert.False(t, w.lackedCPUTime(50*time.Millisecond), "a late wake-up before the batch")
-	w.lastWake.Store(now - 40_000)
-	assert.True(t, w.lackedCPUTime(50*time.Millisecond), "the wake-up is due")
+	watch, now := &cpuWatch{}, microsSinceProcessStart()
+	watch.lastLateWake.Store(now - time.Hour.Microseconds())
+	watch.lastWake.Store(now)
+	assert.False(t, watch.lackedCPUTime(time.Second))
+	watch.lastLateWake.Store(now - 60_000)
+	assert.True(t, watch.lackedCPUTime(70*time.Millisecond), "a late wake-up while Redis had the batch")
+	assert.False(t, watch.lackedCPUTime(50*time.Millisecond), "a late wake-up before the batch")
+	watch.lastWake.Store(now - 40_000)
+	assert.True(t, watch.lackedCPUTime(50*time.Millisecond), "the wake-up is due")
 }
 
 func TestDoctorWarnsOfTwoStallsOrOneThatReachesTheTimeout(t *testing.T) {
-	const usual, timeout = time.Millisecond, 50 * time.Millisecond
+	const usualTrip, timeout = time.Millisecond, 50 * time.Millisecond
 	for name, c := range map[string]struct {
-		slowest []time.Duration
-		want    Level
+		slowTrips []time.Duration
+		want      Level
 	}{
-		"no stall":           {[]time.Duration{minStall - 1, minStall - 1}, LevelNote},
-		"a short stall":      {[]time.Duration{timeout - 1}, LevelNote},
-		"two short stalls":   {[]time.Duration{minStall, timeout - 1}, LevelWarning},
-		"a stall of timeout": {[]time.Duration{timeout}, LevelWarning},
+		"no stall":                       {[]time.Duration{minStall - 1, minStall - 1}, LevelNote},
+		"a short stall":                  {[]time.Duration{timeout - 1}, LevelNote},
+		"two short stalls":               {[]time.Duration{minStall, timeout - 1}, LevelWarning},
+		"a stall as long as the timeout": {[]time.Duration{timeout}, LevelWarning},
 	} {
 		t.Run(name, func(t *testing.T) {
-			durations := slices.Concat(c.slowest, slices.Repeat([]time.Duration{usual}, 10))
+			durations := slices.Concat(c.slowTrips, slices.Repeat([]time.Duration{usualTrip}, 10))
 			assert.Equal(t, c.want, describeTrips(durations, timeout).Level)
 		})
 	}
-	assert.Equal(t, LevelNote, describeTrips([]time.Duration{timeout}, timeout).Level, "nothing to compare with")
+	assert.Equal(t, LevelNote, describeTrips([]time.Duration{timeout}, timeout).Level, "there is no other trip to compare with")
 }

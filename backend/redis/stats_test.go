@@ -49,8 +49,8 @@ func (r *kindRecorder) count(kind redis.ErrorKind) int {
 
 func TestErrorsOfRealRedisHaveTheirKind(t *testing.T) {
 	for _, c := range []struct {
-		kind   redis.ErrorKind
-		breaks func(t *testing.T, s *redistest.Server)
+		kind       redis.ErrorKind
+		breakRedis func(t *testing.T, s *redistest.Server)
 	}{
 		{redis.KindRefused, func(_ *testing.T, s *redistest.Server) { s.Kill() }},
 		{redis.KindTimeout, func(t *testing.T, s *redistest.Server) {
@@ -87,7 +87,7 @@ func TestErrorsOfRealRedisHaveTheirKind(t *testing.T) {
 			l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Observer: observer}), perDay(t, 100)
 			awaitRecovery(t, l, lim)
 			countBefore := observer.count(c.kind)
-			c.breaks(t, s)
+			c.breakRedis(t, s)
 			polltest.Until(t, testTimeout, func() bool {
 				take(l, hit("key", lim, 1))
 				return observer.count(c.kind) > countBefore
@@ -157,12 +157,13 @@ func TestShardsAreNamedByRedisAndPartition(t *testing.T) {
 	assert.Equal(t, []string{"main0", "main1", "main2", "per_second0"}, names)
 }
 
+// lossRecorder remembers for each loss whether all counters were lost.
 type lossRecorder struct {
 	kindRecorder
-	all []bool
+	allLost []bool
 }
 
-func (r *lossRecorder) CountersLost(_ redis.Role, all bool) { r.all = append(r.all, all) }
+func (r *lossRecorder) CountersLost(_ redis.Role, all bool) { r.allLost = append(r.allLost, all) }
 
 func TestProbesNoticeLostCounters(t *testing.T) {
 	s := redistest.Start(t)
@@ -175,17 +176,17 @@ func TestProbesNoticeLostCounters(t *testing.T) {
 	assert.False(t, probe(), "nobody knows after the first probe")
 	assert.True(t, probe())
 	assert.True(t, probe())
-	assert.Empty(t, losses.all)
+	assert.Empty(t, losses.allLost)
 	require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
 	assert.False(t, probe())
 	assert.True(t, probe())
-	assert.Equal(t, []bool{true}, losses.all, "each loss is reported once")
+	assert.Equal(t, []bool{true}, losses.allLost, "each loss is reported once")
 
 	assert.True(t, probe())
 	key := s.Client(t).Keys(t.Context(), "*rls:probe*").Val()[0]
 	require.NoError(t, s.Client(t).Decr(t.Context(), key).Err())
 	assert.False(t, probe(), "the last charge is lost")
-	assert.Equal(t, []bool{true, false}, losses.all)
+	assert.Equal(t, []bool{true, false}, losses.allLost)
 
 	otherLimiter := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Timeout: testTimeout})
 	require.NoError(t, otherLimiter.Probe(t.Context(), 0))

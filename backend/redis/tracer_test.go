@@ -14,7 +14,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-type callName struct{}
+type callNameKey struct{}
 
 // contextRecorder is a Tracer that keeps the names of the Takes of each batch.
 type contextRecorder struct {
@@ -29,7 +29,7 @@ func (r *contextRecorder) BatchAnswered(b redis.Batch, _ time.Time, takeContexts
 	r.hits += b.Hits
 	var names []string
 	for _, ctx := range takeContexts {
-		names = append(names, ctx.Value(callName{}).(string))
+		names = append(names, ctx.Value(callNameKey{}).(string))
 	}
 	r.names = append(r.names, names)
 }
@@ -41,7 +41,7 @@ func TestTracerReceivesTheCallsOfEachBatch(t *testing.T) {
 	require.NoError(t, err)
 	lim := perDay(t, 100)
 	for _, name := range []string{"first", "second"} {
-		ctx := context.WithValue(t.Context(), callName{}, name)
+		ctx := context.WithValue(t.Context(), callNameKey{}, name)
 		hits := []backend.Hit{hit("a", lim, 1), hit("b", lim, 1)}
 		l.Take(ctx, time.Now(), hits, make([]backend.Result, len(hits)))
 	}

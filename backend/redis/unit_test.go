@@ -124,20 +124,20 @@ func TestBudgetIsLessThanTheCallersDeadline(t *testing.T) {
 
 func TestLongKeysAreHashed(t *testing.T) {
 	k := keyspace("rls:{3}")
-	name := func(l *limit.Limit, key string) string { return string(k.append(nil, l, []byte(key))) }
+	nameOf := func(l *limit.Limit, key string) string { return string(k.append(nil, l, []byte(key))) }
 	for start, l := range map[string]*limit.Limit{
 		"rls:{3}v1:tb86400": perDay(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 1}),
 		"rls:{3}v2:fw86400": perDay(t, limit.Spec{Requests: 1}),
 	} {
-		assert.Equal(t, start+":shop|ip=1", name(l, "shop|ip=1"))
-		room := 0
+		assert.Equal(t, start+":shop|ip=1", nameOf(l, "shop|ip=1"))
+		windowLength := 0
 		if l.Algorithm.CountsByWindow() {
-			room = maxWindowName
+			windowLength = maxWindowName
 		}
-		longestKey := strings.Repeat("x", maxKey-room-len(start+":"))
-		assert.Equal(t, start+":"+longestKey, name(l, longestKey))
-		hashedName := name(l, longestKey+"y")
-		assert.Len(t, hashedName, maxKey-room)
+		longestKey := strings.Repeat("x", maxKey-windowLength-len(start+":"))
+		assert.Equal(t, start+":"+longestKey, nameOf(l, longestKey))
+		hashedName := nameOf(l, longestKey+"y")
+		assert.Len(t, hashedName, maxKey-windowLength)
 		assert.Regexp(t, "^"+regexp.QuoteMeta(start)+`#[\w-]{43}:x+$`, hashedName)
 	}
 }
@@ -149,7 +149,7 @@ func TestNameOfACounterEndsWithTheWindow(t *testing.T) {
 	assert.Len(t, minute.AppendWindow(nil, math.MaxInt64), maxWindowName)
 }
 
-func TestNoTwoCountersHaveOneName(t *testing.T) {
+func TestNoTwoCountersShareAName(t *testing.T) {
 	k := keyspace(strings.Repeat("p", maxPrefix) + "{16383}")
 	limits := []*limit.Limit{
 		newLimit(t, limit.Spec{Unit: limit.Minute}), newLimit(t, limit.Spec{Unit: limit.Second, Multiplier: 6}),

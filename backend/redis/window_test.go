@@ -128,10 +128,10 @@ func TestRefusedConnectionFailsPlainHits(t *testing.T) {
 // peeks and refunds between. They must admit no hits beyond the limits.
 func TestPlainCommandsAndScriptShareCountersExactly(t *testing.T) {
 	t.Parallel()
-	single := redistest.Start(t)
+	singleServer := redistest.Start(t)
 	cluster := redistest.StartCluster(t, 3, false)
 	for name, o := range map[string]redis.Options{
-		"single":  {Main: redis.Server{URL: single.Addr}, MaxInflightBatches: 2},
+		"single":  {Main: redis.Server{URL: singleServer.Addr}, MaxInflightBatches: 2},
 		"cluster": {Main: redis.Server{Kind: redis.Cluster, URL: cluster.URL()}, Partitions: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -149,8 +149,8 @@ func checkSharedCounters(t *rapid.T, plainReplica, groupReplica backend.Limiter)
 	const callers = 8
 	maxHits := rapid.Uint32Range(0, 60).Draw(t, "limit")
 	var limits []*limit.Limit
-	for _, charge := range []bool{true, true, false} {
-		limits = append(limits, backendtest.NewLimit(t, limit.Spec{Requests: maxHits, Unit: limit.Year, Multiplier: 10, ChargeDenied: charge}))
+	for _, chargeDenied := range []bool{true, true, false} {
+		limits = append(limits, backendtest.NewLimit(t, limit.Spec{Requests: maxHits, Unit: limit.Year, Multiplier: 10, ChargeDenied: chargeDenied}))
 	}
 	keys := [2][]byte{backendtest.Key(), backendtest.Key()}
 	hit := rapid.Custom(func(t *rapid.T) backend.Hit {
@@ -236,9 +236,9 @@ func TestKilledProcessLeavesNoKeyWithoutTimeToLive(t *testing.T) {
 		_, err = bufio.NewReader(stdout).ReadString('\n')
 		require.NoError(t, err)
 		polltest.Until(t, testTimeout, func() bool { return client.DBSize(t.Context()).Val() > 100 })
-		time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond) // kills at any place of a batch
+		time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond) // so the kill comes at any place of a batch
 		require.NoError(t, cmd.Process.Kill())
-		_ = cmd.Wait() // the error is the kill
+		_ = cmd.Wait() // it returns an error, because the process was killed
 		// When Redis has closed the connections, it has read all commands of the process.
 		polltest.Until(t, testTimeout, func() bool {
 			return strings.Count(client.ClientList(t.Context()).Val(), "\n") == 1

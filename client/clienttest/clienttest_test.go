@@ -29,38 +29,38 @@ func TestAdvanceEndsTheWaitOfAcquire(t *testing.T) {
 	clock := clienttest.NewClock(time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC))
 	c := clienttest.New(t, limits, clock)
 	require.NoError(t, c.Acquire(t.Context(), "jobs", queue))
-	var work sync.WaitGroup
-	work.Go(func() { assert.NoError(t, c.Acquire(t.Context(), "jobs", queue)) })
+	var callerGroup sync.WaitGroup
+	callerGroup.Go(func() { assert.NoError(t, c.Acquire(t.Context(), "jobs", queue)) })
 	clock.WaitForTimers(1)
 	clock.Advance(31 * time.Minute)
-	work.Wait()
+	callerGroup.Wait()
 	assert.Equal(t, time.Date(2026, 1, 1, 1, 1, 0, 0, time.UTC), clock.Now())
 }
 
 func TestTimersEndAtTheirTimeUnlessStopped(t *testing.T) {
 	clock := clienttest.NewClock(time.Unix(0, 0))
-	late, stopLate := clock.NewTimer(2 * time.Second)
-	early, _ := clock.NewTimer(time.Second)
-	stopped, stop := clock.NewTimer(time.Second)
-	stop()
-	past, _ := clock.NewTimer(0)
-	assert.Len(t, past, 1)
+	lateTimer, stopLateTimer := clock.NewTimer(2 * time.Second)
+	earlyTimer, _ := clock.NewTimer(time.Second)
+	stoppedTimer, stopTimer := clock.NewTimer(time.Second)
+	stopTimer()
+	pastTimer, _ := clock.NewTimer(0)
+	assert.Len(t, pastTimer, 1)
 	clock.Advance(time.Second)
-	assert.Len(t, early, 1)
-	assert.Empty(t, late)
+	assert.Len(t, earlyTimer, 1)
+	assert.Empty(t, lateTimer)
 	clock.Advance(time.Second)
-	assert.Len(t, late, 1)
-	assert.Empty(t, stopped)
-	stopLate()
+	assert.Len(t, lateTimer, 1)
+	assert.Empty(t, stoppedTimer)
+	stopLateTimer()
 }
 
 func TestClientWithoutClockUsesTimeOfSynctest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clienttest.New(t, limits, nil)
-		begin := time.Now()
+		startTime := time.Now()
 		for range 3 {
 			require.NoError(t, c.Acquire(t.Context(), "jobs", queue))
 		}
-		assert.GreaterOrEqual(t, time.Since(begin), 2*time.Hour)
+		assert.GreaterOrEqual(t, time.Since(startTime), 2*time.Hour)
 	})
 }

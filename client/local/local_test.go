@@ -14,7 +14,7 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-const text = `
+const limitsText = `
 domain: shop
 descriptors:
   - key: tenant
@@ -44,7 +44,7 @@ func TestProbableMistakeIsWarning(t *testing.T) {
 }
 
 func TestEachClientHasItsOwnCountersWithItsShareOfEachLimit(t *testing.T) {
-	limits, err := ParseLimits("limits.yaml", text)
+	limits, err := ParseLimits("limits.yaml", limitsText)
 	require.NoError(t, err)
 	tenant := client.NewDescriptor("tenant", "acme")
 	for _, test := range []struct {
@@ -73,10 +73,10 @@ func TestEachClientHasItsOwnCountersWithItsShareOfEachLimit(t *testing.T) {
 
 func TestCallsFreeExpiredCounters(t *testing.T) {
 	s := &sweeper{counters: counters.New(counters.Options{MaxKeys: 256})} // a sweep covers all 256 keys
-	second, err := limit.New(limit.Spec{Unit: limit.Second, Requests: 1, Algorithm: limit.FixedWindow})
+	secondLimit, err := limit.New(limit.Spec{Unit: limit.Second, Requests: 1, Algorithm: limit.FixedWindow})
 	require.NoError(t, err)
 	now := time.Unix(1000, 0)
-	s.counters.Take(t.Context(), now, []backend.Hit{{Key: []byte("a"), Limit: second, N: 1}}, make([]backend.Result, 1))
+	s.counters.Take(t.Context(), now, []backend.Hit{{Key: []byte("a"), Limit: secondLimit, N: 1}}, make([]backend.Result, 1))
 	call := &service.Call{Start: now.Add(time.Minute)}
 	for range callsPerSweep - 1 {
 		s.CallAnswered(t.Context(), call)

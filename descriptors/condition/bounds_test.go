@@ -29,13 +29,13 @@ func TestConditionsCanBeAsLongAsTheirBounds(t *testing.T) {
 		assert.NoError(t, c.build(c.text), c.name)
 		assert.Error(t, c.build(c.tooLarge), c.name)
 	}
-	longest := strings.Repeat("a", MaxEntryBytes)
-	assert.True(t, in(t, longest).Meets(longest))
-	many := make([]string, MaxEntries)
-	for i := range many {
-		many[i] = fmt.Sprint(i)
+	longestValue := strings.Repeat("a", MaxEntryBytes)
+	assert.True(t, inCondition(t, longestValue).Meets(longestValue))
+	values := make([]string, MaxEntries)
+	for i := range values {
+		values[i] = fmt.Sprint(i)
 	}
-	assert.True(t, in(t, many...).Meets("249999"))
+	assert.True(t, inCondition(t, values...).Meets("249999"))
 }
 
 func TestPatternsTogetherStayWithinTheirBound(t *testing.T) {
@@ -59,11 +59,11 @@ func TestTextOfAConditionIsWholeUpToItsBound(t *testing.T) {
 		condition *Condition
 		isWhole   bool
 	}{
-		{prefix(t, strings.Repeat("a", maxTextBytes)), true},
-		{prefix(t, strings.Repeat("a", maxTextBytes+1)), false},
-		{in(t, a39, b40), true},
-		{in(t, a39, b40+"b"), false},
-		{in(t, a39, b40, "c"), false},
+		{prefixCondition(t, strings.Repeat("a", maxTextBytes)), true},
+		{prefixCondition(t, strings.Repeat("a", maxTextBytes+1)), false},
+		{inCondition(t, a39, b40), true},
+		{inCondition(t, a39, b40+"b"), false},
+		{inCondition(t, a39, b40, "c"), false},
 	} {
 		text := c.condition.String()
 		assert.Equal(t, c.isWhole, !strings.ContainsAny(text, "…+"), text)
@@ -75,9 +75,9 @@ func TestDifferencesAreAtMostTheExamples(t *testing.T) {
 	for i := range maxExamples {
 		a, b = append(a, fmt.Sprint("a", i)), append(b, fmt.Sprint("b", i))
 	}
-	assert.Len(t, Differences(in(t, a...), in(t, b...)), maxExamples)
-	assert.Len(t, Differences(in(t, a[:maxExamples/2]...), in(t, b[:maxExamples/2]...)), maxExamples)
-	assert.Len(t, Differences(in(t, a[:10]...), in(t, a[1:12]...)), 3)
+	assert.Len(t, Differences(inCondition(t, a...), inCondition(t, b...)), maxExamples)
+	assert.Len(t, Differences(inCondition(t, a[:maxExamples/2]...), inCondition(t, b[:maxExamples/2]...)), maxExamples)
+	assert.Len(t, Differences(inCondition(t, a[:10]...), inCondition(t, a[1:12]...)), 3)
 }
 
 func TestLongExampleOfARegexMatches(t *testing.T) {
@@ -87,13 +87,13 @@ func TestLongExampleOfARegexMatches(t *testing.T) {
 		strings.Repeat("(", 100) + "a" + strings.Repeat(")", 100): "a",
 		strings.Repeat("(", 150) + "a" + strings.Repeat(")", 150): "", // deeper than the search
 	} {
-		assert.Equal(t, want, regex(t, expression).Examples()[0], "%.20s", expression)
+		assert.Equal(t, want, regexCondition(t, expression).Examples()[0], "%.20s", expression)
 	}
 }
 
 // A regex of 1000 instructions and a value of 256 bytes make exactly the steps of a call.
 func TestStepsOfACallAreExact(t *testing.T) {
-	c, expression := regex(t, "[ab]{995}"), celCondition(t, `value == "x"`)
+	c, expression := regexCondition(t, "[ab]{995}"), celCondition(t, `value == "x"`)
 	match := func(c *Condition, bytes int, b *Budget) error {
 		v := valueAfter("k", strings.Repeat("a", bytes))
 		_, err := c.Match(&v, b)
@@ -108,9 +108,9 @@ func TestStepsOfACallAreExact(t *testing.T) {
 	require.NoError(t, match(c, 255, b))
 	assert.NoError(t, match(expression, 1, b))
 
-	assert.NoError(t, match(regex(t, "[ab]{251}"), 1024, new(Budget)), "256 instructions at 1024 bytes are fast")
-	assert.Equal(t, 500*assumedBytes/4, MaxSteps([]*Condition{regex(t, "[ab]{495}")}), "500 instructions are fast")
-	assert.Equal(t, 501*assumedBytes, MaxSteps([]*Condition{regex(t, "[ab]{496}")}))
+	assert.NoError(t, match(regexCondition(t, "[ab]{251}"), 1024, new(Budget)), "256 instructions at 1024 bytes are fast")
+	assert.Equal(t, 500*assumedBytes/4, MaxSteps([]*Condition{regexCondition(t, "[ab]{495}")}), "500 instructions are fast")
+	assert.Equal(t, 501*assumedBytes, MaxSteps([]*Condition{regexCondition(t, "[ab]{496}")}))
 }
 
 func TestMistakeInAnExpressionHasItsPlace(t *testing.T) {
@@ -130,13 +130,13 @@ func TestMistakeInAnExpressionHasItsPlace(t *testing.T) {
 }
 
 func TestCostOfAnExpressionGrowsWithWhatItReads(t *testing.T) {
-	steps := func(text string) int { return MaxSteps([]*Condition{celCondition(t, text)}) }
-	value, joined := steps(`value.matches("[ab]{50}")`), steps(`(value + value).matches("[ab]{50}")`)
-	assert.Greater(t, joined, value+value/2, "twice the text")
-	assert.Less(t, joined, 3*value)
-	entry := steps(`entries.tenant.matches("[ab]{50}")`)
-	assert.InDelta(t, value, entry, float64(value)/10, "an entry is as long as a value")
-	all := steps(`entries.all(k, k.matches("[ab]{50}"))`)
-	assert.Greater(t, all, 8*value, "ten entries")
-	assert.Less(t, all, 15*value)
+	stepsOf := func(text string) int { return MaxSteps([]*Condition{celCondition(t, text)}) }
+	valueSteps, sumSteps := stepsOf(`value.matches("[ab]{50}")`), stepsOf(`(value + value).matches("[ab]{50}")`)
+	assert.Greater(t, sumSteps, valueSteps+valueSteps/2, "the sum is twice the text")
+	assert.Less(t, sumSteps, 3*valueSteps)
+	entrySteps := stepsOf(`entries.tenant.matches("[ab]{50}")`)
+	assert.InDelta(t, valueSteps, entrySteps, float64(valueSteps)/10, "an entry is as long as a value")
+	allSteps := stepsOf(`entries.all(k, k.matches("[ab]{50}"))`)
+	assert.Greater(t, allSteps, 8*valueSteps, "the loop reads ten entries")
+	assert.Less(t, allSteps, 15*valueSteps)
 }

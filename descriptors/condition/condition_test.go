@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func inline(texts ...string) []Entry {
+func inlineEntries(texts ...string) []Entry {
 	var entries []Entry
 	for i, text := range texts {
 		entries = append(entries, Entry{Text: text, Line: i + 1})
@@ -17,19 +17,19 @@ func inline(texts ...string) []Entry {
 	return entries
 }
 
-func cidr(t testing.TB, texts ...string) *Condition {
-	c, problems, _ := CIDR("", inline(texts...))
+func cidrCondition(t testing.TB, texts ...string) *Condition {
+	c, problems, _ := CIDR("", inlineEntries(texts...))
 	require.Empty(t, problems)
 	return c
 }
 
-func in(t testing.TB, texts ...string) *Condition {
-	c, problems, _ := In("", inline(texts...))
+func inCondition(t testing.TB, texts ...string) *Condition {
+	c, problems, _ := In("", inlineEntries(texts...))
 	require.Empty(t, problems)
 	return c
 }
 
-func regex(t testing.TB, expression string) *Condition {
+func regexCondition(t testing.TB, expression string) *Condition {
 	c, err := Regex(expression, new(Patterns))
 	require.NoError(t, err)
 	return c
@@ -41,7 +41,7 @@ func celCondition(t testing.TB, text string) *Condition {
 	return c
 }
 
-func prefix(t testing.TB, text string) *Condition {
+func prefixCondition(t testing.TB, text string) *Condition {
 	c, err := Prefix(text)
 	require.NoError(t, err)
 	return c
@@ -52,36 +52,36 @@ func meets(c *Condition, text string) bool {
 }
 
 func TestConditionsMatchValues(t *testing.T) {
-	networks := cidr(t, "10.0.0.0/8", "192.168.1.7", "2001:db8::/32", "2001:db8::/48")
+	networks := cidrCondition(t, "10.0.0.0/8", "192.168.1.7", "2001:db8::/32", "2001:db8::/48")
 	for _, c := range []struct {
-		condition *Condition
-		met       []string
-		unmet     []string
+		condition      *Condition
+		matchingValues []string
+		otherValues    []string
 	}{
 		{
 			networks,
 			[]string{"10.0.0.0", "10.255.255.255", "192.168.1.7", "2001:db8::1", "2001:DB8:ffff::", "::ffff:10.1.2.3", "2001:db8::1%eth0"},
 			[]string{"", "11.0.0.0", "9.255.255.255", "192.168.1.8", "2001:db9::", "::10.0.0.1", "10.0.0.1:80", " 10.0.0.1", "10.0.0.0/8", "010.0.0.1", "text"},
 		},
-		{cidr(t, "0.0.0.0/0"), []string{"1.2.3.4", "::ffff:1.2.3.4"}, []string{"::1"}},
-		{cidr(t, "::/0"), []string{"::1"}, []string{"1.2.3.4"}},
-		{cidr(t, "::ffff:1.2.3.4"), []string{"1.2.3.4"}, []string{"1.2.3.5"}},
-		{in(t, "GET", "HEAD", ""), []string{"GET", "HEAD", ""}, []string{"get", "GET ", "POST"}},
-		{prefix(t, "/api/*"), []string{"/api/*", "/api/*x"}, []string{"/api/x", ""}},
-		{regex(t, "v[0-9]+"), []string{"v1", "v23"}, []string{"xv1", "v1x", "v1\n", "v"}},
-		{regex(t, "^a|b$"), []string{"a", "b"}, []string{"ab", "ax"}},
-		{regex(t, `\Qa.b`), []string{"a.b"}, []string{"axb", "a.b)"}},
-		{regex(t, "(?i)get|post"), []string{"GET", "Post"}, []string{"PUT"}},
+		{cidrCondition(t, "0.0.0.0/0"), []string{"1.2.3.4", "::ffff:1.2.3.4"}, []string{"::1"}},
+		{cidrCondition(t, "::/0"), []string{"::1"}, []string{"1.2.3.4"}},
+		{cidrCondition(t, "::ffff:1.2.3.4"), []string{"1.2.3.4"}, []string{"1.2.3.5"}},
+		{inCondition(t, "GET", "HEAD", ""), []string{"GET", "HEAD", ""}, []string{"get", "GET ", "POST"}},
+		{prefixCondition(t, "/api/*"), []string{"/api/*", "/api/*x"}, []string{"/api/x", ""}},
+		{regexCondition(t, "v[0-9]+"), []string{"v1", "v23"}, []string{"xv1", "v1x", "v1\n", "v"}},
+		{regexCondition(t, "^a|b$"), []string{"a", "b"}, []string{"ab", "ax"}},
+		{regexCondition(t, `\Qa.b`), []string{"a.b"}, []string{"axb", "a.b)"}},
+		{regexCondition(t, "(?i)get|post"), []string{"GET", "Post"}, []string{"PUT"}},
 		{celCondition(t, `value.startsWith("/api/") && !value.endsWith(".png")`), []string{"/api/", "/api/x"}, []string{"/api/x.png", "/x", ""}},
 		{celCondition(t, `size(value) > 2 && value in ["abc", "abd"]`), []string{"abc"}, []string{"ab", "abe"}},
 		{celCondition(t, `value.matches("^v[0-9]+$")`), []string{"v1"}, []string{"v", "v1x"}},
 	} {
 		t.Run(c.condition.String(), func(t *testing.T) {
-			for _, v := range c.met {
+			for _, v := range c.matchingValues {
 				assert.True(t, meets(c.condition, v), "%q", v)
 				assert.False(t, meets(c.condition.Not(), v), "not %q", v)
 			}
-			for _, v := range c.unmet {
+			for _, v := range c.otherValues {
 				assert.False(t, meets(c.condition, v), "%q", v)
 				assert.True(t, meets(c.condition.Not(), v), "not %q", v)
 			}
@@ -90,38 +90,38 @@ func TestConditionsMatchValues(t *testing.T) {
 }
 
 func TestTextNamesTheCondition(t *testing.T) {
-	fileList, problems, _ := In("deny list.txt", inline("a"))
+	fileList, problems, _ := In("deny list.txt", inlineEntries("a"))
 	require.Empty(t, problems)
-	var many []string
+	var values []string
 	for i := range 100 {
-		many = append(many, fmt.Sprintf("value-%03d", i))
+		values = append(values, fmt.Sprintf("value-%03d", i))
 	}
 	for want, c := range map[string]*Condition{
-		"cidr(10.0.0.0/8 192.168.1.7)": cidr(t, "192.168.1.7/32", "10.0.0.0/8", "10.0.0.0/8"),
-		`in("" "a b" c)`:               in(t, "c", "a b", ""),
+		"cidr(10.0.0.0/8 192.168.1.7)": cidrCondition(t, "192.168.1.7/32", "10.0.0.0/8", "10.0.0.0/8"),
+		`in("" "a b" c)`:               inCondition(t, "c", "a b", ""),
 		"in(file deny list.txt)":       fileList,
-		"not in(a)":                    in(t, "a").Not(),
-		"prefix(/api/)":                prefix(t, "/api/"),
-		"regex(a*)":                    regex(t, "a*"),
+		"not in(a)":                    inCondition(t, "a").Not(),
+		"prefix(/api/)":                prefixCondition(t, "/api/"),
+		"regex(a*)":                    regexCondition(t, "a*"),
 		`cel(value == "a")`:            celCondition(t, ` value == "a" `),
 	} {
 		assert.Equal(t, want, c.String())
 	}
-	long := in(t, many...).String()
-	assert.Regexp(t, `^in\(value-000 value-001 .* \+92 [0-9a-f]{8}\)$`, long)
-	assert.NotEqual(t, long, in(t, many[:99]...).String())
-	assert.NotEqual(t, prefix(t, strings.Repeat("a", 100)).String(), prefix(t, strings.Repeat("a", 101)).String())
+	longText := inCondition(t, values...).String()
+	assert.Regexp(t, `^in\(value-000 value-001 .* \+92 [0-9a-f]{8}\)$`, longText)
+	assert.NotEqual(t, longText, inCondition(t, values[:99]...).String())
+	assert.NotEqual(t, prefixCondition(t, strings.Repeat("a", 100)).String(), prefixCondition(t, strings.Repeat("a", 101)).String())
 }
 
 func TestMistakesNameTheEntry(t *testing.T) {
-	_, problems, _ := CIDR("f", inline("10.0.0.0/8", "10.0.0.0/33", "host", "::ffff:10.0.0.0/104", strings.Repeat("1", 2000)))
+	_, problems, _ := CIDR("f", inlineEntries("10.0.0.0/8", "10.0.0.0/33", "host", "::ffff:10.0.0.0/104", strings.Repeat("1", 2000)))
 	require.Len(t, problems, 4)
 	assert.Equal(t, 2, problems[0].Line)
 	assert.Equal(t, `got "10.0.0.0/33", want a network such as 10.0.0.0/8 or 2001:db8::/32, or an address`, problems[0].Reason)
 	assert.Contains(t, problems[2].Reason, "want the IPv4 form")
 	assert.Contains(t, problems[3].Reason, "want at most 1024")
 
-	_, problems, warnings := CIDR("", inline("10.1.2.3/8"))
+	_, problems, warnings := CIDR("", inlineEntries("10.1.2.3/8"))
 	assert.Empty(t, problems)
 	require.Len(t, warnings, 1)
 	assert.Equal(t, "10.1.2.3/8 has host bits after its prefix length; rls uses 10.0.0.0/8", warnings[0].Reason)
@@ -154,27 +154,27 @@ func TestListFileHasOneEntryALine(t *testing.T) {
 	assert.Equal(t, 5, problems[0].Line)
 }
 
-func TestExamplesLieOnBothSides(t *testing.T) {
+func TestExamplesHaveValuesThatMeetTheConditionAndValuesThatDoNot(t *testing.T) {
 	for _, c := range []*Condition{
-		cidr(t, "10.0.0.0/8"), in(t, "a", "b"), prefix(t, "/api"), regex(t, `v[0-9]{2,}(\.x|y)+`), regex(t, `[^a-z]\d?`), celCondition(t, `value == "gold" || value.startsWith("/a")`),
+		cidrCondition(t, "10.0.0.0/8"), inCondition(t, "a", "b"), prefixCondition(t, "/api"), regexCondition(t, `v[0-9]{2,}(\.x|y)+`), regexCondition(t, `[^a-z]\d?`), celCondition(t, `value == "gold" || value.startsWith("/a")`),
 	} {
 		for _, c := range []*Condition{c, c.Not()} {
-			met, unmet := 0, 0
+			metCount, unmetCount := 0, 0
 			for _, v := range c.Examples() {
 				if meets(c, v) {
-					met++
+					metCount++
 				} else {
-					unmet++
+					unmetCount++
 				}
 			}
-			assert.Positive(t, met, c)
-			assert.Positive(t, unmet, c)
+			assert.Positive(t, metCount, c)
+			assert.Positive(t, unmetCount, c)
 		}
 	}
 }
 
 func TestMatchDoesNotAllocate(t *testing.T) {
-	for _, c := range []*Condition{cidr(t, "10.0.0.0/8"), in(t, "a"), prefix(t, "a"), regex(t, "v[0-9]+")} {
+	for _, c := range []*Condition{cidrCondition(t, "10.0.0.0/8"), inCondition(t, "a"), prefixCondition(t, "a"), regexCondition(t, "v[0-9]+")} {
 		assert.Zero(t, testing.AllocsPerRun(100, func() { meets(c, "10.1.2.3") }), c)
 	}
 }

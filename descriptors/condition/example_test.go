@@ -15,17 +15,17 @@ func TestExampleOfARegexMatches(t *testing.T) {
 		"(a{50}){20}": strings.Repeat("a", 1000),
 		strings.Repeat("(", 99) + "a" + strings.Repeat(")", 99): "a",
 	} {
-		parsed, _, err := parsePattern(expression)
+		parsedExpression, _, err := parsePattern(expression)
 		require.NoError(t, err, expression)
-		assert.Equal(t, want, exampleOf(parsed, 0), expression)
+		assert.Equal(t, want, exampleOf(parsedExpression, 0), expression)
 	}
 }
 
 func TestDifferencesAreInOneListOnly(t *testing.T) {
-	assert.ElementsMatch(t, []string{"a", "c"}, Differences(in(t, "a", "b"), in(t, "b", "c")))
-	assert.Equal(t, []string{"10.1.0.0", "10.2.0.0"}, Differences(cidr(t, "10.1.0.0/16"), cidr(t, "10.2.0.0/16")))
-	assert.Empty(t, Differences(in(t, "a"), prefix(t, "a")))
-	assert.Empty(t, Differences(prefix(t, "a"), in(t, "a")))
+	assert.ElementsMatch(t, []string{"a", "c"}, Differences(inCondition(t, "a", "b"), inCondition(t, "b", "c")))
+	assert.Equal(t, []string{"10.1.0.0", "10.2.0.0"}, Differences(cidrCondition(t, "10.1.0.0/16"), cidrCondition(t, "10.2.0.0/16")))
+	assert.Empty(t, Differences(inCondition(t, "a"), prefixCondition(t, "a")))
+	assert.Empty(t, Differences(prefixCondition(t, "a"), inCondition(t, "a")))
 }
 
 // Meets reports whether text meets c in a request without other entries.

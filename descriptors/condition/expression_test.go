@@ -53,7 +53,7 @@ func TestExpressionNamesTheEntriesItReads(t *testing.T) {
 	}
 }
 
-func TestFailedExpressionMeetsNeitherItselfNorItsNegation(t *testing.T) {
+func TestFailedExpressionAndItsNegationAreNotMet(t *testing.T) {
 	for text, want := range map[string]string{
 		`int(value) > 3`:                  "type conversion error",
 		`entries[value] == "x"`:           "no such key",
@@ -71,10 +71,10 @@ func TestFailedExpressionMeetsNeitherItselfNorItsNegation(t *testing.T) {
 
 func TestCostOfAnEvaluationIsBounded(t *testing.T) {
 	c := celCondition(t, `value.contains("x") || value.contains("y") || value.endsWith("z")`)
-	short, long := valueAfter("k", strings.Repeat("a", 1000)), valueAfter("k", strings.Repeat("a", 1<<20))
-	_, err := c.Match(&short, new(Budget))
+	shortValue, longValue := valueAfter("k", strings.Repeat("a", 1000)), valueAfter("k", strings.Repeat("a", 1<<20))
+	_, err := c.Match(&shortValue, new(Budget))
 	require.NoError(t, err)
-	_, err = c.Match(&long, new(Budget))
+	_, err = c.Match(&longValue, new(Budget))
 	assert.ErrorIs(t, err, ErrNotTested)
 }
 
@@ -139,8 +139,8 @@ func FuzzCEL(f *testing.F) {
 
 func TestExpressionCanCostAsMuchAsTheBound(t *testing.T) {
 	const quarter = `value.matches("a{383}b")`
-	largest := strings.Join([]string{quarter, quarter, quarter, quarter}, " || ")
-	require.Equal(t, maxCost*stepsPerCost, celCondition(t, largest).estimatedSteps())
-	_, err := CEL(largest+` || value == "a"`, new(Patterns))
+	largestExpression := strings.Join([]string{quarter, quarter, quarter, quarter}, " || ")
+	require.Equal(t, maxCost*stepsPerCost, celCondition(t, largestExpression).estimatedSteps())
+	_, err := CEL(largestExpression+` || value == "a"`, new(Patterns))
 	assert.EqualError(t, err, "the cost can reach 5002, want at most 5000; use fewer steps, or no loop in a loop")
 }

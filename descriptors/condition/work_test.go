@@ -12,21 +12,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTestBeyondTheBudgetIsNotDone(t *testing.T) {
-	long := strings.Repeat("a", 100_000)
+func TestConditionBeyondTheBudgetIsNotTested(t *testing.T) {
+	longText := strings.Repeat("a", 100_000)
 	for _, c := range []*Condition{
-		regex(t, ".*a.{500}"), regex(t, "(?i).*(bot|crawl|spider).*"),
+		regexCondition(t, ".*a.{500}"), regexCondition(t, "(?i).*(bot|crawl|spider).*"),
 		celCondition(t, `value.contains("a long text with a cost") || value.contains("y")`),
 		celCondition(t, `value.matches("a.{400}$")`), celCondition(t, `matches(value, "a.{400}$")`),
 		celCondition(t, `entries.exists(k, entries[k].matches("x.{20}$"))`),
 	} {
 		for _, c := range []*Condition{c, c.Not()} {
-			v := valueAfter("k", long)
+			v := valueAfter("k", longText)
 			isMet, err := c.Match(&v, new(Budget))
 			assert.False(t, isMet, c)
 			assert.ErrorIs(t, err, ErrNotTested, c)
 
-			v = valueAfter("k", long[:400])
+			v = valueAfter("k", longText[:400])
 			_, err = c.Match(&v, new(Budget))
 			assert.NoError(t, err, c)
 		}
@@ -35,7 +35,7 @@ func TestTestBeyondTheBudgetIsNotDone(t *testing.T) {
 
 func TestValueWithoutThePrefixNeedsNoSteps(t *testing.T) {
 	v, b := valueAfter("k", strings.Repeat("b", 1<<20)), new(Budget)
-	for _, c := range []*Condition{regex(t, "a.{500}"), regex(t, "^a.{500}"), regex(t, "(ab+c).{500}"), regex(t, "ab|ac.{500}")} {
+	for _, c := range []*Condition{regexCondition(t, "a.{500}"), regexCondition(t, "^a.{500}"), regexCondition(t, "(ab+c).{500}"), regexCondition(t, "ab|ac.{500}")} {
 		isMet, err := c.Match(&v, b)
 		assert.False(t, isMet)
 		require.NoError(t, err)
@@ -43,7 +43,7 @@ func TestValueWithoutThePrefixNeedsNoSteps(t *testing.T) {
 	assert.Zero(t, b.spentSteps)
 }
 
-func TestExpressionIsTrueWhateverAnUntestedMatchSays(t *testing.T) {
+func TestExpressionHasAResultIfAnUntestedMatchDoesNotMatter(t *testing.T) {
 	v := valueAfter("k", strings.Repeat("a", 4000))
 	for text, want := range map[string]bool{
 		`value.matches(".*a.{400}") || value.startsWith("a")`: true,
@@ -57,11 +57,11 @@ func TestExpressionIsTrueWhateverAnUntestedMatchSays(t *testing.T) {
 
 func TestBothFormsOfMatchesHaveTheSameCost(t *testing.T) {
 	for _, value := range []string{"", "aab", strings.Repeat("a", 500), strings.Repeat("a", 100_000)} {
-		v, function, method := valueAfter("k", value), new(Budget), new(Budget)
-		_, err := celCondition(t, `matches(value, "a+.{30}$")`).Match(&v, function)
-		_, methodErr := celCondition(t, `value.matches("a+.{30}$")`).Match(&v, method)
+		v, functionBudget, methodBudget := valueAfter("k", value), new(Budget), new(Budget)
+		_, err := celCondition(t, `matches(value, "a+.{30}$")`).Match(&v, functionBudget)
+		_, methodErr := celCondition(t, `value.matches("a+.{30}$")`).Match(&v, methodBudget)
 		assert.Equal(t, methodErr, err)
-		assert.Equal(t, method, function)
+		assert.Equal(t, methodBudget, functionBudget)
 	}
 	assert.Equal(t, celCondition(t, `value.matches("a+.{30}$")`).estimatedSteps(), celCondition(t, `matches(value, "a+.{30}$")`).estimatedSteps())
 	for _, text := range []string{`matches(value, "a.{700}")`, `value.matches("a.{700}")`} {
@@ -72,25 +72,25 @@ func TestBothFormsOfMatchesHaveTheSameCost(t *testing.T) {
 
 func TestConditionsOfACallShareABudget(t *testing.T) {
 	v := valueAfter("k", strings.Repeat("a", 2000))
-	for _, c := range []*Condition{regex(t, ".*a.{100}"), celCondition(t, `value.matches("a.{40}b") || value.contains("b")`)} {
-		b, tested := new(Budget), 0
+	for _, c := range []*Condition{regexCondition(t, ".*a.{100}"), celCondition(t, `value.matches("a.{40}b") || value.contains("b")`)} {
+		b, testedCount := new(Budget), 0
 		for range 1000 {
 			_, err := c.Match(&v, b)
 			if err != nil {
 				require.ErrorIs(t, err, ErrNotTested)
 				break
 			}
-			tested++
+			testedCount++
 		}
-		assert.Greater(t, tested, 3, c)
-		assert.Less(t, tested, 30, c)
+		assert.Greater(t, testedCount, 3, c)
+		assert.Less(t, testedCount, 30, c)
 		assert.LessOrEqual(t, b.spentSteps, MaxCallSteps+maxCost*stepsPerCost)
 	}
 }
 
 func TestExpressionIsSizedBeforeItIsCompiled(t *testing.T) {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
+	var statsBefore, statsAfter runtime.MemStats
+	runtime.ReadMemStats(&statsBefore)
 	for expression, want := range map[string]string{
 		strings.Repeat("((a?)(b?)){1000}", 60):                 "needs 660065 instructions, want at most 2000",
 		"(((a{10}){10}){10}" + strings.Repeat("a?", 450) + ")": "needs 2", // in one instruction more
@@ -101,8 +101,8 @@ func TestExpressionIsSizedBeforeItIsCompiled(t *testing.T) {
 		_, err = CEL(`value.matches("`+strings.ReplaceAll(expression, `\`, `\\`)+`")`, new(Patterns))
 		assert.ErrorContains(t, err, want)
 	}
-	runtime.ReadMemStats(&after)
-	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(10<<20))
+	runtime.ReadMemStats(&statsAfter)
+	assert.Less(t, statsAfter.TotalAlloc-statsBefore.TotalAlloc, uint64(10<<20))
 	_, err := CEL(`value.matches("a{900}") || value.matches("b{900}") || value.matches("c{900}")`, new(Patterns))
 	assert.ErrorContains(t, err, "instructions, want at most 2000", "in one expression")
 	_, err = CEL(`value.matches("a.{700}")`, new(Patterns))
@@ -111,7 +111,7 @@ func TestExpressionIsSizedBeforeItIsCompiled(t *testing.T) {
 
 func TestPatternsHaveABound(t *testing.T) {
 	p := new(Patterns)
-	added := 0
+	addedCount := 0
 	for i := range 1000 {
 		var err error
 		if i%2 == 0 {
@@ -123,29 +123,29 @@ func TestPatternsHaveABound(t *testing.T) {
 			require.ErrorIs(t, err, ErrTooManyPatterns)
 			break
 		}
-		added++
+		addedCount++
 	}
-	assert.Greater(t, added, 200)
-	assert.Less(t, added, 700)
+	assert.Greater(t, addedCount, 200)
+	assert.Less(t, addedCount, 700)
 }
 
-func TestMaxStepsCountsOnlyWhatAValueCanBeComparedWith(t *testing.T) {
-	var samePrefix, otherPrefixes, nested []*Condition
+func TestMaxStepsCountsOnlyConditionsThatOneValueCanReach(t *testing.T) {
+	var samePrefix, otherPrefixes, nestedPrefixes []*Condition
 	for i := range 20 {
-		samePrefix = append(samePrefix, regex(t, fmt.Sprintf("/api/.{600}%d", i)))
-		otherPrefixes = append(otherPrefixes, regex(t, fmt.Sprintf("/api-%d/.{600}", i)))
-		nested = append(nested, regex(t, strings.Repeat("a", i)+".{600}"))
+		samePrefix = append(samePrefix, regexCondition(t, fmt.Sprintf("/api/.{600}%d", i)))
+		otherPrefixes = append(otherPrefixes, regexCondition(t, fmt.Sprintf("/api-%d/.{600}", i)))
+		nestedPrefixes = append(nestedPrefixes, regexCondition(t, strings.Repeat("a", i)+".{600}"))
 	}
 	assert.Greater(t, MaxSteps(samePrefix), MaxCallSteps)
-	assert.Greater(t, MaxSteps(nested), MaxCallSteps)
-	assert.Equal(t, otherPrefixes[0].estimatedSteps()*10+otherPrefixes[10].estimatedSteps()*10, sum(otherPrefixes))
+	assert.Greater(t, MaxSteps(nestedPrefixes), MaxCallSteps)
+	assert.Equal(t, otherPrefixes[0].estimatedSteps()*10+otherPrefixes[10].estimatedSteps()*10, sumOfSteps(otherPrefixes))
 	assert.Less(t, MaxSteps(otherPrefixes), MaxCallSteps)
 	assert.Less(t, MaxSteps(append(otherPrefixes, celCondition(t, `value.contains("x")`))), MaxCallSteps)
-	assert.Zero(t, MaxSteps([]*Condition{prefix(t, "a"), in(t, "b"), cidr(t, "::/0")}))
+	assert.Zero(t, MaxSteps([]*Condition{prefixCondition(t, "a"), inCondition(t, "b"), cidrCondition(t, "::/0")}))
 }
 
-func sum(all []*Condition) (steps int) {
-	for _, c := range all {
+func sumOfSteps(conditions []*Condition) (steps int) {
+	for _, c := range conditions {
 		steps += c.estimatedSteps()
 	}
 	return steps
@@ -159,16 +159,16 @@ func FuzzPattern(f *testing.F) {
 		f.Add(expression, "ab\xffc")
 	}
 	f.Fuzz(func(t *testing.T, expression, value string) {
-		parsed, size, err := parsePattern(expression)
+		parsedExpression, size, err := parsePattern(expression)
 		if err != nil || len(expression) > MaxEntryBytes {
 			return
 		}
-		wrapped := `\A(?:` + parsed.String() + `)\z`
-		whole, err := syntax.Parse(wrapped, syntax.Perl)
+		wholeExpression := `\A(?:` + parsedExpression.String() + `)\z`
+		wholeSyntax, err := syntax.Parse(wholeExpression, syntax.Perl)
 		if err != nil {
 			return
 		}
-		program, err := syntax.Compile(whole.Simplify())
+		program, err := syntax.Compile(wholeSyntax.Simplify())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,23 +179,23 @@ func FuzzPattern(f *testing.F) {
 		if err != nil || len(value) > 100 {
 			return
 		}
-		if want := regexp.MustCompile(wrapped).MatchString(value); meets(c, value) != want {
+		if want := regexp.MustCompile(wholeExpression).MatchString(value); meets(c, value) != want {
 			t.Fatalf("%q matches %q: got %v, want %v", expression, value, !want, want)
 		}
 	})
 }
 
 func TestLargestPatternsAreAccepted(t *testing.T) {
-	largest := patternSize{instructions: maxInstructions, runes: (maxPatternSize - maxInstructions) * 10}
-	assert.NoError(t, largest.check())
-	assert.Error(t, largest.plus(patternSize{runes: 10}).check())
+	largestSize := patternSize{instructions: maxInstructions, runes: (maxPatternSize - maxInstructions) * 10}
+	assert.NoError(t, largestSize.check())
+	assert.Error(t, largestSize.plus(patternSize{runes: 10}).check())
 
 	p := Patterns{memory: maxPatternSizes - 5}
 	assert.NoError(t, p.add(patternSize{instructions: 5}))
 	assert.ErrorIs(t, p.add(patternSize{instructions: 1}), ErrTooManyPatterns)
 }
 
-func TestSizeOfRepetitions(t *testing.T) {
+func TestRepetitionsCountEachCopyOfTheirPattern(t *testing.T) {
 	for pattern, want := range map[string]int{"a{0}": 1, "a{3}": 4, "a{2,5}": 9, "a{2,}": 3} {
 		e, err := syntax.Parse(pattern, syntax.Perl)
 		require.NoError(t, err)

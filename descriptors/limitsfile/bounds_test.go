@@ -33,19 +33,23 @@ func TestAsMuchAsTheBoundIsAcceptedAndOneMoreIsRejected(t *testing.T) {
 		want    string
 	}{
 		"bytes of a body": {
-			maxDenialBytes, func(n int) string { return oneDescriptor("denial: {body: " + strings.Repeat("x", n) + "}") }, Options{},
+			maxDenialBytes, func(n int) string { return oneDescriptor("denial: {body: " + strings.Repeat("x", n) + "}") },
+			Options{},
 			"body: got 16385 bytes, want at most 16384",
 		},
 		"headers": {
-			maxHeaders, func(n int) string { return oneDescriptor("denial: {headers: {" + repeat(n, "h%d: x") + "}}") }, Options{},
+			maxHeaders, func(n int) string { return oneDescriptor("denial: {headers: {" + repeat(n, "h%d: x") + "}}") },
+			Options{},
 			"headers has 21 names; maximum is 20",
 		},
 		"bytes of a header's name": {
-			maxHeaderBytes, func(n int) string { return oneDescriptor("denial: {headers: {? " + strings.Repeat("x", n) + " : v}}") }, Options{},
+			maxHeaderBytes, func(n int) string { return oneDescriptor("denial: {headers: {? " + strings.Repeat("x", n) + " : v}}") },
+			Options{},
 			"want the name of a header",
 		},
 		"bytes of a header's value": {
-			maxHeaderBytes, func(n int) string { return oneDescriptor("denial: {headers: {h: " + strings.Repeat("x", n) + "}}") }, Options{},
+			maxHeaderBytes, func(n int) string { return oneDescriptor("denial: {headers: {h: " + strings.Repeat("x", n) + "}}") },
+			Options{},
 			"header h: got a value of 1025 bytes, want at most 1024",
 		},
 		"depth of metadata": {
@@ -65,7 +69,8 @@ func TestAsMuchAsTheBoundIsAcceptedAndOneMoreIsRejected(t *testing.T) {
 			}, Options{}, "rate_limits has 101 items; maximum is 100",
 		},
 		"keys and values": {
-			50, func(n int) string { return oneDescriptor("metadata: {" + repeat(n-5, "a%d: 1") + "}") }, Options{MaxNodes: 50},
+			50, func(n int) string { return oneDescriptor("metadata: {" + repeat(n-5, "a%d: 1") + "}") },
+			Options{MaxNodes: 50},
 			"file has more than 50 keys and values",
 		},
 	} {

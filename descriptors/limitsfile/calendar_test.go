@@ -48,7 +48,7 @@ func TestChangedUnitFollowsTheCalendar(t *testing.T) {
 	require.NoError(t, err)
 	p, err := ParsePatch("d|k", []byte(`{"unit": "month"}`))
 	require.NoError(t, err)
-	changed, problems := p.Apply(set.Domains[0], "d > k", set.Domains[0].Descriptors[0])
+	changedDescriptor, problems := p.Apply(set.Domains[0], "d > k", set.Domains[0].Descriptors[0])
 	require.Empty(t, problems)
-	assert.Equal(t, "UTC", changed.Limits[0].Timezone)
+	assert.Equal(t, "UTC", changedDescriptor.Limits[0].Timezone)
 }

@@ -16,7 +16,7 @@ func TestConditionProblemsHavePlaceAndRemedy(t *testing.T) {
 		"lists/bad.txt":  "# networks\n10.0.0.0/8\n10.0.0.0/40\nhost\n",
 		"lists/many.txt": strings.Repeat("x\n", 50),
 	}
-	read := func(path string) ([]byte, error) {
+	readList := func(path string) ([]byte, error) {
 		if text, ok := files[path]; ok {
 			return []byte(text), nil
 		}
@@ -28,7 +28,7 @@ func TestConditionProblemsHavePlaceAndRemedy(t *testing.T) {
 		{"empty list", "in: []", "f:4:9: d > k: in: got an empty list, want at least one entry"},
 		{"an entry of another type", "in: [a, [b], 1.5, ~]", "d > k: entry of in: got a list, want text"},
 		{"a number", "in: [1.5]", `entry of in: got a number, want text; write "1.5" in quotes`},
-		{"null", "in: [~]", "entry of in: got null, want text"},
+		{"null in a list", "in: [~]", "entry of in: got null, want text"},
 		{"two conditions", "in: [a]\nprefix: b", "in and prefix are both given; want one of them"},
 		{"value and prefix in one descriptor", "value: a\nprefix: b", "value and prefix are both given; want one of them"},
 		{"in and not in one descriptor", "in: [a]\nnot: {in: [b]}", "in and not are both given; want one of them"},
@@ -39,10 +39,10 @@ func TestConditionProblemsHavePlaceAndRemedy(t *testing.T) {
 		{"empty prefix", "prefix: ''", "prefix: got an empty prefix"},
 		{"unknown name", "cel: valu == 'a'", `f:4:10: d > k: cel: at character 1: unknown name valu; want value or entries, or a function of CEL`},
 		{"wrong type", "cel: value > 3", "cel: at character 7: found no matching overload"},
-		{"no bool", "cel: size(value)", `cel: the result has the type int, want bool; compare it, as in value == "gold"`},
-		{"syntax", "cel: value ==", "cel: at character 9: Syntax error"},
-		{"second line", "cel: |\n  value == 'a' &&\n  valu == 'b'", "cel: in line 2 of the expression, at character 1: unknown name valu"},
-		{"constant", "cel: 1 < 2", "cel: the result is always the same, because the expression reads neither value nor entries"},
+		{"result that is no bool", "cel: size(value)", `cel: the result has the type int, want bool; compare it, as in value == "gold"`},
+		{"wrong syntax", "cel: value ==", "cel: at character 9: Syntax error"},
+		{"mistake in the second line", "cel: |\n  value == 'a' &&\n  valu == 'b'", "cel: in line 2 of the expression, at character 1: unknown name valu"},
+		{"constant expression", "cel: 1 < 2", "cel: the result is always the same, because the expression reads neither value nor entries"},
 		{"empty expression", "cel: ''", `cel: got an empty expression; want an expression such as value.startsWith("/api/")`},
 		{"long expression", "cel: value == '" + strings.Repeat("a", 1100) + "'", "cel: got 1111 bytes, want at most 1024"},
 		{"bad pattern", "cel: value.matches('a(')", "cel: matches: missing closing ): a("},
@@ -59,10 +59,10 @@ func TestConditionProblemsHavePlaceAndRemedy(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := Parse([]File{{"lists/f", []byte(oneDescriptor(c.fields))}}, Options{ReadList: read})
+			_, err := Parse([]File{{"lists/f", []byte(oneDescriptor(c.fields))}}, Options{ReadList: readList})
 			text := fmt.Sprint(err)
 			if err == nil {
-				set, _ := Parse([]File{{"lists/f", []byte(oneDescriptor(c.fields))}}, Options{ReadList: read})
+				set, _ := Parse([]File{{"lists/f", []byte(oneDescriptor(c.fields))}}, Options{ReadList: readList})
 				text = set.Warnings.Error()
 			}
 			assert.Contains(t, strings.ReplaceAll(text, "lists/f:", "f:"), c.want)
@@ -122,8 +122,8 @@ func TestConditionsWarnAboutHostBits(t *testing.T) {
 
 func TestSummaryDescribesListOfFile(t *testing.T) {
 	t.Parallel()
-	read := func(string) ([]byte, error) { return []byte("a\nb\na\n"), nil }
-	set, err := Parse([]File{{"f", []byte(oneDescriptor("in: {file: deny.txt}\n" + tenAMinute))}}, Options{ReadList: read})
+	readList := func(string) ([]byte, error) { return []byte("a\nb\na\n"), nil }
+	set, err := Parse([]File{{"f", []byte(oneDescriptor("in: {file: deny.txt}\n" + tenAMinute))}}, Options{ReadList: readList})
 	assert.NoError(t, err)
-	assert.Regexp(t, `^d > k=in\(file deny.txt\): 10 per minute \[deny.txt has 2 entries, digest [0-9a-f]{8}\]$`, summaries(set))
+	assert.Regexp(t, `^d > k=in\(file deny.txt\): 10 per minute \[deny.txt has 2 entries, digest [0-9a-f]{8}\]$`, summarize(set))
 }

@@ -40,7 +40,7 @@ func TestDenialProblemsHavePlaceAndRemedy(t *testing.T) {
 
 func TestMessageIsPlainTextUnlessHeadersSayOtherwise(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, &Denial{[]byte("a"), []*corev3.HeaderValue{{Key: "x", Value: "1"}, {Key: "content-type", Value: "text/plain; charset=utf-8"}}}, first(t, oneDescriptor("denial: {message: a, headers: {x: 1}}")).Denial)
-	assert.Equal(t, &Denial{[]byte("a"), []*corev3.HeaderValue{{Key: "Content-Type", Value: "text/html"}}}, first(t, oneDescriptor("denial: {message: a, headers: {Content-Type: text/html}}")).Denial)
-	assert.Equal(t, &Denial{[]byte("a"), nil}, first(t, oneDescriptor("denial: {body: a}")).Denial)
+	assert.Equal(t, &Denial{[]byte("a"), []*corev3.HeaderValue{{Key: "x", Value: "1"}, {Key: "content-type", Value: "text/plain; charset=utf-8"}}}, parseFirstDescriptor(t, oneDescriptor("denial: {message: a, headers: {x: 1}}")).Denial)
+	assert.Equal(t, &Denial{[]byte("a"), []*corev3.HeaderValue{{Key: "Content-Type", Value: "text/html"}}}, parseFirstDescriptor(t, oneDescriptor("denial: {message: a, headers: {Content-Type: text/html}}")).Denial)
+	assert.Equal(t, &Denial{[]byte("a"), nil}, parseFirstDescriptor(t, oneDescriptor("denial: {body: a}")).Denial)
 }

@@ -41,7 +41,7 @@ func TestAnswersAreTheSameIfMetadataBodyAndHeadersAre(t *testing.T) {
 	}
 	for i, a := range answers {
 		for j, b := range answers {
-			assert.Equal(t, i == j, first(t, oneDescriptor(a)).HasSameAnswers(first(t, oneDescriptor(b))), "%s\n%s", a, b)
+			assert.Equal(t, i == j, parseFirstDescriptor(t, oneDescriptor(a)).HasSameAnswers(parseFirstDescriptor(t, oneDescriptor(b))), "%s\n%s", a, b)
 		}
 	}
 }
@@ -59,7 +59,7 @@ func TestCountersAreKeptIfEachNewLimitHasOne(t *testing.T) {
 		"rate_limits: [{unit: minute, requests_per_unit: 10, algorithm: sliding_window}]":          false,
 		"value: a*\nshare_threshold: true\nrate_limits: [{unit: minute, requests_per_unit: 10}]":   false,
 	} {
-		assert.Equal(t, want, first(t, oneDescriptor(old)).KeepsCounters(first(t, oneDescriptor(limits))), limits)
+		assert.Equal(t, want, parseFirstDescriptor(t, oneDescriptor(old)).KeepsCounters(parseFirstDescriptor(t, oneDescriptor(limits))), limits)
 	}
 }
 

@@ -32,14 +32,14 @@ func parse(t testing.TB, yaml string) *Set {
 	return set
 }
 
-// first parses one file and returns its first descriptor.
-func first(t testing.TB, yaml string) *Descriptor {
+// parseFirstDescriptor parses one file and returns its first descriptor.
+func parseFirstDescriptor(t testing.TB, yaml string) *Descriptor {
 	t.Helper()
 	return parse(t, yaml).Domains[0].Descriptors[0]
 }
 
-// summaries returns the limits of a set in words, one descriptor a line.
-func summaries(set *Set) string {
+// summarize returns the limits of a set in words, one descriptor a line.
+func summarize(set *Set) string {
 	var b strings.Builder
 	var walk func(domain string, parents, list []*Descriptor)
 	walk = func(domain string, parents, list []*Descriptor) {

@@ -23,8 +23,8 @@ func bounds() (o Options, scale int) {
 	return Options{MaxFileBytes: DefaultMaxFileBytes / 100, MaxNodes: DefaultMaxNodes / 100}, 1
 }
 
-// nested returns n descriptors, each inside the one before.
-func nested(n int) string {
+// nestedFile returns n descriptors, each inside the one before.
+func nestedFile(n int) string {
 	return "domain: d\ndescriptors: " + strings.Repeat("[{key: k, descriptors: ", n-1) + "[{key: k}]" + strings.Repeat("}]", n-1)
 }
 
@@ -49,13 +49,13 @@ func TestHostileFilesAreRejectedSoon(t *testing.T) {
 		}
 		bomb += "]\n"
 	}
-	merges := "domain: d\ndescriptors:\n- &m0 {key: k}\n"
+	mergeFile := "domain: d\ndescriptors:\n- &m0 {key: k}\n"
 	for i := range 20 {
-		merges += fmt.Sprintf("- &m%d {<<: [*m%d, *m%d, *m%d], key: k%d}\n", i+1, i, i, i, i)
+		mergeFile += fmt.Sprintf("- &m%d {<<: [*m%d, *m%d, *m%d], key: k%d}\n", i+1, i, i, i, i)
 	}
-	var unknown strings.Builder
+	var unknownKeys strings.Builder
 	for i := range 2_000 * min(scale, 10) {
-		fmt.Fprintf(&unknown, "unknown_key_%d: 1\n", i)
+		fmt.Fprintf(&unknownKeys, "unknown_key_%d: 1\n", i)
 	}
 	tooManyCopies := fmt.Sprintf("aliases repeat more than %d keys and values", o.MaxNodes/2)
 
@@ -64,17 +64,17 @@ func TestHostileFilesAreRejectedSoon(t *testing.T) {
 		{"aliases in metadata", aliasBomb("metadata", "x"), tooManyCopies},
 		{"aliases below metadata", aliasBomb("value", "x"), tooManyCopies},
 		{"aliases of descriptors", bomb, tooManyCopies},
-		{"merge keys", merges, tooManyCopies},
+		{"merge keys", mergeFile, tooManyCopies},
 		{"an anchor within itself", "domain: d\ndescriptors: &a\n- {key: k, descriptors: *a}", "f:3:25: alias *a is inside its own anchor"},
 		{"an anchor within itself in metadata", oneDescriptor("metadata: &a {b: *a}"), "alias *a is inside its own anchor"},
 		{"an anchor within itself by merging", "domain: d\ndescriptors:\n- &a {key: k, <<: *a}", "f:3:19: alias *a is inside its own anchor"},
 		{"an anchor that is its own value", "domain: &a *a", "not valid YAML"},
-		{"deep descriptors", nested(513), "f:2:11790: d > k: descriptors are nested more than 512 deep"},
+		{"deep descriptors", nestedFile(513), "f:2:11790: d > k: descriptors are nested more than 512 deep"},
 		{"deep metadata", oneDescriptor("metadata: " + strings.Repeat("{a: ", 102) + strings.Repeat("}", 102)), "metadata is nested more than 100 deep"},
 		{"deep lists", "domain: " + strings.Repeat("[", 20_000*min(scale, 5)), "not valid YAML: "},
 		{"deep mappings", "domain: " + strings.Repeat("{a: ", 20_000*min(scale, 5)), "not valid YAML: "},
 		{"deep blocks", strings.Repeat("- ", 20_000*min(scale, 5)), "not valid YAML: "},
-		{"many unknown keys", unknown.String(), "f: more problems follow; the first 1000 are shown"},
+		{"many unknown keys", unknownKeys.String(), "f: more problems follow; the first 1000 are shown"},
 		{"many problems in items", "domain: d\ndescriptors: [" + strings.Repeat("x, ", 2_000*min(scale, 10)) + "]", "f: more problems follow; the first 1000 are shown"},
 		{"a zero byte", "domain: d\x00", "control character 0x00"},
 	} {
@@ -92,7 +92,7 @@ func TestHostileFilesAreRejectedSoon(t *testing.T) {
 	assert.Empty(t, errs)
 	assert.Equal(t, "d", set.Domains[0].Name)
 	assert.Equal(t, maxProblems, strings.Count(warnings, "\n"))
-	assert.Len(t, parse(t, nested(512)).Domains, 1)
+	assert.Len(t, parse(t, nestedFile(512)).Domains, 1)
 }
 
 func TestLargeFileIsParsed(t *testing.T) {
@@ -108,23 +108,23 @@ func TestLargeFileIsParsed(t *testing.T) {
 	t.Logf("%d bytes in %v", b.Len(), time.Since(start))
 }
 
-// words returns a list of n words in brackets, each with a number between before and after.
-func words(n int, before, after string) string {
+// listOfWords returns a list of n words in brackets, each with a number between prefix and suffix.
+func listOfWords(n int, prefix, suffix string) string {
 	var b strings.Builder
 	for i := range n {
-		fmt.Fprintf(&b, "%s%d%s,", before, i, after)
+		fmt.Fprintf(&b, "%s%d%s,", prefix, i, suffix)
 	}
 	return "[" + b.String() + "]"
 }
 
 func TestFileBeyondDefaultBoundsIsRejected(t *testing.T) {
-	square := "domain: d\ndescriptors:\n- key: k\n  descriptors: &a " + words(400, "{key: x", "}") + "\n"
+	square := "domain: d\ndescriptors:\n- key: k\n  descriptors: &a " + listOfWords(400, "{key: x", "}") + "\n"
 	for i := range 820 {
 		square += fmt.Sprintf("- {key: k%d, descriptors: *a}\n", i)
 	}
 	for _, test := range []struct{ name, yaml, want string }{
 		{"a square of descriptors", square, "f:4:30: file has more than 320000 descriptors and limits (aliases count at each use); split the file"},
-		{"a square of metadata", oneDescriptor("metadata: {l: &a " + words(700, "x", "") + ", m: " + strings.Replace(strings.Repeat("*a, ", 700), "*a", "[*a", 1) + "]}"), "file has more than 400000 values in metadata (aliases count at each use); split the file"},
+		{"a square of metadata", oneDescriptor("metadata: {l: &a " + listOfWords(700, "x", "") + ", m: " + strings.Replace(strings.Repeat("*a, ", 700), "*a", "[*a", 1) + "]}"), "file has more than 400000 values in metadata (aliases count at each use); split the file"},
 		{"bare keys", "domain: d\n" + strings.Repeat("a:\n", 250_001), "f:250000: more than 500000 keys and values to parse at once; split the file"},
 		{"items in brackets", "domain: d\ndescriptors: [" + strings.Repeat("{},", 500_001) + "]", "f:2: more than 500000 keys and values to parse at once; split the file"},
 		{"a value with many keys", oneDescriptor("metadata: {" + strings.Repeat("a,", 250_001) + "}"), "f:4: more than 500000 keys and values to parse at once; split the file"},
@@ -146,10 +146,10 @@ func TestFileInPiecesIsReadAsAWhole(t *testing.T) {
 		fmt.Fprintf(&b, "- key: k\n  value: v%d\n  rate_limit: *l\n", i)
 	}
 	set := parse(t, b.String())
-	last := set.Domains[0].Descriptors[1_000]
-	assert.Equal(t, "k=v999", last.Label())
-	assert.Equal(t, 6+3*999, last.Line)
-	assert.Equal(t, limit.TokenBucket, last.Limits[0].Algorithm)
+	lastDescriptor := set.Domains[0].Descriptors[1_000]
+	assert.Equal(t, "k=v999", lastDescriptor.Label())
+	assert.Equal(t, 6+3*999, lastDescriptor.Line)
+	assert.Equal(t, limit.TokenBucket, lastDescriptor.Limits[0].Algorithm)
 
 	b.WriteString("- {key: k, value: v5}\n- x\n- {key: [}\n")
 	_, errs, _ := load(b.String(), Options{})
@@ -165,7 +165,7 @@ func TestFileWithTooManyNodesHasOneProblem(t *testing.T) {
 	}
 	o, _ := bounds()
 	_, err := Parse([]File{{"f", []byte(bomb)}}, o)
-	var ps fields.Problems
-	require.ErrorAs(t, err, &ps)
-	assert.Len(t, ps, 1, "descriptors that are not read are not reported as missing")
+	var problems fields.Problems
+	require.ErrorAs(t, err, &problems)
+	assert.Len(t, problems, 1, "descriptors that are not read are not reported as missing")
 }

@@ -22,7 +22,7 @@ func TestMetadataBecomesAStruct(t *testing.T) {
 		{"{a: 1, a: 2}", `{"a":2}`},
 	} {
 		t.Run(test.yaml, func(t *testing.T) {
-			r := first(t, oneDescriptor("metadata: "+test.yaml))
+			r := parseFirstDescriptor(t, oneDescriptor("metadata: "+test.yaml))
 			got, err := protojson.Marshal(r.Metadata)
 			require.NoError(t, err)
 			assert.JSONEq(t, test.want, string(got))
@@ -37,5 +37,5 @@ func TestMetadataBecomesAStruct(t *testing.T) {
 		_, errs, _ := load(oneDescriptor("metadata: "+yaml), Options{})
 		assert.Equal(t, want, errs)
 	}
-	assert.Nil(t, first(t, oneDescriptor(tenAMinute)).Metadata)
+	assert.Nil(t, parseFirstDescriptor(t, oneDescriptor(tenAMinute)).Metadata)
 }

@@ -17,8 +17,8 @@ descriptors:
 defaults: {algorithm: token_bucket, burst: 9, fallback_ratio: 0.5, enabled: true}
 `
 	for name, c := range map[string]struct {
-		limit, patch       string
-		defaults, override []string
+		limit, patch               string
+		wantDefaults, wantOverride []string
 	}{
 		"all defaults":               {"unit: day, requests_per_unit: 1", "", []string{"algorithm", "burst", "fallback_ratio", "enabled"}, nil},
 		"given fields":               {"unit: day, requests_per_unit: 1, burst: 2, enabled: true", "", []string{"algorithm", "fallback_ratio"}, nil},
@@ -48,8 +48,8 @@ defaults: {algorithm: token_bucket, burst: 9, fallback_ratio: 0.5, enabled: true
 				require.Empty(t, problems)
 			}
 			l := d.Limits[0]
-			assert.Equal(t, c.defaults, l.DefaultFields())
-			assert.Equal(t, c.override, l.OverrideFields())
+			assert.Equal(t, c.wantDefaults, l.DefaultFields())
+			assert.Equal(t, c.wantOverride, l.OverrideFields())
 			defaultsFile, line := set.Domains[0].DefaultsPlace()
 			assert.Equal(t, "f:4", fields.FileLine(defaultsFile, line))
 		})

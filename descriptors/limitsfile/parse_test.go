@@ -25,7 +25,7 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"empty domain", "domain: ''", "f:1:9: domain is missing"},
 		{"null domain", "domain: ~", "f:1:1: domain is missing"},
 		{"domain is a list", "domain: [a]", "f:1:9: domain: got a list, want text"},
-		{"syntax", "domain: d\ndescriptors:\n\t- key: k\n", "f:3:1: not valid YAML: a tab is in the indentation; want spaces only"},
+		{"wrong syntax", "domain: d\ndescriptors:\n\t- key: k\n", "f:3:1: not valid YAML: a tab is in the indentation; want spaces only"},
 		{"invalid UTF-8", "domain: d\ndescriptors:\n- key: a\xffb\n", "f:3:9: byte 0xFF is not UTF-8"},
 		{"control character", "domain: d\x01", "f:1:10: control character 0x01 is not allowed"},
 		{"unknown key at the root", "domain: d\nfoo: 1", "f:2:1: d: unknown key foo; want domain, defaults, quota_order or descriptors"},
@@ -69,10 +69,10 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"no unit", oneDescriptor("rate_limit: {requests_per_unit: 1}"), "f:4:17: d > k: unit is missing; want millisecond, second, minute, hour, day, week, month or year"},
 		{"plural unit", oneDescriptor("rate_limit: {unit: minutes, requests_per_unit: 1}"), "f:4:24: d > k: unit: got minutes, want millisecond, second, minute, hour, day, week, month or year; did you mean minute?"},
 		{"unit with a space", oneDescriptor("rate_limit: {unit: ' day', requests_per_unit: 1}"), `f:4:24: d > k: unit: got " day", want millisecond, second, minute, hour, day, week, month or year; did you mean day?`},
-		{"unit unknown", oneDescriptor("rate_limit: {unit: unknown, requests_per_unit: 1}"), "f:4:24: d > k: unit: got unknown, want millisecond, second"},
+		{"unknown unit", oneDescriptor("rate_limit: {unit: unknown, requests_per_unit: 1}"), "f:4:24: d > k: unit: got unknown, want millisecond, second"},
 		{"nameless replaces", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: ''}]}"), "f:4:69: d > k: an item of replaces needs the name of a limit"},
 		{"empty replaces item", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, replaces: [{}]}"), "f:4:62: d > k: an item of replaces needs the name of a limit"},
-		{"replacing itself", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, name: a, replaces: [{name: a}]}"), "f:4:78: d > k: a limit can't replace itself (a)"},
+		{"limit that replaces itself", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, name: a, replaces: [{name: a}]}"), "f:4:78: d > k: a limit can't replace itself (a)"},
 		{"share_threshold without *", oneDescriptor("value: v\nshare_threshold: true"), "f:5:22: d > k=v: share_threshold needs a key or value with a *"},
 		{"merging a number", oneDescriptor("<<: 5"), "f:4:9: d > k: merge key (<<): got 5, want a mapping or a list of mappings"},
 		{"merging null", oneDescriptor("<<: ~"), "f:4:9: d > k: merge key (<<): got null, want a mapping or a list of mappings"},
@@ -81,11 +81,11 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"unknown anchor", oneDescriptor("value: *v"), "f:4:12: not valid YAML: unknown anchor: got *v, want &v at a value above it"},
 		{"error behind an alias used twice", "domain: d\ndescriptors:\n- {key: a, rate_limit: &l {unit: hours}}\n- {key: b, rate_limit: *l}\n", "f:3:34: d > a: unit: got hours, want millisecond, second, minute, hour, day, week, month or year; did you mean hour?"},
 
-		// Mistakes in our own fields.
-		{"algorithm", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, algorithm: sliding_windows}"), "f:4:62: d > k: algorithm: got sliding_windows, want fixed_window, sliding_window, sliding_log, token_bucket, first_hit_window or concurrency; did you mean sliding_window?"},
+		// Mistakes in fields of rls.
+		{"unknown algorithm", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, algorithm: sliding_windows}"), "f:4:62: d > k: algorithm: got sliding_windows, want fixed_window, sliding_window, sliding_log, token_bucket, first_hit_window or concurrency; did you mean sliding_window?"},
 		{"algorithm is a list", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, algorithm: []}"), "f:4:62: d > k: algorithm: got a list, want fixed_window, sliding_window, sliding_log, token_bucket, first_hit_window or concurrency"},
-		{"scope", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, scope: cluster}"), "f:4:58: d > k: scope: got cluster, want global or instance"},
-		{"on_backend_failure", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, on_backend_failure: alow}"), "f:4:71: d > k: on_backend_failure: got alow, want local, allow or deny; did you mean allow?"},
+		{"unknown scope", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, scope: cluster}"), "f:4:58: d > k: scope: got cluster, want global or instance"},
+		{"unknown on_backend_failure", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, on_backend_failure: alow}"), "f:4:71: d > k: on_backend_failure: got alow, want local, allow or deny; did you mean allow?"},
 		{"fallback_ratio of 0", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: 0}"), "f:4:67: d > k: fallback_ratio: got 0, want a number over 0 and up to 1"},
 		{"fallback_ratio over 1", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: 1.1}"), "f:4:67: d > k: fallback_ratio: got 1.1, want a number over 0 and up to 1"},
 		{"fallback_ratio is no number", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: .nan}"), "f:4:67: d > k: fallback_ratio: got .nan, want a number over 0 and up to 1"},
@@ -132,7 +132,7 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"unlimited beside another limit", oneDescriptor("rate_limits: [{unit: minute, requests_per_unit: 5}, {unlimited: true}]"), "f:4:57: d > k: unlimited can't be one of several rate_limits"},
 		{"defaults with a window", "domain: d\ndefaults: {unit_multiplier: 5}", "f:2:12: d: unit_multiplier has no meaning in defaults; it belongs in rate_limit"},
 		{"defaults is a list", "domain: d\ndefaults: []", "f:2:11: d: defaults: got a list, want a mapping"},
-		{"default algorithm", "domain: d\ndefaults: {algorithm: gcra}", "f:2:23: d: algorithm: got gcra, want fixed_window"},
+		{"unknown default algorithm", "domain: d\ndefaults: {algorithm: gcra}", "f:2:23: d: algorithm: got gcra, want fixed_window"},
 		{"default burst that never fills", "domain: d\ndefaults: {algorithm: token_bucket, burst: 4000}\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]", "f:3:36: d > k: burst 4000 would take more than ten years to refill"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -151,10 +151,10 @@ func TestParseReportsAllErrorsInOrder(t *testing.T) {
 	a := "domain: shop\ndescriptors:\n- key: a\n  rate_limit: {unit: minuts, requests_per_unit: x}\n  descriptors:\n  - key: b\n    valu: c\n- value: d\n"
 	b := "descriptors:\n- {key: k, shadow_mode: 1}\n"
 	_, err := Parse([]File{{"a.yaml", []byte(a)}, {"b.yaml", []byte(b)}}, Options{})
-	var ps fields.Problems
-	require.ErrorAs(t, err, &ps)
+	var problems fields.Problems
+	require.ErrorAs(t, err, &problems)
 	var got []string
-	for _, p := range ps {
+	for _, p := range problems {
 		got = append(got, fmt.Sprintf("%s:%d:%d %s", p.File, p.Line, p.Column, p.Path))
 	}
 	assert.Equal(t, []string{
@@ -206,7 +206,7 @@ descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]
 
 	_, errs, warnings = load("domain: d\ndefaults: {algorithm: sliding_log}\ndefaults:\n", Options{})
 	require.Empty(t, errs)
-	assert.Equal(t, "f:3:1: d: defaults is given twice; the last one counts", warnings, "null takes back what is before it")
+	assert.Equal(t, "f:3:1: d: defaults is given twice; the last one counts", warnings, "null removes the fields before it")
 }
 
 func TestValidFilesHaveNoProblems(t *testing.T) {
@@ -260,33 +260,33 @@ func TestUTF16IsRead(t *testing.T) {
 // A text field keeps its spelling, also if YAML reads it as another type.
 func TestTextFieldsKeepTheirSpelling(t *testing.T) {
 	for _, value := range []string{"yes", "y", "True", "off", "0x1F", "010", "1_000", "0b11", "-5", "+5", "2001-01-01", "2001-01-01T00:00:00Z", "12:30", "9223372036854775807", "<<", "=", "1.2.3.4"} {
-		assert.Equal(t, value, first(t, oneDescriptor("value: "+value)).Value)
+		assert.Equal(t, value, parseFirstDescriptor(t, oneDescriptor("value: "+value)).Value)
 	}
 	for value, text := range map[string]string{`"1.5"`: "1.5", "'~'": "~", "!!str 1.5": "1.5", "!!binary aGk=": "hi", "!foo bar": "bar", "|-\n  a\n  b": "a\nb"} {
-		assert.Equal(t, text, first(t, oneDescriptor("value: "+value)).Value, value)
+		assert.Equal(t, text, parseFirstDescriptor(t, oneDescriptor("value: "+value)).Value, value)
 	}
 	for _, value := range []string{"", "~", "null", "''"} {
-		assert.Empty(t, first(t, oneDescriptor("value: "+value)).Value, "%q is no value", value)
+		assert.Empty(t, parseFirstDescriptor(t, oneDescriptor("value: "+value)).Value, "%q is no value", value)
 	}
 }
 
-func TestNumbersAndBooleansOfYAML11(t *testing.T) {
+func TestNumbersAndBooleansOfYAML11AreRead(t *testing.T) {
 	for text, want := range map[string]uint32{"0x1F": 31, "010": 8, "0o17": 15, "1_000": 1000, "0b11": 3, "+5": 5, `!!int "5"`: 5, "~": 0} {
-		assert.Equal(t, want, first(t, oneDescriptor("rate_limit: {unit: day, requests_per_unit: "+text+"}")).Limits[0].Requests, text)
+		assert.Equal(t, want, parseFirstDescriptor(t, oneDescriptor("rate_limit: {unit: day, requests_per_unit: "+text+"}")).Limits[0].Requests, text)
 	}
 	for text, want := range map[string]bool{"yes": true, "Y": true, "on": true, "TRUE": true, "no": false, "n": false, "Off": false, "~": false} {
-		assert.Equal(t, want, first(t, oneDescriptor("shadow_mode: "+text)).ShadowMode, text)
+		assert.Equal(t, want, parseFirstDescriptor(t, oneDescriptor("shadow_mode: "+text)).ShadowMode, text)
 	}
 }
 
 func TestLastOfEqualFieldsCounts(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
-		{"texts", oneDescriptor("value: a\nvalue: b\n" + tenAMinute), "d > k=b: 10 per minute"},
-		{"null takes away", oneDescriptor(tenAMinute + "\nrate_limit:"), ""},
-		{"lists", oneDescriptor("descriptors: [{key: a, " + tenAMinute + "}]\ndescriptors: [{key: b, " + tenAMinute + "}]"), "d > k > b: 10 per minute"},
+		{"equal texts", oneDescriptor("value: a\nvalue: b\n" + tenAMinute), "d > k=b: 10 per minute"},
+		{"null removes the field", oneDescriptor(tenAMinute + "\nrate_limit:"), ""},
+		{"equal lists", oneDescriptor("descriptors: [{key: a, " + tenAMinute + "}]\ndescriptors: [{key: b, " + tenAMinute + "}]"), "d > k > b: 10 per minute"},
 		{"fields of rate_limit add up", oneDescriptor(tenAMinute + "\nrate_limit: {requests_per_unit: 7}"), "d > k: 7 per minute"},
 	} {
-		t.Run(test.name, func(t *testing.T) { assert.Equal(t, test.want, summaries(parse(t, test.yaml))) })
+		t.Run(test.name, func(t *testing.T) { assert.Equal(t, test.want, summarize(parse(t, test.yaml))) })
 	}
 }
 
@@ -313,7 +313,7 @@ func TestAnchorsAndMergeKeysAreRead(t *testing.T) {
 			"d > a: 5 per minute\nd > b: 0 per hour\nd > c: 5 per hour",
 		},
 	} {
-		t.Run(test.name, func(t *testing.T) { assert.Equal(t, test.want, summaries(parse(t, test.yaml))) })
+		t.Run(test.name, func(t *testing.T) { assert.Equal(t, test.want, summarize(parse(t, test.yaml))) })
 	}
 }
 
@@ -335,7 +335,7 @@ func TestDomainInTwoFilesNeedsMergeDomains(t *testing.T) {
 		if err != nil {
 			return "", err
 		}
-		return summaries(c), nil
+		return summarize(c), nil
 	}
 
 	_, err := compileTwo(a, b, false)

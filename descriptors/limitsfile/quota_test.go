@@ -14,9 +14,9 @@ func TestQuotaSaysHowEnvoysShareTheLimit(t *testing.T) {
 		name, yaml string
 		want       *Quota
 	}{
-		{"true", tokenBucketOf10 + "\nquota: true", &Quota{0.01, 0.01, 15_000_000}},
-		{"false", tokenBucketOf10 + "\nquota: false", nil},
-		{"null", tokenBucketOf10 + "\nquota: ~", nil},
+		{"quota is true", tokenBucketOf10 + "\nquota: true", &Quota{0.01, 0.01, 15_000_000}},
+		{"quota is false", tokenBucketOf10 + "\nquota: false", nil},
+		{"quota is null", tokenBucketOf10 + "\nquota: ~", nil},
 		{"an empty mapping", tokenBucketOf10 + "\nquota: {}", &Quota{0.01, 0.01, 15_000_000}},
 		{"all fields", tokenBucketOf10 + "\nquota: {min_share: 0.5, headroom: 0.1, ttl: 1m}", &Quota{0.5, 0.1, 60_000_000}},
 		{"a list with one limit", "rate_limits: [{unit: day, requests_per_unit: 1, algorithm: token_bucket, burst: 5}]\nquota: true", &Quota{0.01, 0.01, 15_000_000}},
@@ -30,7 +30,7 @@ func TestQuotaSaysHowEnvoysShareTheLimit(t *testing.T) {
 	}
 }
 
-func TestQuotaOfOtherLimitsIsRefusedWithItsReason(t *testing.T) {
+func TestQuotaOfOtherLimitsIsRejectedWithAReason(t *testing.T) {
 	const bucket = "unit: second, requests_per_unit: 1000, algorithm: token_bucket"
 	for _, test := range []struct{ name, yaml, want string }{
 		{"a number", tokenBucketOf10 + "\nquota: 5", "f:5:12: d > k: quota: got 5, want true or false, or a mapping"},

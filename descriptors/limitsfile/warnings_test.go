@@ -11,41 +11,41 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// rules returns a file whose descriptors are flow mappings, one a line from line 3 on.
-func rules(descriptors ...string) string {
+// ruleFile returns a file whose descriptors are flow mappings, one a line from line 3 on.
+func ruleFile(descriptors ...string) string {
 	return "domain: d\ndescriptors:\n- {" + strings.Join(descriptors, "}\n- {") + "}\n"
 }
 
-func limits(items ...string) string {
+func limitList(items ...string) string {
 	return "key: k, rate_limits: [{" + strings.Join(items, "}, {") + "}]"
 }
 
-func TestSurelyWrongRulesAreWarnings(t *testing.T) {
+func TestRulesThatMustBeWrongGiveWarnings(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
-		{"space before a value", rules("key: k, value: ' a'"), `f:3:19: d > k= a: value: got " a" with spaces around it, which are part of the value; remove them`},
-		{"space after a key", rules("key: 'k '"), `f:3:9: d > k : key: got "k " with spaces around it`},
-		{"space in a list", rules("key: k, in: [a, 'b ']"), `f:3:20: d > k=in(a "b "): entry of in: got "b "`},
-		{"network as an address", rules("key: remote_address, value: 10.0.0.1/8"), "f:3:32: d > remote_address=10.0.0.1/8: value: got 10.0.0.1/8, which matches this text only; want cidr: [10.0.0.0/8] for its addresses"},
-		{"network of another key", rules("key: ip, value: '2001:db8::/32'"), "want cidr: [2001:db8::/32]"},
-		{"host name as an address", rules("key: remote_address, value: example.com"), "value: got example.com, but remote_address is an IP address; want an address such as 10.0.0.1, or cidr"},
-		{"network in a list of addresses", rules("key: remote_address, in: [10.0.0.0/8]"), "entry of in: got 10.0.0.0/8, but remote_address is an IP address"},
-		{"long form of an address", rules("key: remote_address, value: '2001:DB8:0::1'"), "which Envoy never sends; want 2001:db8::1"},
-		{"bits behind the length", rules("key: masked_remote_address, value: 10.0.0.1/8"), "f:3:39: d > masked_remote_address=10.0.0.1/8: value: got 10.0.0.1/8, which Envoy never sends; want 10.0.0.0/8"},
-		{"address as a network", rules("key: masked_remote_address, value: 10.0.0.1"), "masked_remote_address is a network; want a network such as 10.0.0.0/8"},
-		{"networks of networks", rules("key: masked_remote_address, cidr: [10.0.0.0/8]"), "cidr matches no value of masked_remote_address"},
-		{"no networks of networks", rules("key: masked_remote_address, not: {cidr: [10.0.0.0/8]}"), "cidr matches no value of masked_remote_address"},
-		{"expression with anchors", rules("key: path, value: '^/api/.*$'"), "f:3:22: d > path=^/api/.*$: value: got ^/api/.*$, which is no regular expression here; want regex: '^/api/.*$', or in: ['^/api/.*$'] for the text"},
-		{"expression with a class", rules(`key: path, value: '/v[0-9]+'`), "want regex: '/v[0-9]+'"},
-		{"empty bucket", rules("key: k, rate_limit: {unit: day, requests_per_unit: 0, algorithm: token_bucket, burst: 5}"), "d > k: burst: got 5 with requests_per_unit 0, which never refills the bucket, so no request passes"},
+		{"space before a value", ruleFile("key: k, value: ' a'"), `f:3:19: d > k= a: value: got " a" with spaces around it, which are part of the value; remove them`},
+		{"space after a key", ruleFile("key: 'k '"), `f:3:9: d > k : key: got "k " with spaces around it`},
+		{"space in a list", ruleFile("key: k, in: [a, 'b ']"), `f:3:20: d > k=in(a "b "): entry of in: got "b "`},
+		{"network as an address", ruleFile("key: remote_address, value: 10.0.0.1/8"), "f:3:32: d > remote_address=10.0.0.1/8: value: got 10.0.0.1/8, which matches this text only; want cidr: [10.0.0.0/8] for its addresses"},
+		{"network of another key", ruleFile("key: ip, value: '2001:db8::/32'"), "want cidr: [2001:db8::/32]"},
+		{"host name as an address", ruleFile("key: remote_address, value: example.com"), "value: got example.com, but remote_address is an IP address; want an address such as 10.0.0.1, or cidr"},
+		{"network in a list of addresses", ruleFile("key: remote_address, in: [10.0.0.0/8]"), "entry of in: got 10.0.0.0/8, but remote_address is an IP address"},
+		{"long form of an address", ruleFile("key: remote_address, value: '2001:DB8:0::1'"), "which Envoy never sends; want 2001:db8::1"},
+		{"bits behind the length", ruleFile("key: masked_remote_address, value: 10.0.0.1/8"), "f:3:39: d > masked_remote_address=10.0.0.1/8: value: got 10.0.0.1/8, which Envoy never sends; want 10.0.0.0/8"},
+		{"address as a network", ruleFile("key: masked_remote_address, value: 10.0.0.1"), "masked_remote_address is a network; want a network such as 10.0.0.0/8"},
+		{"networks of networks", ruleFile("key: masked_remote_address, cidr: [10.0.0.0/8]"), "cidr matches no value of masked_remote_address"},
+		{"no networks of networks", ruleFile("key: masked_remote_address, not: {cidr: [10.0.0.0/8]}"), "cidr matches no value of masked_remote_address"},
+		{"expression with anchors", ruleFile("key: path, value: '^/api/.*$'"), "f:3:22: d > path=^/api/.*$: value: got ^/api/.*$, which is no regular expression here; want regex: '^/api/.*$', or in: ['^/api/.*$'] for the text"},
+		{"expression with a class", ruleFile(`key: path, value: '/v[0-9]+'`), "want regex: '/v[0-9]+'"},
+		{"empty bucket", ruleFile("key: k, rate_limit: {unit: day, requests_per_unit: 0, algorithm: token_bucket, burst: 5}"), "d > k: burst: got 5 with requests_per_unit 0, which never refills the bucket, so no request passes"},
 
-		{"value behind all values", rules("key: k", "key: k, value: '*'"), "f:3: d > k: no request reaches this descriptor, because k=* at f:4 matches first"},
-		{"pattern behind a shorter one", rules("key: k, value: 'a*'", "key: k, value: 'a*b'"), "f:4: d > k=a*b: no request reaches this descriptor, because k=a* at f:3 matches first"},
-		{"key behind a pattern of keys", rules("key: kay", "key: 'k*'"), "f:3: d > kay: no request reaches this descriptor, because k* at f:4"},
-		{"child behind another", rules("key: k, descriptors: [{key: c}, {key: c, value: '*'}]"), "f:3: d > k > c: no request"},
+		{"value behind all values", ruleFile("key: k", "key: k, value: '*'"), "f:3: d > k: no request reaches this descriptor, because k=* at f:4 matches first"},
+		{"pattern behind a shorter one", ruleFile("key: k, value: 'a*'", "key: k, value: 'a*b'"), "f:4: d > k=a*b: no request reaches this descriptor, because k=a* at f:3 matches first"},
+		{"key behind a pattern of keys", ruleFile("key: kay", "key: 'k*'"), "f:3: d > kay: no request reaches this descriptor, because k* at f:4"},
+		{"child behind another", ruleFile("key: k, descriptors: [{key: c}, {key: c, value: '*'}]"), "f:3: d > k > c: no request"},
 
-		{"shorter window with the same limit", rules(limits("unit: minute, requests_per_unit: 5", "unit: hour, requests_per_unit: 5")), "f:3: d > k: 5 per minute never denies, because 5 per hour is always tighter"},
-		{"longer log", rules(limits("unit: minute, requests_per_unit: 1, algorithm: sliding_log", "unit: hour, requests_per_unit: 60, algorithm: sliding_log")), "never denies"},
-		{"larger and faster bucket", rules(limits("unit: minute, requests_per_unit: 5, algorithm: token_bucket", "unit: second, requests_per_unit: 5, algorithm: token_bucket")), "never denies"},
+		{"shorter window with the same limit", ruleFile(limitList("unit: minute, requests_per_unit: 5", "unit: hour, requests_per_unit: 5")), "f:3: d > k: 5 per minute never denies, because 5 per hour is always tighter"},
+		{"longer log", ruleFile(limitList("unit: minute, requests_per_unit: 1, algorithm: sliding_log", "unit: hour, requests_per_unit: 60, algorithm: sliding_log")), "never denies"},
+		{"larger and faster bucket", ruleFile(limitList("unit: minute, requests_per_unit: 5, algorithm: token_bucket", "unit: second, requests_per_unit: 5, algorithm: token_bucket")), "never denies"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, errs, warnings := load(test.yaml, Options{})
@@ -58,26 +58,26 @@ func TestSurelyWrongRulesAreWarnings(t *testing.T) {
 
 func TestRulesThatCanMatchHaveNoWarning(t *testing.T) {
 	for name, yaml := range map[string]string{
-		"exact value after its pattern":    rules("key: k, value: 'a*'", "key: k, value: ab"),
-		"longer pattern first":             rules("key: k, value: 'a*b'", "key: k, value: 'a*'", "key: k"),
-		"pattern before a condition":       rules("key: k, prefix: /a/b", "key: k, value: '/a/*'"),
-		"larger network last":              rules("key: k, cidr: [10.1.0.0/16]", "key: k, cidr: [10.0.0.0/8]", "key: k"),
-		"one network outside":              rules("key: k, cidr: [10.0.0.0/8]", "key: k, cidr: [10.1.0.0/16, 11.0.0.0/8]"),
-		"condition of another key":         rules("key: k, regex: '.*'", "key: l, in: [a]"),
-		"condition before its negation":    rules("key: k, in: [a]", "key: k, not: {in: [a]}"),
-		"negation of a smaller list":       rules("key: k, not: {in: [a]}", "key: k, in: [a]"),
-		"list with a value of its own":     rules("key: k, in: [a, b, c]", "key: k, value: a", "key: k, value: b", "key: l, value: c"),
-		"longer key":                       rules("key: 'k*', value: v", "key: kay"),
-		"value as text":                    rules("key: subnet, in: [10.0.0.0/8]", "key: path, in: ['^/api/.*$']"),
-		"network of the masked address":    rules("key: masked_remote_address, value: 10.0.0.0/8", "key: masked_remote_address, value: '2001:db8::/32'"),
-		"pattern of addresses":             rules("key: remote_address, value: '10.0.*'"),
-		"path with brackets":               rules("key: path, value: /a(b)", "key: path, value: 'a[b]'", "key: price, value: 5$", "key: sum, value: a+b"),
-		"optional end":                     rules("key: k, regex: 'a($|b)'", "key: k, regex: '^(a|^b)$'"),
-		"denied hits of the longer window": rules(limits("unit: second, requests_per_unit: 10", "unit: minute, requests_per_unit: 1000")),
-		"limits of two speeds":             rules(limits("unit: second, requests_per_unit: 10", "unit: hour, requests_per_unit: 1000")),
-		"weeks and months":                 rules(limits("unit: week, requests_per_unit: 10", "unit: month, requests_per_unit: 10, charge_denied: false, scope: instance")),
-		"midnights of two zones":           rules(limits("unit: day, requests_per_unit: 5, timezone: Europe/Berlin", "unit: day, requests_per_unit: 5, scope: instance"), "key: l, rate_limits: [{unit: hour, requests_per_unit: 5}, {unit: day, requests_per_unit: 5, timezone: Europe/Berlin}]"),
-		"replaced by name":                 rules(limits("unit: minute, requests_per_unit: 5", "unit: hour, requests_per_unit: 5, name: n")),
+		"exact value after its pattern":    ruleFile("key: k, value: 'a*'", "key: k, value: ab"),
+		"longer pattern first":             ruleFile("key: k, value: 'a*b'", "key: k, value: 'a*'", "key: k"),
+		"pattern before a condition":       ruleFile("key: k, prefix: /a/b", "key: k, value: '/a/*'"),
+		"larger network last":              ruleFile("key: k, cidr: [10.1.0.0/16]", "key: k, cidr: [10.0.0.0/8]", "key: k"),
+		"one network outside":              ruleFile("key: k, cidr: [10.0.0.0/8]", "key: k, cidr: [10.1.0.0/16, 11.0.0.0/8]"),
+		"condition of another key":         ruleFile("key: k, regex: '.*'", "key: l, in: [a]"),
+		"condition before its negation":    ruleFile("key: k, in: [a]", "key: k, not: {in: [a]}"),
+		"negation of a smaller list":       ruleFile("key: k, not: {in: [a]}", "key: k, in: [a]"),
+		"list with a value of its own":     ruleFile("key: k, in: [a, b, c]", "key: k, value: a", "key: k, value: b", "key: l, value: c"),
+		"longer key":                       ruleFile("key: 'k*', value: v", "key: kay"),
+		"value as text":                    ruleFile("key: subnet, in: [10.0.0.0/8]", "key: path, in: ['^/api/.*$']"),
+		"network of the masked address":    ruleFile("key: masked_remote_address, value: 10.0.0.0/8", "key: masked_remote_address, value: '2001:db8::/32'"),
+		"pattern of addresses":             ruleFile("key: remote_address, value: '10.0.*'"),
+		"path with brackets":               ruleFile("key: path, value: /a(b)", "key: path, value: 'a[b]'", "key: price, value: 5$", "key: sum, value: a+b"),
+		"optional end":                     ruleFile("key: k, regex: 'a($|b)'", "key: k, regex: '^(a|^b)$'"),
+		"denied hits of the longer window": ruleFile(limitList("unit: second, requests_per_unit: 10", "unit: minute, requests_per_unit: 1000")),
+		"limits of two speeds":             ruleFile(limitList("unit: second, requests_per_unit: 10", "unit: hour, requests_per_unit: 1000")),
+		"weeks and months":                 ruleFile(limitList("unit: week, requests_per_unit: 10", "unit: month, requests_per_unit: 10, charge_denied: false, scope: instance")),
+		"midnights of two zones":           ruleFile(limitList("unit: day, requests_per_unit: 5, timezone: Europe/Berlin", "unit: day, requests_per_unit: 5, scope: instance"), "key: l, rate_limits: [{unit: hour, requests_per_unit: 5}, {unit: day, requests_per_unit: 5, timezone: Europe/Berlin}]"),
+		"replaced by name":                 ruleFile(limitList("unit: minute, requests_per_unit: 5", "unit: hour, requests_per_unit: 5, name: n")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, errs, warnings := load(yaml, Options{})
@@ -111,7 +111,7 @@ func TestExamplesAndLimitsInDocsLoadWithoutWarning(t *testing.T) {
 			}
 		}
 	}
-	checked := 0
+	checkedCount := 0
 	for name, text := range texts {
 		if !limitsText.MatchString(text) || strings.Contains(name, "xds.md") { // resources of xDS have a name
 			continue
@@ -123,19 +123,19 @@ func TestExamplesAndLimitsInDocsLoadWithoutWarning(t *testing.T) {
 		if assert.NoError(t, err, name) {
 			assert.Empty(t, set.Warnings, name)
 		}
-		checked++
+		checkedCount++
 	}
-	assert.GreaterOrEqual(t, checked, 15)
+	assert.GreaterOrEqual(t, checkedCount, 15)
 }
 
-func TestMostLimitsOfADomainAreZero(t *testing.T) {
+func TestDomainGivesAWarningIfMostOfItsLimitsAreZero(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits string
 		want   string
 	}{
-		"most":        {"[{key: a, rate_limit: {unit: day, requests_per_unit: 0}}, {key: b, descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 0}}]}, {key: d, rate_limit: {unit: day, requests_per_unit: 1}}]", "2 of 3 limits are 0"},
-		"half":        {"[{key: a, rate_limit: {unit: day, requests_per_unit: 0}}, {key: b, rate_limit: {unit: day, requests_per_unit: 1}}]", ""},
-		"shadow mode": {"[{key: a, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}, {key: b, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}]", ""},
+		"most limits are 0":           {"[{key: a, rate_limit: {unit: day, requests_per_unit: 0}}, {key: b, descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 0}}]}, {key: d, rate_limit: {unit: day, requests_per_unit: 1}}]", "2 of 3 limits are 0"},
+		"half of the limits are 0":    {"[{key: a, rate_limit: {unit: day, requests_per_unit: 0}}, {key: b, rate_limit: {unit: day, requests_per_unit: 1}}]", ""},
+		"limits in shadow mode are 0": {"[{key: a, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}, {key: b, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}]", ""},
 	} {
 		set, err := Parse([]File{{Name: "f", Data: []byte("domain: shop\ndescriptors: " + c.limits)}}, Options{})
 		require.NoError(t, err, name)

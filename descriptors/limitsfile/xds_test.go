@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// resource returns an xDS resource from its JSON form.
-func resource(t testing.TB, name, json string) *confv3.RateLimitConfig {
+// newResource returns an xDS resource from its JSON form.
+func newResource(t testing.TB, name, json string) *confv3.RateLimitConfig {
 	t.Helper()
 	r := &confv3.RateLimitConfig{}
 	require.NoError(t, protojson.Unmarshal([]byte(json), r))
@@ -86,12 +86,12 @@ func TestXDSResourceEqualsLimitsFile(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, err := ParseXDS([]*confv3.RateLimitConfig{resource(t, "r", test.json)}, nil, Options{})
+			c, err := ParseXDS([]*confv3.RateLimitConfig{newResource(t, "r", test.json)}, nil, Options{})
 			require.NoError(t, err)
 			assert.Empty(t, c.Warnings)
-			same := parse(t, test.yaml)
-			assert.Equal(t, summaries(same), summaries(c))
-			assert.Equal(t, limitsOf(same), limitsOf(c))
+			fileSet := parse(t, test.yaml)
+			assert.Equal(t, summarize(fileSet), summarize(c))
+			assert.Equal(t, limitsOf(fileSet), limitsOf(c))
 		})
 	}
 }
@@ -117,7 +117,7 @@ func limitsOf(set *Set) (all []string) {
 }
 
 func TestXDSMetadataLosesTheFieldsOfRLS(t *testing.T) {
-	c, err := ParseXDS([]*confv3.RateLimitConfig{resource(t, "r", `{"domain":"d","descriptors":[
+	c, err := ParseXDS([]*confv3.RateLimitConfig{newResource(t, "r", `{"domain":"d","descriptors":[
 		{"key":"both","rate_limit":{"unit":"DAY","requests_per_unit":1},
 		 "metadata":{"rls":{"value_to_metric":true},"a":"text","b":5,"c":1.5,"d":true,"e":null,"f":[1,{"g":"yes"}],"h":{"rls":{"x":1}},"<<":"m"}},
 		{"key":"ours","rate_limit":{"unit":"DAY","requests_per_unit":1},"metadata":{"rls":{"value_to_metric":true}}}]}`)}, nil, Options{})
@@ -128,7 +128,7 @@ func TestXDSMetadataLosesTheFieldsOfRLS(t *testing.T) {
 	assert.Nil(t, c.Domains[0].Descriptors[1].Metadata)
 }
 
-func TestXDSProblems(t *testing.T) {
+func TestXDSProblemsNameResourceAndPath(t *testing.T) {
 	const good = `"rate_limit":{"unit":"DAY","requests_per_unit":1}`
 	for _, test := range []struct{ json, want string }{
 		{`{}`, `r: domain is missing`},
@@ -176,29 +176,29 @@ func TestXDSProblems(t *testing.T) {
 			`r: d > k: burst: got 1.5, want a whole number from 1 to 4294967295`,
 		},
 	} {
-		_, err := ParseXDS([]*confv3.RateLimitConfig{resource(t, "r", test.json)}, nil, Options{})
+		_, err := ParseXDS([]*confv3.RateLimitConfig{newResource(t, "r", test.json)}, nil, Options{})
 		assert.EqualError(t, err, test.want, test.json)
 	}
 }
 
 func TestXDSResourcesOfOneDomainNeedMergeDomains(t *testing.T) {
-	two := []*confv3.RateLimitConfig{
-		resource(t, "a", `{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY","requests_per_unit":1}}]}`),
-		resource(t, "", `{"domain":"d","descriptors":[{"key":"l","rate_limit":{"unit":"DAY","requests_per_unit":1}}]}`),
+	twoResources := []*confv3.RateLimitConfig{
+		newResource(t, "a", `{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY","requests_per_unit":1}}]}`),
+		newResource(t, "", `{"domain":"d","descriptors":[{"key":"l","rate_limit":{"unit":"DAY","requests_per_unit":1}}]}`),
 	}
-	_, err := ParseXDS(two, nil, Options{})
+	_, err := ParseXDS(twoResources, nil, Options{})
 	require.EqualError(t, err, "resource 2: domain d is already in a, and merging domains is off")
-	c, err := ParseXDS(two, nil, Options{MergeDomains: true})
+	c, err := ParseXDS(twoResources, nil, Options{MergeDomains: true})
 	require.NoError(t, err)
 	assert.Equal(t, "l", c.Domains[0].Descriptors[1].Key)
 }
 
 func TestHostileXDSResourcesAreRejected(t *testing.T) {
-	deep := &confv3.RateLimitDescriptor{Key: "k"}
+	deepDescriptor := &confv3.RateLimitDescriptor{Key: "k"}
 	for range 5000 {
-		deep = &confv3.RateLimitDescriptor{Key: "k", Descriptors: []*confv3.RateLimitDescriptor{deep}}
+		deepDescriptor = &confv3.RateLimitDescriptor{Key: "k", Descriptors: []*confv3.RateLimitDescriptor{deepDescriptor}}
 	}
-	_, err := ParseXDS([]*confv3.RateLimitConfig{{Name: "r", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{deep}}}, nil, Options{})
+	_, err := ParseXDS([]*confv3.RateLimitConfig{{Name: "r", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{deepDescriptor}}}, nil, Options{})
 	require.ErrorContains(t, err, "r: d > k: descriptors are nested more than 512 deep")
 
 	value := structpb.NewStringValue("x")
@@ -213,8 +213,8 @@ func TestHostileXDSResourcesAreRejected(t *testing.T) {
 	require.ErrorContains(t, err, "r: d > descriptor 2: key is missing")
 	require.ErrorContains(t, err, "r: d > k: metadata is nested more than 100 deep")
 
-	odd := resource(t, "r", `{"domain":"d","descriptors":[{"key":"a\u0000\u007f","value":"\u2028\n","rate_limit":{"unit":"DAY"}}]}`)
-	c, err := ParseXDS([]*confv3.RateLimitConfig{odd, nil}[:1], nil, Options{})
+	oddResource := newResource(t, "r", `{"domain":"d","descriptors":[{"key":"a\u0000\u007f","value":"\u2028\n","rate_limit":{"unit":"DAY"}}]}`)
+	c, err := ParseXDS([]*confv3.RateLimitConfig{oddResource, nil}[:1], nil, Options{})
 	require.NoError(t, err)
 	assert.Equal(t, "a\x00\x7f", c.Domains[0].Descriptors[0].Key, "any text is fine")
 	_, err = ParseXDS([]*confv3.RateLimitConfig{nil}, nil, Options{})
@@ -226,14 +226,14 @@ func TestHostileXDSResourcesAreRejected(t *testing.T) {
 	assert.Empty(t, c.Domains)
 }
 
-// FuzzParseXDS checks that no resource makes ParseXDS panic or hang, and that no descriptor escapes XDSBounds.
+// FuzzParseXDS checks that no resource makes ParseXDS panic or hang, and that XDSBounds counts each descriptor.
 func FuzzParseXDS(f *testing.F) {
 	for _, json := range []string{
 		`{"domain":"d","descriptors":[{"key":"k","value":"v*","rate_limit":{"unit":"DAY","name":"n","replaces":[{"name":"m"}]},
 			"metadata":{"a":[1,{"b":null}],"rls":{"share_threshold":true,"rate_limit":{"burst":2},"defaults":{"scope":"instance"}}}}]}`,
 		`{"domain":"d","descriptors":[{"key":"k","quota_mode":true,"descriptors":[{"key":"l","rate_limit":{"unlimited":true}}]}]}`,
 	} {
-		wire, err := proto.Marshal(resource(f, "r", json))
+		wire, err := proto.Marshal(newResource(f, "r", json))
 		require.NoError(f, err)
 		f.Add(wire)
 	}
@@ -244,72 +244,72 @@ func FuzzParseXDS(f *testing.F) {
 		if proto.Unmarshal(wire, r) != nil || err != nil {
 			return
 		}
-		decoded := 0
+		decodedRules := 0
 		for _, d := range r.Descriptors {
-			decoded += countXDSRules(d)
+			decodedRules += countXDSRules(d)
 		}
-		assert.GreaterOrEqual(t, bounds.ruleCount, decoded, "counted before decoding")
+		assert.GreaterOrEqual(t, bounds.ruleCount, decodedRules, "all rules are counted before decoding")
 		set, _ := ParseXDS([]*confv3.RateLimitConfig{r, r}, nil, Options{MergeDomains: len(wire)%2 == 0})
-		summaries(set)
+		summarize(set)
 	})
 }
 
 func TestXDSProblemsConcernTheirDomainsOnly(t *testing.T) {
 	const rule = `"rate_limit":{"unit":"DAY","requests_per_unit":%d}`
 	domain := func(name string, rules ...string) *confv3.RateLimitConfig {
-		return resource(t, name, `{"domain":"`+name+`","descriptors":[`+strings.Join(rules, ",")+`]}`)
+		return newResource(t, name, `{"domain":"`+name+`","descriptors":[`+strings.Join(rules, ",")+`]}`)
 	}
-	limited := func(key string, n int) string { return fmt.Sprintf(`{"key":"%s",`+rule+`}`, key, n) }
-	bad := `{"key":"bad","descriptors":[` + limited("x", 1) + `,{"key":"y","rate_limit":{"requests_per_unit":1}},` + limited("z", 1) + `]}`
-	var old *Set
+	limitedRule := func(key string, n int) string { return fmt.Sprintf(`{"key":"%s",`+rule+`}`, key, n) }
+	badRule := `{"key":"bad","descriptors":[` + limitedRule("x", 1) + `,{"key":"y","rate_limit":{"requests_per_unit":1}},` + limitedRule("z", 1) + `]}`
+	var oldSet *Set
 	parse := func(resources ...*confv3.RateLimitConfig) (limits, problems string) {
-		set, err := ParseXDS(resources, old, Options{})
-		if old = set; err != nil {
+		set, err := ParseXDS(resources, oldSet, Options{})
+		if oldSet = set; err != nil {
 			problems = err.Error()
 		}
-		return summaries(set), problems
+		return summarize(set), problems
 	}
 	const problem = "b: b > bad > y: unit is missing; want millisecond, second, minute, hour, day, week, month or year"
 
-	limits, problems := parse(domain("a", limited("k", 1)), domain("b", limited("k", 1), bad), domain("c", `{"key":"y","rate_limit":{}}`))
-	assert.Equal(t, "a > k: 1 per day\nb > k: 1 per day\nb > bad > x: 1 per day\nb > bad > z: 1 per day", limits, "b never was without problems, and c has no other rule")
+	limits, problems := parse(domain("a", limitedRule("k", 1)), domain("b", limitedRule("k", 1), badRule), domain("c", `{"key":"y","rate_limit":{}}`))
+	assert.Equal(t, "a > k: 1 per day\nb > k: 1 per day\nb > bad > x: 1 per day\nb > bad > z: 1 per day", limits, "b has no earlier version without problems, and c has no other rule")
 	assert.Contains(t, problems, problem)
 
-	limits, problems = parse(domain("a", limited("k", 2)), domain("b", limited("k", 2), bad))
-	assert.Equal(t, "a > k: 2 per day\nb > k: 2 per day\nb > bad > x: 1 per day\nb > bad > z: 1 per day", limits, "still")
+	limits, problems = parse(domain("a", limitedRule("k", 2)), domain("b", limitedRule("k", 2), badRule))
+	assert.Equal(t, "a > k: 2 per day\nb > k: 2 per day\nb > bad > x: 1 per day\nb > bad > z: 1 per day", limits, "b still has no version without problems")
 	assert.Equal(t, problem, problems)
 
-	limits, problems = parse(domain("a", limited("k", 3)), domain("b", limited("k", 3)))
+	limits, problems = parse(domain("a", limitedRule("k", 3)), domain("b", limitedRule("k", 3)))
 	assert.Equal(t, "a > k: 3 per day\nb > k: 3 per day", limits)
 	assert.Empty(t, problems)
 
 	for range 2 {
-		limits, problems = parse(domain("a", limited("k", 4)), domain("b", limited("k", 4), bad))
-		assert.Equal(t, "a > k: 4 per day\nb > k: 3 per day", limits, "the last b without problems")
+		limits, problems = parse(domain("a", limitedRule("k", 4)), domain("b", limitedRule("k", 4), badRule))
+		assert.Equal(t, "a > k: 4 per day\nb > k: 3 per day", limits, "the last version of b without problems")
 		assert.Equal(t, problem, problems)
 	}
 
-	limits, _ = parse(domain("a", limited("k", 5)), domain("", limited("k", 5)))
+	limits, _ = parse(domain("a", limitedRule("k", 5)), domain("", limitedRule("k", 5)))
 	assert.Equal(t, "a > k: 5 per day\nb > k: 3 per day", limits, "the resource without a domain may be b")
-	limits, _ = parse(domain("a", limited("k", 6)), domain("a", limited("l", 6)))
+	limits, _ = parse(domain("a", limitedRule("k", 6)), domain("a", limitedRule("l", 6)))
 	assert.Equal(t, "a > k: 5 per day", limits, "the domain is in two resources")
-	limits, problems = parse(domain("b", `{"key":"k","metadata":{"rls":{"defaults":{"scope":"moon"}}},`+fmt.Sprintf(rule, 7)+`}`, limited("l", 7)))
+	limits, problems = parse(domain("b", `{"key":"k","metadata":{"rls":{"defaults":{"scope":"moon"}}},`+fmt.Sprintf(rule, 7)+`}`, limitedRule("l", 7)))
 	assert.Empty(t, limits, "the problem concerns all rules")
 	assert.Contains(t, problems, "scope")
 }
 
-func TestLongPathsOfXDSRulesCount(t *testing.T) {
+func TestXDSRulesWithLongPathsAreBounded(t *testing.T) {
 	var resources []*confv3.RateLimitConfig
 	for i := range 25 {
 		d := &confv3.RateLimitDescriptor{}
-		top := d
+		topDescriptor := d
 		for range MaxDepth - 1 {
 			d.Key, d.Value, d.RateLimit = "k", "v", &confv3.RateLimitPolicy{Unit: confv3.RateLimitUnit_DAY}
 			d.Descriptors = []*confv3.RateLimitDescriptor{{}}
 			d = d.Descriptors[0]
 		}
 		d.Key = "k"
-		resources = append(resources, &confv3.RateLimitConfig{Domain: fmt.Sprint(i), Descriptors: []*confv3.RateLimitDescriptor{top}})
+		resources = append(resources, &confv3.RateLimitConfig{Domain: fmt.Sprint(i), Descriptors: []*confv3.RateLimitDescriptor{topDescriptor}})
 	}
 	set, err := ParseXDS(resources[:15], nil, Options{})
 	require.NoError(t, err)

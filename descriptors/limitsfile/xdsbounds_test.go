@@ -12,36 +12,36 @@ import (
 	confv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 )
 
-// field returns a field that is a message.
-func field(number protowire.Number, content []byte) []byte {
+// messageField returns a field that is a message.
+func messageField(number protowire.Number, content []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), content)
 }
 
 func TestXDSResponsesAreBoundedBeforeTheyAreDecoded(t *testing.T) {
-	descriptor := field(3, nil)
-	policy, replaced := field(3, field(3, nil)), field(3, field(3, field(5, nil)))
-	value := field(3, field(8, field(1, field(2, nil))))
+	descriptor := messageField(3, nil)
+	policy, replaced := messageField(3, messageField(3, nil)), messageField(3, messageField(3, messageField(5, nil)))
+	value := messageField(3, messageField(8, messageField(1, messageField(2, nil))))
 	listItems := func(n int) []byte {
-		return field(3, field(8, field(1, field(2, field(6, bytes.Repeat(field(1, nil), n))))))
+		return messageField(3, messageField(8, messageField(1, messageField(2, messageField(6, bytes.Repeat(messageField(1, nil), n))))))
 	}
-	nested := []byte(nil)
+	nestedMessages := []byte(nil)
 	for range maxXDSDepth + 1 {
-		nested = field(4, nested)
+		nestedMessages = messageField(4, nestedMessages)
 	}
 	for name, c := range map[string]struct {
 		resource []byte
 		want     string // empty for no error
 	}{
-		"most descriptors":   {bytes.Repeat(descriptor, maxRules), ""},
-		"descriptors":        {bytes.Repeat(descriptor, maxRules+1), "response has more than 320000 descriptors and limits"},
-		"nested descriptors": {field(3, bytes.Repeat(field(4, nil), maxRules)), "320000 descriptors and limits"},
-		"limits":             {bytes.Repeat(policy, maxRules/2+1), "320000 descriptors and limits"},
-		"replaced limits":    {bytes.Repeat(replaced, maxRules/3+1), "320000 descriptors and limits"},
-		"metadata":           {bytes.Repeat(value, maxRules), ""},
-		"items of metadata":  {listItems(maxMetadata), "response has more than 400000 values in metadata"},
-		"deep descriptors":   {field(3, nested), "messages are nested more than 1000 deep"},
-		"broken":             {[]byte{0x1a, 0x7f}, ""},
-		"other fields":       {bytes.Repeat([]byte{0x20, 0x01}, maxRules+1), ""},
+		"as many descriptors as the bound":        {bytes.Repeat(descriptor, maxRules), ""},
+		"one descriptor too many":                 {bytes.Repeat(descriptor, maxRules+1), "response has more than 320000 descriptors and limits"},
+		"too many nested descriptors":             {messageField(3, bytes.Repeat(messageField(4, nil), maxRules)), "320000 descriptors and limits"},
+		"too many limits":                         {bytes.Repeat(policy, maxRules/2+1), "320000 descriptors and limits"},
+		"too many replaced limits":                {bytes.Repeat(replaced, maxRules/3+1), "320000 descriptors and limits"},
+		"as many values of metadata as the bound": {bytes.Repeat(value, maxRules), ""},
+		"too many items of metadata":              {listItems(maxMetadata), "response has more than 400000 values in metadata"},
+		"deep descriptors":                        {messageField(3, nestedMessages), "messages are nested more than 1000 deep"},
+		"broken message":                          {[]byte{0x1a, 0x7f}, ""},
+		"other fields":                            {bytes.Repeat([]byte{0x20, 0x01}, maxRules+1), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := new(XDSBounds).Add(c.resource)
@@ -68,7 +68,7 @@ func TestOneXDSDescriptorHasBoundedContent(t *testing.T) {
 
 // The names of messages in XDSBounds are those of the API.
 func TestXDSBoundsCountWhatTheAPISends(t *testing.T) {
-	r := resource(t, "r", `{"domain":"d","descriptors":[{"key":"a","rate_limit":{"unit":"DAY","replaces":[{"name":"x"}]},
+	r := newResource(t, "r", `{"domain":"d","descriptors":[{"key":"a","rate_limit":{"unit":"DAY","replaces":[{"name":"x"}]},
 		"metadata":{"a":[1,{"b":2}]},"descriptors":[{"key":"b"}]}]}`)
 	wire, err := proto.Marshal(r)
 	require.NoError(t, err)

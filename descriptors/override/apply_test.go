@@ -47,8 +47,8 @@ descriptors:
 
 func TestApplyChangesLimits(t *testing.T) {
 	type match struct {
-		want string   // the limits in words
-		kv   []string // the keys and values of the request, in turn
+		want          string   // the limits in words
+		keysAndValues []string // the keys and values of the request, in turn
 	}
 	for _, test := range []struct {
 		name      string
@@ -132,14 +132,14 @@ func TestApplyChangesLimits(t *testing.T) {
 			{"10 per second and 5 per day", []string{"two", "v"}},
 			{"10 per second and 1000 per day", []string{"two", "w"}},
 		}},
-		{"off", []string{"shop|tenant=acme", `{"enabled": false}`}, []match{
+		{"a limit that is off", []string{"shop|tenant=acme", `{"enabled": false}`}, []match{
 			{"nothing", []string{"tenant", "acme"}},
 			{"100 per minute", []string{"tenant", "other"}},
 		}},
-		{"unlimited", []string{"shop|tenant=acme", `{"unlimited": true}`}, []match{
+		{"an unlimited value", []string{"shop|tenant=acme", `{"unlimited": true}`}, []match{
 			{"unlimited", []string{"tenant", "acme"}},
 		}},
-		{"unlimited no more", []string{"shop|free=v", `{"unit": "hour", "requests_per_unit": 9}`}, []match{
+		{"a limit in place of unlimited", []string{"shop|free=v", `{"unit": "hour", "requests_per_unit": 9}`}, []match{
 			{"9 per hour", []string{"free", "v"}},
 			{"unlimited", []string{"free", "w"}},
 		}},
@@ -159,31 +159,31 @@ func TestApplyChangesLimits(t *testing.T) {
 			base := compile(t, shopLimits)
 			var overrides []*Override
 			for i := 0; i < len(test.overrides); i += 2 {
-				overrides = append(overrides, mustParse(t, test.overrides[i], test.overrides[i+1]))
+				overrides = append(overrides, parseOverride(t, test.overrides[i], test.overrides[i+1]))
 			}
-			changed, outcomes := base.withOverrides(overrides...)
+			changedLimits, outcomes := base.withOverrides(overrides...)
 			for _, out := range outcomes {
 				assert.Empty(t, out.Problem)
 				assert.NotEqual(t, out.BaseLimits, out.Limits)
 			}
 			for _, m := range test.matches {
-				assert.Equal(t, m.want, matchedLimits(changed.Config, "shop", m.kv...), "%v", m.kv)
+				assert.Equal(t, m.want, matchedLimits(changedLimits.Config, "shop", m.keysAndValues...), "%v", m.keysAndValues)
 			}
-			for _, untouched := range []limits{base, compile(t, shopLimits)} {
-				assert.Equal(t, "100 per minute", matchedLimits(untouched.Config, "shop", "tenant", "acme"))
-				assert.Equal(t, "5 per second", matchedLimits(untouched.Config, "shop", "tenant", "acme", "path", "/"))
-				assert.Equal(t, "10 per second and 1000 per day", matchedLimits(untouched.Config, "shop", "two", "v"))
+			for _, baseLimits := range []limits{base, compile(t, shopLimits)} {
+				assert.Equal(t, "100 per minute", matchedLimits(baseLimits.Config, "shop", "tenant", "acme"))
+				assert.Equal(t, "5 per second", matchedLimits(baseLimits.Config, "shop", "tenant", "acme", "path", "/"))
+				assert.Equal(t, "10 per second and 1000 per day", matchedLimits(baseLimits.Config, "shop", "two", "v"))
 			}
 		})
 	}
 }
 
 func TestApplyKeepsOtherFields(t *testing.T) {
-	changed, out := compile(t, shopLimits).withOverrides(
-		mustParse(t, "shop|tenant=acme|path", `{"requests_per_unit": 50}`),
-		mustParse(t, "shop|free=v", `{"unit": "hour", "requests_per_unit": 9}`),
+	changedLimits, out := compile(t, shopLimits).withOverrides(
+		parseOverride(t, "shop|tenant=acme|path", `{"requests_per_unit": 50}`),
+		parseOverride(t, "shop|free=v", `{"unit": "hour", "requests_per_unit": 9}`),
 	)
-	rule := changed.Domain("shop").Match(entries("tenant", "acme", "path", "/"))
+	rule := changedLimits.Domain("shop").Match(entries("tenant", "acme", "path", "/"))
 	assert.Equal(t, "path", rule.Limits[0].Name)
 	assert.Equal(t, "path", rule.Limits[0].Response.Name)
 	assert.EqualValues(t, 50, rule.Limits[0].Response.RequestsPerUnit)
@@ -195,29 +195,29 @@ func TestApplyKeepsOtherFields(t *testing.T) {
 		KeepsCounters: true,
 	}}, out[0])
 
-	rule = changed.Domain("shop").Match(entries("free", "v"))
+	rule = changedLimits.Domain("shop").Match(entries("free", "v"))
 	assert.Equal(t, "free", rule.Limits[0].Response.Name)
 }
 
 func TestChangedNumberKeepsKeyAndTag(t *testing.T) {
 	base := compile(t, shopLimits)
-	changed, _ := base.withOverrides(
-		mustParse(t, "shop|tenant=acme", `{"factor": 10}`),
-		mustParse(t, "shop|tenant=big", `{"algorithm": "token_bucket"}`),
+	changedLimits, _ := base.withOverrides(
+		parseOverride(t, "shop|tenant=acme", `{"factor": 10}`),
+		parseOverride(t, "shop|tenant=big", `{"algorithm": "token_bucket"}`),
 	)
-	for _, kv := range [][]string{{"tenant", "acme"}, {"tenant", "other"}, {"tenant", "acme", "path", "/"}} {
-		before, after := base.Domain("shop").Match(entries(kv...)), changed.Domain("shop").Match(entries(kv...))
-		assert.Equal(t, string(before.AppendKey(nil, "shop", entries(kv...))), string(after.AppendKey(nil, "shop", entries(kv...))))
-		assert.Equal(t, before.Limits[0].Tag(), after.Limits[0].Tag())
+	for _, keysAndValues := range [][]string{{"tenant", "acme"}, {"tenant", "other"}, {"tenant", "acme", "path", "/"}} {
+		oldRule, newRule := base.Domain("shop").Match(entries(keysAndValues...)), changedLimits.Domain("shop").Match(entries(keysAndValues...))
+		assert.Equal(t, string(oldRule.AppendKey(nil, "shop", entries(keysAndValues...))), string(newRule.AppendKey(nil, "shop", entries(keysAndValues...))))
+		assert.Equal(t, oldRule.Limits[0].Tag(), newRule.Limits[0].Tag())
 	}
-	assert.Equal(t, "tb60", changed.Domain("shop").Match(entries("tenant", "big")).Limits[0].Tag(), "another algorithm has new counters")
+	assert.Equal(t, "tb60", changedLimits.Domain("shop").Match(entries("tenant", "big")).Limits[0].Tag(), "another algorithm has new counters")
 	assert.Equal(t, "fw60", base.Domain("shop").Match(entries("tenant", "big")).Limits[0].Tag(), "the base stays as it is")
 }
 
 func TestOutcomeReportsKeptCounters(t *testing.T) {
 	for _, test := range []struct {
 		target, value string
-		kept          bool
+		keepsCounters bool
 	}{
 		{"shop|tenant=acme", `{"factor": 2}`, true},
 		{"shop|tenant=acme", `{"shadow_mode": true}`, true},
@@ -232,17 +232,17 @@ func TestOutcomeReportsKeptCounters(t *testing.T) {
 		{"shop|api=/v1/a", `{"factor": 2}`, false}, // the value leaves the shared counter
 		{"shop|none", `{"unit": "day", "requests_per_unit": 3}`, false},
 	} {
-		_, outcomes := compile(t, shopLimits).withOverrides(mustParse(t, test.target, test.value))
+		_, outcomes := compile(t, shopLimits).withOverrides(parseOverride(t, test.target, test.value))
 		require.Empty(t, outcomes[0].Problem)
-		assert.Equal(t, test.kept, outcomes[0].KeepsCounters, "%s %s", test.target, test.value)
+		assert.Equal(t, test.keepsCounters, outcomes[0].KeepsCounters, "%s %s", test.target, test.value)
 	}
 }
 
 func TestChangedAlgorithmBesideOtherOverridesStartsNewCounter(t *testing.T) {
 	_, outcomes := compile(t, shopLimits).withOverrides(
-		mustParse(t, "shop|tenant=acme|path=/a", `{"algorithm": "token_bucket"}`),
-		mustParse(t, "shop|tenant=acme|path", `{"factor": 2}`),
-		mustParse(t, "shop|tenant|path=/a", `{"factor": 2}`),
+		parseOverride(t, "shop|tenant=acme|path=/a", `{"algorithm": "token_bucket"}`),
+		parseOverride(t, "shop|tenant=acme|path", `{"factor": 2}`),
+		parseOverride(t, "shop|tenant|path=/a", `{"factor": 2}`),
 	)
 	require.Empty(t, outcomes[0].Problem)
 	assert.False(t, outcomes[0].KeepsCounters)
@@ -260,32 +260,32 @@ descriptors:
 `
 
 func TestOverrideForAnyValueKeepsSharedCounterOfCopy(t *testing.T) {
-	changed, outcomes := compile(t, sharedLimits).withOverrides(
-		mustParse(t, "shop|api=/v1/*", `{"factor": 2}`),
-		mustParse(t, "shop|api=/v1/a|method", `{"factor": 2}`),
+	changedLimits, outcomes := compile(t, sharedLimits).withOverrides(
+		parseOverride(t, "shop|api=/v1/*", `{"factor": 2}`),
+		parseOverride(t, "shop|api=/v1/a|method", `{"factor": 2}`),
 	)
 	require.Empty(t, outcomes[1].Problem)
 	request := entries("api", "/v1/a")
-	rule := changed.Domain("shop").Match(request)
+	rule := changedLimits.Domain("shop").Match(request)
 	assert.Equal(t, "shop|api=/v1/*", string(rule.AppendKey(nil, "shop", request)))
 }
 
 func TestOverrideBelowSharedCounterKeepsOtherValuesInIt(t *testing.T) {
 	base := compile(t, sharedLimits)
-	all := [][]string{{"api", "/v1/a"}, {"api", "/v1/a", "method", "GET"}, {"api", "/v1/a", "method", "PUT"}, {"api", "/v1/b", "method", "GET"}}
+	requests := [][]string{{"api", "/v1/a"}, {"api", "/v1/a", "method", "GET"}, {"api", "/v1/a", "method", "PUT"}, {"api", "/v1/b", "method", "GET"}}
 	for target, ownCounter := range map[string][]bool{
 		"shop|api=/v1/a|method=GET": {false, true, false, false},
 		"shop|api=/v1/a|method":     {false, true, true, false},
 		"shop|api=/v1/a":            {true, false, false, false},
 		"shop|api=/v1/*|method=GET": {false, false, false, false},
 	} {
-		changed, outcomes := base.withOverrides(mustParse(t, target, `{"factor": 2}`))
+		changedLimits, outcomes := base.withOverrides(parseOverride(t, target, `{"factor": 2}`))
 		require.Empty(t, outcomes[0].Problem)
-		for i, kv := range all {
-			request := entries(kv...)
-			before, after := base.Domain("shop").Match(request), changed.Domain("shop").Match(request)
-			same := string(before.AppendKey(nil, "shop", request)) == string(after.AppendKey(nil, "shop", request))
-			assert.Equal(t, ownCounter[i], !same, "%s: the counter of %v", target, kv)
+		for i, keysAndValues := range requests {
+			request := entries(keysAndValues...)
+			oldRule, newRule := base.Domain("shop").Match(request), changedLimits.Domain("shop").Match(request)
+			isSameKey := string(oldRule.AppendKey(nil, "shop", request)) == string(newRule.AppendKey(nil, "shop", request))
+			assert.Equal(t, ownCounter[i], !isSameKey, "%s: the counter of %v", target, keysAndValues)
 		}
 	}
 }
@@ -313,7 +313,7 @@ func TestApplyLeavesOutOverridesThatDoNotFit(t *testing.T) {
 		{"shop|none", `{"unit": "day"}`, "requests_per_unit is missing"},
 	} {
 		base := compile(t, shopLimits)
-		changed, outcomes := base.withOverrides(mustParse(t, test.target, test.value), mustParse(t, "shop|tenant=good", `{"requests_per_unit": 1}`))
+		changedLimits, outcomes := base.withOverrides(parseOverride(t, test.target, test.value), parseOverride(t, "shop|tenant=good", `{"requests_per_unit": 1}`))
 		if test.want == "" {
 			assert.Empty(t, outcomes[0].Problem, test.value)
 			continue
@@ -322,12 +322,12 @@ func TestApplyLeavesOutOverridesThatDoNotFit(t *testing.T) {
 		assert.ErrorContains(t, outcomes[0].Problem, "override "+test.target+":", test.value)
 		assert.Empty(t, outcomes[0].Limits)
 		assert.Empty(t, outcomes[1].Problem, "the other override is in force")
-		assert.Equal(t, "1 per minute", matchedLimits(changed.Config, "shop", "tenant", "good"))
-		assert.Equal(t, "100 per minute", matchedLimits(changed.Config, "shop", "tenant", "acme"))
+		assert.Equal(t, "1 per minute", matchedLimits(changedLimits.Config, "shop", "tenant", "good"))
+		assert.Equal(t, "100 per minute", matchedLimits(changedLimits.Config, "shop", "tenant", "acme"))
 	}
 }
 
-func TestParseErrors(t *testing.T) {
+func TestParseRejectsBadOverrides(t *testing.T) {
 	for value, want := range map[string]string{
 		``:                                       "is not JSON",
 		`requests_per_unit: 3`:                   "is not JSON",
@@ -369,14 +369,14 @@ func TestParseErrors(t *testing.T) {
 
 func TestChangesListCopiesForSingleValues(t *testing.T) {
 	base := compile(t, shopLimits)
-	tenant, path := mustParse(t, "shop|tenant=acme", `{"factor": 2}`), mustParse(t, "shop|tenant=acme|path", `{"factor": 2}`)
-	one, _ := base.withOverrides(tenant)
-	both, _ := base.withOverrides(tenant, path)
-	assert.Equal(t, descriptors.Changes{Added: []string{"shop > tenant=acme"}}, one.ChangesFrom(base.Config))
-	assert.Equal(t, descriptors.Changes{Added: []string{"shop > tenant=acme", "shop > tenant=acme > path"}}, both.ChangesFrom(base.Config))
-	assert.Equal(t, []string{"shop > tenant=acme > path"}, both.ChangesFrom(one.Config).Changed)
-	assert.Len(t, one.ChangesFrom(both.Config).Changed, 1)
-	assert.Empty(t, both.ChangesFrom(both.Config))
+	tenant, path := parseOverride(t, "shop|tenant=acme", `{"factor": 2}`), parseOverride(t, "shop|tenant=acme|path", `{"factor": 2}`)
+	tenantLimits, _ := base.withOverrides(tenant)
+	bothLimits, _ := base.withOverrides(tenant, path)
+	assert.Equal(t, descriptors.Changes{Added: []string{"shop > tenant=acme"}}, tenantLimits.ChangesFrom(base.Config))
+	assert.Equal(t, descriptors.Changes{Added: []string{"shop > tenant=acme", "shop > tenant=acme > path"}}, bothLimits.ChangesFrom(base.Config))
+	assert.Equal(t, []string{"shop > tenant=acme > path"}, bothLimits.ChangesFrom(tenantLimits.Config).Changed)
+	assert.Len(t, tenantLimits.ChangesFrom(bothLimits.Config).Changed, 1)
+	assert.Empty(t, bothLimits.ChangesFrom(bothLimits.Config))
 }
 
 func TestMisspeltFieldHasOneProblem(t *testing.T) {
@@ -387,7 +387,7 @@ func TestMisspeltFieldHasOneProblem(t *testing.T) {
 }
 
 func TestParseReadsAnyJSON(t *testing.T) {
-	o := mustParse(t, "shop|tenant", "\n{\n\t\"name\"\n:\n\"a\\/b \\ud83d\\ude00 <<\", \"requests_per_unit\":7 }\n\t")
+	o := parseOverride(t, "shop|tenant", "\n{\n\t\"name\"\n:\n\"a\\/b \\ud83d\\ude00 <<\", \"requests_per_unit\":7 }\n\t")
 	c, out := compile(t, shopLimits).withOverrides(o)
 	require.Empty(t, out[0].Problem)
 	assert.Equal(t, "a/b 😀 <<", c.Domain("shop").Match(entries("tenant", "acme")).Limits[0].Name)
@@ -413,43 +413,43 @@ func FuzzOverride(f *testing.F) {
 		if err != nil || o.Kind != KindOverride { // FuzzFields has the other kinds
 			return
 		}
-		changed, outcomes := base.withOverrides(o)
+		changedLimits, outcomes := base.withOverrides(o)
 		if outcomes[0].Problem == nil {
-			assert.NotNil(t, changed.Domain(o.Target.Domain))
-			changed.ChangesFrom(base.Config)
+			assert.NotNil(t, changedLimits.Domain(o.Target.Domain))
+			changedLimits.ChangesFrom(base.Config)
 		}
 	})
 }
 
 func TestApplyOfNoOverridesChangesNothing(t *testing.T) {
 	base := compile(t, shopLimits)
-	changed, _ := base.withOverrides()
+	changedLimits, _ := base.withOverrides()
 	for _, write := range []func(*descriptors.Config, *strings.Builder) error{
 		func(c *descriptors.Config, b *strings.Builder) error { return c.WriteTree(b) },
 		func(c *descriptors.Config, b *strings.Builder) error { return c.WriteLines(b) },
 	} {
 		var want, got strings.Builder
 		require.NoError(t, write(base.Config, &want))
-		require.NoError(t, write(changed.Config, &got))
+		require.NoError(t, write(changedLimits.Config, &got))
 		assert.Equal(t, want.String(), got.String())
 	}
-	assert.Equal(t, descriptors.Changes{}, changed.ChangesFrom(base.Config))
+	assert.Equal(t, descriptors.Changes{}, changedLimits.ChangesFrom(base.Config))
 }
 
 func TestCopiesForSingleValuesAreBounded(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("domain: d\ndescriptors:\n- key: tenant\n  rate_limit: {unit: day, requests_per_unit: 1}\n  descriptors:\n")
-	const below = maxCopies/100 - 1 // a copy counts too, so 100 copies fit exactly
-	for i := range below {
+	const childCount = maxCopies/100 - 1 // a copy counts too, so 100 copies fit exactly
+	for i := range childCount {
 		fmt.Fprintf(&text, "  - {key: k, value: v%d, rate_limit: {unit: day, requests_per_unit: 1}}\n", i)
 	}
 	base := compile(t, text.String())
-	var forTenants, forKeys []*Override
+	var tenantOverrides, keyOverrides []*Override
 	for i := range 102 {
-		forTenants = append(forTenants, mustParse(t, fmt.Sprintf("d|tenant=%03d", i), `{"factor": 2}`))
-		forKeys = append(forKeys, mustParse(t, fmt.Sprintf("d|tenant=%03d|k=v7", i), `{"factor": 2}`))
+		tenantOverrides = append(tenantOverrides, parseOverride(t, fmt.Sprintf("d|tenant=%03d", i), `{"factor": 2}`))
+		keyOverrides = append(keyOverrides, parseOverride(t, fmt.Sprintf("d|tenant=%03d|k=v7", i), `{"factor": 2}`))
 	}
-	rejected := func(outcomes []outcome) (n int) {
+	countRejected := func(outcomes []outcome) (n int) {
 		for _, out := range outcomes {
 			if out.Problem != nil {
 				n++
@@ -458,10 +458,10 @@ func TestCopiesForSingleValuesAreBounded(t *testing.T) {
 		}
 		return n
 	}
-	_, outcomes := base.withOverrides(forTenants...)
-	assert.Zero(t, rejected(outcomes), "children are shared")
-	c, outcomes := base.withOverrides(forKeys...)
-	assert.Equal(t, 2, rejected(outcomes))
+	_, outcomes := base.withOverrides(tenantOverrides...)
+	assert.Zero(t, countRejected(outcomes), "children are shared")
+	c, outcomes := base.withOverrides(keyOverrides...)
+	assert.Equal(t, 2, countRejected(outcomes))
 	assert.Equal(t, "1 per day", matchedLimits(c.Config, "d", "tenant", "000", "k", "v8"))
 	assert.Equal(t, "2 per day", matchedLimits(c.Config, "d", "tenant", "000", "k", "v7"))
 	assert.Equal(t, "1 per day", matchedLimits(c.Config, "d", "tenant", "101", "k", "v7"))
@@ -499,22 +499,22 @@ func TestOrderOfOverridesDoesNotMatter(t *testing.T) {
 			require.NoError(t, err)
 			overrides = append(overrides, o)
 		}
-		one, outcomes := base.withOverrides(overrides...)
-		other, _ := base.withOverrides(rapid.Permutation(overrides).Draw(t, "order")...)
+		firstLimits, outcomes := base.withOverrides(overrides...)
+		secondLimits, _ := base.withOverrides(rapid.Permutation(overrides).Draw(t, "order")...)
 		for _, r := range requests {
-			assert.Equal(t, matchedLimits(one.Config, "shop", r...), matchedLimits(other.Config, "shop", r...), "%v", r)
+			assert.Equal(t, matchedLimits(firstLimits.Config, "shop", r...), matchedLimits(secondLimits.Config, "shop", r...), "%v", r)
 		}
-		assert.Equal(t, descriptors.Changes{}, one.ChangesFrom(other.Config))
+		assert.Equal(t, descriptors.Changes{}, firstLimits.ChangesFrom(secondLimits.Config))
 		// The limits of an outcome are those of a request with its target.
 		for i, o := range overrides {
-			var kv []string
+			var keysAndValues []string
 			for _, e := range o.Target.Entries {
-				kv = append(kv, e.Key, e.Value)
+				keysAndValues = append(keysAndValues, e.Key, e.Value)
 			}
-			if slices.Contains(kv, "") || strings.Contains(o.Target.String(), "*") {
+			if slices.Contains(keysAndValues, "") || strings.Contains(o.Target.String(), "*") {
 				continue
 			}
-			assert.Contains(t, outcomes[i].Limits, strings.Split(matchedLimits(one.Config, "shop", kv...), ",")[0])
+			assert.Contains(t, outcomes[i].Limits, strings.Split(matchedLimits(firstLimits.Config, "shop", keysAndValues...), ",")[0])
 		}
 	})
 }
@@ -565,11 +565,11 @@ descriptors:
 			}
 			want := 1
 			for _, o := range overrides {
-				fits := len(o.Target.Entries) == depth
+				matches := len(o.Target.Entries) == depth
 				for j, e := range o.Target.Entries {
-					fits = fits && (e.Value == "" || e.Value == request[2*j+1])
+					matches = matches && (e.Value == "" || e.Value == request[2*j+1])
 				}
-				if fits {
+				if matches {
 					want *= factors[o.Target.String()]
 				}
 			}
@@ -581,9 +581,9 @@ descriptors:
 func TestOverrideOfASingleValueKeepsTheMetricKey(t *testing.T) {
 	base := compile(t, shopLimits)
 	for _, c := range []struct {
-		target  string
-		request []string
-		path    string // with the override
+		target   string
+		request  []string
+		wantPath string
 	}{
 		{"shop|tenant=acme", []string{"tenant", "acme"}, "shop > tenant=acme"},
 		{"shop|tenant=acme|path=/a", []string{"tenant", "acme", "path", "/a"}, "shop > tenant=acme > path=/a"},
@@ -591,31 +591,31 @@ func TestOverrideOfASingleValueKeepsTheMetricKey(t *testing.T) {
 		{"shop|x1=y", []string{"x1", "y"}, "shop > x1"},
 	} {
 		t.Run(c.target, func(t *testing.T) {
-			changed, outcomes := base.withOverrides(mustParse(t, c.target, `{"requests_per_unit": 9}`))
+			changedLimits, outcomes := base.withOverrides(parseOverride(t, c.target, `{"requests_per_unit": 9}`))
 			require.Empty(t, outcomes[0].Problem)
 			request := entries(c.request...)
-			before, after := base.Domain("shop").Match(request), changed.Domain("shop").Match(request)
-			assert.NotSame(t, before, after)
-			assert.Equal(t, string(before.AppendMetricKey(nil, "shop", request)), string(after.AppendMetricKey(nil, "shop", request)))
-			assert.Equal(t, c.path, after.MetricPath(request))
+			oldRule, newRule := base.Domain("shop").Match(request), changedLimits.Domain("shop").Match(request)
+			assert.NotSame(t, oldRule, newRule)
+			assert.Equal(t, string(oldRule.AppendMetricKey(nil, "shop", request)), string(newRule.AppendMetricKey(nil, "shop", request)))
+			assert.Equal(t, c.wantPath, newRule.MetricPath(request))
 		})
 	}
 }
 
 func TestOverrideOfConditionNamesItsTextOrOneValue(t *testing.T) {
 	l := compile(t, "domain: d\ndescriptors: [{key: ip, cidr: [10.0.0.0/8, '::1'], share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 5}}]")
-	rule, outcomes := l.withOverrides(mustParse(t, "d|ip=cidr(10.0.0.0/8%20::1)", `{"requests_per_unit": 7}`))
+	ruleLimits, outcomes := l.withOverrides(parseOverride(t, "d|ip=cidr(10.0.0.0/8%20::1)", `{"requests_per_unit": 7}`))
 	require.Empty(t, outcomes[0].Problem)
-	assert.Equal(t, "7 per minute", matchedLimits(rule.Config, "d", "ip", "10.1.1.1"))
+	assert.Equal(t, "7 per minute", matchedLimits(ruleLimits.Config, "d", "ip", "10.1.1.1"))
 	assert.True(t, outcomes[0].KeepsCounters)
 
-	single, outcomes := l.withOverrides(mustParse(t, "d|ip=10.1.1.1", `{"requests_per_unit": 9}`))
+	valueLimits, outcomes := l.withOverrides(parseOverride(t, "d|ip=10.1.1.1", `{"requests_per_unit": 9}`))
 	require.Empty(t, outcomes[0].Problem)
-	assert.Equal(t, "9 per minute", matchedLimits(single.Config, "d", "ip", "10.1.1.1"))
-	assert.Equal(t, "5 per minute", matchedLimits(single.Config, "d", "ip", "10.1.1.2"))
+	assert.Equal(t, "9 per minute", matchedLimits(valueLimits.Config, "d", "ip", "10.1.1.1"))
+	assert.Equal(t, "5 per minute", matchedLimits(valueLimits.Config, "d", "ip", "10.1.1.2"))
 	assert.Equal(t, "d > ip=10.1.1.1", outcomes[0].Path)
 
-	_, outcomes = l.withOverrides(mustParse(t, "d|ip=192.0.2.1", `{"requests_per_unit": 9}`))
+	_, outcomes = l.withOverrides(parseOverride(t, "d|ip=192.0.2.1", `{"requests_per_unit": 9}`))
 	assert.Contains(t, outcomes[0].Problem.Error(), "want ip=cidr(10.0.0.0/8 ::1)")
 	_, err := Parse("d|ip", []byte(`{"cidr": ["10.0.0.0/8"]}`))
 	assert.ErrorContains(t, err, "unknown key \"cidr\"")
@@ -630,18 +630,18 @@ descriptors:
   - {key: path, rate_limit: {unit: minute, requests_per_unit: 50}}
 - {key: user, cel: 'size(value) > 3', rate_limit: {unit: minute, requests_per_unit: 5}}
 `)
-	rule, outcomes := l.withOverrides(mustParse(t, `d|plan|path=cel(entries.plan%20%3D%3D%20"free")`, `{"requests_per_unit": 7}`))
+	ruleLimits, outcomes := l.withOverrides(parseOverride(t, `d|plan|path=cel(entries.plan%20%3D%3D%20"free")`, `{"requests_per_unit": 7}`))
 	require.Empty(t, outcomes[0].Problem)
-	assert.Equal(t, "7 per minute", matchedLimits(rule.Config, "d", "plan", "free", "path", "/a"))
-	assert.Equal(t, "50 per minute", matchedLimits(rule.Config, "d", "plan", "gold", "path", "/a"))
+	assert.Equal(t, "7 per minute", matchedLimits(ruleLimits.Config, "d", "plan", "free", "path", "/a"))
+	assert.Equal(t, "50 per minute", matchedLimits(ruleLimits.Config, "d", "plan", "gold", "path", "/a"))
 
-	_, outcomes = l.withOverrides(mustParse(t, "d|plan|path=/a", `{"requests_per_unit": 7}`))
+	_, outcomes = l.withOverrides(parseOverride(t, "d|plan|path=/a", `{"requests_per_unit": 7}`))
 	assert.Contains(t, outcomes[0].Problem.Error(), `the value alone does not decide whether path=/a matches, because its expression reads other entries; want the target of a descriptor, such as path=cel(entries.plan == "free")`)
 
-	single, outcomes := l.withOverrides(mustParse(t, "d|user=anna", `{"requests_per_unit": 9}`))
+	valueLimits, outcomes := l.withOverrides(parseOverride(t, "d|user=anna", `{"requests_per_unit": 9}`))
 	require.Empty(t, outcomes[0].Problem)
-	assert.Equal(t, "9 per minute", matchedLimits(single.Config, "d", "user", "anna"))
-	assert.Equal(t, "5 per minute", matchedLimits(single.Config, "d", "user", "bert"))
+	assert.Equal(t, "9 per minute", matchedLimits(valueLimits.Config, "d", "user", "anna"))
+	assert.Equal(t, "5 per minute", matchedLimits(valueLimits.Config, "d", "user", "bert"))
 }
 
 func TestOnlyTargetsWithoutEntriesAreDomains(t *testing.T) {
@@ -657,7 +657,7 @@ func TestAdviceNamesAtMostTenDescriptors(t *testing.T) {
 	for i := range 11 {
 		list = append(list, limitsfile.NewDescriptor(fmt.Sprint("key", i), ""))
 	}
-	unknown := &ratelimitv3.RateLimitDescriptor_Entry{Key: "zzz"}
-	assert.Equal(t, "want key0, key1, key2, key3, key4, key5, key6, key7, key8 or key9", adviceForUnknown(list[:10], unknown))
-	assert.Equal(t, "want key0, key1, key2, key3, key4, key5, key6, key7, key8, key9 or another descriptor of this level", adviceForUnknown(list, unknown))
+	unknownEntry := &ratelimitv3.RateLimitDescriptor_Entry{Key: "zzz"}
+	assert.Equal(t, "want key0, key1, key2, key3, key4, key5, key6, key7, key8 or key9", adviceForUnknown(list[:10], unknownEntry))
+	assert.Equal(t, "want key0, key1, key2, key3, key4, key5, key6, key7, key8, key9 or another descriptor of this level", adviceForUnknown(list, unknownEntry))
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// limits is a set of limits files and what it compiles to.
+// limits is a Set, and the Config that it compiles to.
 type limits struct {
 	*descriptors.Config
 	set *limitsfile.Set
@@ -31,8 +31,8 @@ func (l limits) withOverrides(overrides ...*Override) (limits, []outcome) {
 	return limits{descriptors.Compile(set), set}, outcomes
 }
 
-// mustParse parses a valid override.
-func mustParse(t testing.TB, target, value string) *Override {
+// parseOverride parses a valid override.
+func parseOverride(t testing.TB, target, value string) *Override {
 	t.Helper()
 	o, err := Parse(target, []byte(value))
 	require.NoError(t, err)
@@ -40,17 +40,17 @@ func mustParse(t testing.TB, target, value string) *Override {
 }
 
 // entries returns a request descriptor of keys and values in turn.
-func entries(kv ...string) []*ratelimitv3.RateLimitDescriptor_Entry {
+func entries(keysAndValues ...string) []*ratelimitv3.RateLimitDescriptor_Entry {
 	var es []*ratelimitv3.RateLimitDescriptor_Entry
-	for i := 0; i+1 < len(kv); i += 2 {
-		es = append(es, &ratelimitv3.RateLimitDescriptor_Entry{Key: kv[i], Value: kv[i+1]})
+	for i := 0; i+1 < len(keysAndValues); i += 2 {
+		es = append(es, &ratelimitv3.RateLimitDescriptor_Entry{Key: keysAndValues[i], Value: keysAndValues[i+1]})
 	}
 	return es
 }
 
 // matchedLimits returns the limits that a request of keys and values matches, in words.
-func matchedLimits(c *descriptors.Config, domain string, kv ...string) string {
-	rule := c.Domain(domain).Match(entries(kv...))
+func matchedLimits(c *descriptors.Config, domain string, keysAndValues ...string) string {
+	rule := c.Domain(domain).Match(entries(keysAndValues...))
 	if rule == nil {
 		return "nothing"
 	}

@@ -133,15 +133,15 @@ func TestDryRunChangesNothing(t *testing.T) {
 func TestAuthorIsKeptWithTheOverride(t *testing.T) {
 	setAt := time.Date(2026, 11, 20, 14, 2, 0, 0, time.UTC)
 	for _, value := range []string{`{"factor": 2}`, "{\n \"factor\": 2\n}", `{"rate_limits": [{"unit": "day", "requests_per_unit": 3}]}`} {
-		stored := AddAuthor(value, `a "b"`, setAt)
-		o, err := Parse("shop|tenant", []byte(stored))
+		valueWithAuthor := AddAuthor(value, `a "b"`, setAt)
+		o, err := Parse("shop|tenant", []byte(valueWithAuthor))
 		require.NoError(t, err)
 		assert.NotNil(t, o)
-		assert.Equal(t, limitsfile.Notes{Author: `a "b"`, SetAt: setAt}, NotesOf(stored))
-		assert.Equal(t, value, RemoveAuthor(stored))
+		assert.Equal(t, limitsfile.Notes{Author: `a "b"`, SetAt: setAt}, NotesOf(valueWithAuthor))
+		assert.Equal(t, value, RemoveAuthor(valueWithAuthor))
 		assert.Equal(t, value, RemoveAuthor(value), "a value without an author stays as it is")
 
-		valueWithNewAuthor := AddAuthor(stored, "c", setAt)
+		valueWithNewAuthor := AddAuthor(valueWithAuthor, "c", setAt)
 		assert.Equal(t, "c", NotesOf(valueWithNewAuthor).Author)
 		assert.Equal(t, 1, strings.Count(valueWithNewAuthor, "set_by"))
 	}

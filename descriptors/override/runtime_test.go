@@ -42,7 +42,7 @@ func (l limits) apply(fields map[string]string) (*descriptors.Config, map[string
 	return descriptors.Compile(set), states
 }
 
-const aDay = `{"rate_limit": {"unit": "day", "requests_per_unit": 3}}`
+const ruleOf3PerDay = `{"rate_limit": {"unit": "day", "requests_per_unit": 3}}`
 
 func TestRulesAddLimitsLikeFiles(t *testing.T) {
 	base := compile(t, twoDomains)
@@ -51,22 +51,22 @@ func TestRulesAddLimitsLikeFiles(t *testing.T) {
 		request      string // domain, keys and values
 		want         string
 	}{
-		"a new key":                        {"|rule|shop|user", aDay, "shop user a", "3 per day, sliding_window"},
-		"a value of a key with a limit":    {"|rule|shop|tenant=acme", aDay, "shop tenant acme", "3 per day, sliding_window"},
-		"other values keep their limit":    {"|rule|shop|tenant=acme", aDay, "shop tenant b", "100 per minute, sliding_window"},
-		"a pattern":                        {"|rule|shop|host=*.example", aDay, "shop host a.example", "3 per day, sliding_window"},
-		"patterns of files come first":     {"|rule|shop|path=/api/v1*", aDay, "shop path /api/v1", "10 per minute, sliding_window"},
-		"a child of a rule":                {"|rule|shop|tenant|user", aDay, "shop tenant a user b", "3 per day, sliding_window"},
-		"the parent keeps its limit":       {"|rule|shop|tenant|user", aDay, "shop tenant a", "100 per minute, sliding_window"},
-		"a descriptor without a limit":     {"|rule|shop|region", aDay, "shop region eu", "3 per day, sliding_window"},
-		"its children keep their limits":   {"|rule|shop|region", aDay, "shop region eu zone 1", "8 per hour, sliding_window"},
-		"a missing parent":                 {"|rule|shop|a=1|b", aDay, "shop a 1 b x", "3 per day, sliding_window"},
-		"a new domain without defaults":    {"|rule|bank|user", aDay, "bank user a", "3 per day"},
+		"a new key":                        {"|rule|shop|user", ruleOf3PerDay, "shop user a", "3 per day, sliding_window"},
+		"a value of a key with a limit":    {"|rule|shop|tenant=acme", ruleOf3PerDay, "shop tenant acme", "3 per day, sliding_window"},
+		"other values keep their limit":    {"|rule|shop|tenant=acme", ruleOf3PerDay, "shop tenant b", "100 per minute, sliding_window"},
+		"a pattern":                        {"|rule|shop|host=*.example", ruleOf3PerDay, "shop host a.example", "3 per day, sliding_window"},
+		"patterns of files come first":     {"|rule|shop|path=/api/v1*", ruleOf3PerDay, "shop path /api/v1", "10 per minute, sliding_window"},
+		"a child of a rule":                {"|rule|shop|tenant|user", ruleOf3PerDay, "shop tenant a user b", "3 per day, sliding_window"},
+		"the parent keeps its limit":       {"|rule|shop|tenant|user", ruleOf3PerDay, "shop tenant a", "100 per minute, sliding_window"},
+		"a descriptor without a limit":     {"|rule|shop|region", ruleOf3PerDay, "shop region eu", "3 per day, sliding_window"},
+		"its children keep their limits":   {"|rule|shop|region", ruleOf3PerDay, "shop region eu zone 1", "8 per hour, sliding_window"},
+		"a missing parent":                 {"|rule|shop|a=1|b", ruleOf3PerDay, "shop a 1 b x", "3 per day, sliding_window"},
+		"a new domain without defaults":    {"|rule|bank|user", ruleOf3PerDay, "bank user a", "3 per day"},
 		"all fields of a descriptor":       {"|rule|shop|user", `{"rate_limits": [{"unit": "day", "requests_per_unit": 3}, {"unit": "hour", "requests_per_unit": 1}], "shadow_mode": true, "reason": "test"}`, "shop user a", "3 per day, sliding_window and 1 per hour, sliding_window, shadow"},
 		"a condition, named by its text":   {"|rule|shop|agent=prefix(bot)", `{"prefix": "bot", "rate_limit": {"unit": "day", "requests_per_unit": 3}}`, "shop agent bot-1", "3 per day, sliding_window"},
 		"an expression":                    {"|rule|shop|plan|path=cel(entries.plan%20%3D%3D%20'free')", `{"cel": "entries.plan == 'free'", "rate_limit": {"unit": "day", "requests_per_unit": 3}}`, "shop plan free path /a", "3 per day, sliding_window"},
 		"an expression that is false":      {"|rule|shop|plan|path=cel(entries.plan%20%3D%3D%20'free')", `{"cel": "entries.plan == 'free'", "rate_limit": {"unit": "day", "requests_per_unit": 3}}`, "shop plan gold path /a", "nothing"},
-		"the other requests have no limit": {"|rule|shop|a=1|b", aDay, "shop a 1", "nothing"},
+		"the other requests have no limit": {"|rule|shop|a=1|b", ruleOf3PerDay, "shop a 1", "nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config, states := base.apply(map[string]string{c.field: c.value})
@@ -81,7 +81,7 @@ func TestRulesAddLimitsLikeFiles(t *testing.T) {
 func TestInvalidRulesAreRejected(t *testing.T) {
 	base := compile(t, twoDomains)
 	for name, c := range map[string]struct{ target, value, want string }{
-		"a rule of a file":       {"shop|tenant", aDay, "limits.yaml:5 has limits for this descriptor (100 per minute, sliding_window)"},
+		"a rule of a file":       {"shop|tenant", ruleOf3PerDay, "limits.yaml:5 has limits for this descriptor (100 per minute, sliding_window)"},
 		"no limit":               {"shop|user", `{"shadow_mode": true}`, "rule has no limit; want rate_limit or rate_limits"},
 		"a limit at the top":     {"shop|user", `{"unit": "day"}`, "unit belongs in rate_limit"},
 		"a key":                  {"shop|user", `{"key": "user"}`, "key is in the target of a rule"},
@@ -90,15 +90,15 @@ func TestInvalidRulesAreRejected(t *testing.T) {
 		"a misspelt note":        {"shop|user", `{"expire_at": "2030-01-31T12:00:00Z"}`, "did you mean expires_at?"},
 		"a wrong unit":           {"shop|user", `{"rate_limit": {"unit": "fortnight", "requests_per_unit": 1}}`, `unit: got "fortnight"`},
 		"a long reason":          {"shop|user", `{"reason": "` + strings.Repeat("x", 501) + `"}`, "reason: got 501 bytes, want at most 500"},
-		"a domain alone":         {"shop", aDay, "want DOMAIN|KEY=VALUE"},
+		"a domain alone":         {"shop", ruleOf3PerDay, "want DOMAIN|KEY=VALUE"},
 		"a text":                 {"shop|user", `"3"`, "want a JSON object"},
 		"another condition":      {"shop|user=a", `{"prefix": "b", "rate_limit": {"unit": "day", "requests_per_unit": 1}}`, "want the condition as the value"},
 		"a list in a file":       {"shop|user", `{"in": {"file": "/etc/passwd"}, "rate_limit": {"unit": "day", "requests_per_unit": 1}}`, "only if the limits are in a file"},
 		"a wrong expression":     {"shop|user=cel(valeu)", `{"cel": "valeu", "rate_limit": {"unit": "day", "requests_per_unit": 1}}`, "cel: at character 1: unknown name valeu"},
 		"an unknown entry":       {"shop|user=cel(entries.tenant%20%3D%3D%20'a')", `{"cel": "entries.tenant == 'a'", "rate_limit": {"unit": "day", "requests_per_unit": 1}}`, "cel: got the entry tenant, which this descriptor and those above it don't have; want user"},
-		"a misspelt domain":      {"shpo|user", aDay, "unknown domain shpo; want shop; did you mean shop?"},
-		"a lost child":           {"shop|plan=pro", aDay, "plan matches plan=pro now, and its children would no longer apply; set an override of shop|plan=pro"},
-		"a lost limit of a path": {"shop|tenant=acme|user", aDay, "tenant matches tenant=acme now, and would no longer apply; create a rule for shop|tenant=acme first"},
+		"a misspelt domain":      {"shpo|user", ruleOf3PerDay, "unknown domain shpo; want shop; did you mean shop?"},
+		"a lost child":           {"shop|plan=pro", ruleOf3PerDay, "plan matches plan=pro now, and its children would no longer apply; set an override of shop|plan=pro"},
+		"a lost limit of a path": {"shop|tenant=acme|user", ruleOf3PerDay, "tenant matches tenant=acme now, and would no longer apply; create a rule for shop|tenant=acme first"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var table Table
@@ -129,7 +129,7 @@ func TestNewRuleIsAcceptedUnlessItTakesRequestsFromOthers(t *testing.T) {
 	} {
 		var table Table
 		table.Apply(base.set, time.Now())
-		s := table.DryRun(base.set, Field(KindRule, target), aDay, time.Now())
+		s := table.DryRun(base.set, Field(KindRule, target), ruleOf3PerDay, time.Now())
 		if c.problem != "" {
 			assert.ErrorContains(t, s.Problem, c.problem, target)
 			continue
@@ -148,13 +148,13 @@ func TestRejectedRuleAddsNoDomain(t *testing.T) {
 
 func TestSwitchAppliesAfterAnOverrideInEachOrder(t *testing.T) {
 	base := compile(t, twoDomains)
-	overrides := []*Override{mustParse(t, "|switch|shop|tenant", "{}"), mustParse(t, "shop|tenant", `{"requests_per_unit": 5}`), mustParse(t, "shop|plan", `{"requests_per_unit": 5}`)}
+	overrides := []*Override{parseOverride(t, "|switch|shop|tenant", "{}"), parseOverride(t, "shop|tenant", `{"requests_per_unit": 5}`), parseOverride(t, "shop|plan", `{"requests_per_unit": 5}`)}
 	for range overrides {
 		overrides = append(overrides[1:], overrides[0])
-		changed, _ := base.withOverrides(overrides...)
-		off := changed.OffSwitches()
-		require.Len(t, off, 1)
-		assert.Equal(t, "shop > tenant", off[0].Path)
+		changedLimits, _ := base.withOverrides(overrides...)
+		offSwitches := changedLimits.OffSwitches()
+		require.Len(t, offSwitches, 1)
+		assert.Equal(t, "shop > tenant", offSwitches[0].Path)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestConditionsOfRulesHaveTheBoundsOfAFile(t *testing.T) {
 			text := fmt.Sprintf(`%d.{900}[\pL]{10}`, i)
 			return "regex(" + strings.ReplaceAll(text, `\\`, `\`) + ")", fmt.Sprintf(`"regex": %q`, text)
 		}, "all regular expressions together need more than"},
-		"too many": {func(i int) (string, string) {
+		"too many conditions": {func(i int) (string, string) {
 			text := fmt.Sprintf("p%d", i)
 			return "prefix(" + text + ")", fmt.Sprintf(`"prefix": %q`, text)
 		}, "more than 1000 conditions for one key"},
@@ -189,26 +189,26 @@ func TestConditionsOfRulesHaveTheBoundsOfAFile(t *testing.T) {
 				value, condition := c.value(1000 + i)
 				fields[Field(KindRule, (&descriptors.Target{Domain: "shop", Entries: entries("agent", value)}).String())] = rule(condition)
 			}
-			fields["|rule|shop|user"] = aDay
+			fields["|rule|shop|user"] = ruleOf3PerDay
 			fields["|rule|bank|agent=prefix(b)"] = rule(`"prefix": "b"`)
 			_, states := base.apply(fields)
-			rejected := 0
+			rejectedCount := 0
 			for field, s := range states {
 				if s.Problem != nil {
-					rejected++
+					rejectedCount++
 					require.ErrorContains(t, s.Problem, c.want, field)
 				}
 			}
-			assert.Positive(t, rejected)
-			assert.Less(t, rejected, 1005, "the first rules are in force")
+			assert.Positive(t, rejectedCount)
+			assert.Less(t, rejectedCount, 1005, "the first rules are in force")
 			assert.NoError(t, states["|rule|shop|user"].Problem)
 			assert.NoError(t, states["|rule|bank|agent=prefix(b)"].Problem, "another domain has bounds of its own")
 		})
 	}
 }
 
-func TestOverrideOfRule(t *testing.T) {
-	config, states := compile(t, twoDomains).apply(map[string]string{"|rule|shop|user": aDay, "shop|user": "9", "shop|user=a": `{"factor": 2}`})
+func TestOverrideChangesARuleOfRunTime(t *testing.T) {
+	config, states := compile(t, twoDomains).apply(map[string]string{"|rule|shop|user": ruleOf3PerDay, "shop|user": "9", "shop|user=a": `{"factor": 2}`})
 	assert.Equal(t, "9 per day, sliding_window", matchedLimits(config, "shop", "user", "b"))
 	assert.Equal(t, "18 per day, sliding_window", matchedLimits(config, "shop", "user", "a"))
 	assert.Equal(t, "9 per day, sliding_window", states["shop|user"].Limits)
@@ -222,14 +222,14 @@ func TestSwitchesTakeLimitsOutOfForce(t *testing.T) {
 		want    string
 	}{
 		"a rule":                            {map[string]string{"|switch|shop|tenant": "{}"}, "tenant a", "nothing"},
-		"a rule of run time":                {map[string]string{"|switch|shop|user": "{}", "|rule|shop|user": aDay}, "user a", "nothing"},
+		"a rule of run time":                {map[string]string{"|switch|shop|user": "{}", "|rule|shop|user": ruleOf3PerDay}, "user a", "nothing"},
 		"other rules stay":                  {map[string]string{"|switch|shop|tenant": "{}"}, "plan a", "1 per minute, sliding_window"},
 		"children stay":                     {map[string]string{"|switch|shop|plan": "{}"}, "plan a user b", "7 per hour, sliding_window"},
 		"one value":                         {map[string]string{"|switch|shop|tenant=acme": "{}"}, "tenant acme", "nothing"},
 		"other values stay":                 {map[string]string{"|switch|shop|tenant=acme": "{}"}, "tenant b", "100 per minute, sliding_window"},
 		"after overrides":                   {map[string]string{"|switch|shop|tenant": "{}", "shop|tenant=acme": `{"requests_per_unit": 5, "enabled": true}`}, "tenant acme", "nothing"},
 		"a domain":                          {map[string]string{"|switch|shop": "{}"}, "tenant a", "nothing"},
-		"all":                               {map[string]string{"|switch|": `{"reason": "incident"}`}, "plan a user b", "nothing"},
+		"all domains":                       {map[string]string{"|switch|": `{"reason": "incident"}`}, "plan a user b", "nothing"},
 		"a switch that has ended":           {map[string]string{"|switch|": `{"expires_at": "2020-01-01T00:00:00Z"}`}, "tenant a", "100 per minute, sliding_window"},
 		"a domain that is missing":          {map[string]string{"|switch|bank": "{}"}, "tenant a", "100 per minute, sliding_window"},
 		"an invalid value switches nothing": {map[string]string{"|switch|": "off"}, "tenant a", "100 per minute, sliding_window"},
@@ -249,10 +249,10 @@ func TestSwitchesTakeLimitsOutOfForce(t *testing.T) {
 		require.Error(t, states[field].Problem, field)
 		assert.Equal(t, isWaiting, states[field].IsWaiting, field)
 	}
-	off := config.OffSwitches()
-	require.Len(t, off, 1)
-	assert.Equal(t, "shop", off[0].Path)
-	assert.Equal(t, ` by alice, reason "test"`, off[0].String())
+	offSwitches := config.OffSwitches()
+	require.Len(t, offSwitches, 1)
+	assert.Equal(t, "shop", offSwitches[0].Path)
+	assert.Equal(t, ` by alice, reason "test"`, offSwitches[0].String())
 	var lines strings.Builder
 	require.NoError(t, config.WriteLines(&lines))
 	assert.Contains(t, lines.String(), `# off: shop by alice, reason "test"`)
@@ -297,7 +297,7 @@ func TestShadowModeReplacesTheSetting(t *testing.T) {
 // FuzzFields checks that no field of any kind panics or changes the limits of others.
 func FuzzFields(f *testing.F) {
 	for _, c := range [][2]string{
-		{"|rule|shop|user", aDay},
+		{"|rule|shop|user", ruleOf3PerDay},
 		{"|rule|shop|tenant=a|b=*", `{"rate_limits": [{"unit": "day", "requests_per_unit": 3}], "expires_at": "2030-01-31T12:00:00Z", "reason": "r"}`},
 		{"|rule|new|agent=prefix(a)", `{"prefix": "a", "rate_limit": {"unlimited": true}}`},
 		{"|switch|", `{"reason": "r"}`},
@@ -308,17 +308,17 @@ func FuzzFields(f *testing.F) {
 		f.Add(c[0], c[1])
 	}
 	base := compile(f, twoDomains)
-	before := base.Hash()
+	baseHash := base.Hash()
 	f.Fuzz(func(t *testing.T, field, value string) {
 		config, states := base.apply(map[string]string{field: value})
-		if base.Hash() != before || descriptors.Compile(base.set).Hash() != before {
+		if base.Hash() != baseHash || descriptors.Compile(base.set).Hash() != baseHash {
 			t.Fatal("the base has changed")
 		}
 		kind, target := SplitField(field)
 		if Field(kind, target) != field || len(states) != 1 {
 			t.Fatalf("%q is not the field of %s %q", field, kind, target)
 		}
-		if states[field].Problem != nil && config.Hash() != before {
+		if states[field].Problem != nil && config.Hash() != baseHash {
 			t.Fatal("a rejected value has changed the limits")
 		}
 	})

@@ -13,11 +13,11 @@ import (
 // division is a limit that one replica divides. It admits 100 requests a second, and a burst of 200. A tenth of the rate is
 // free for newcomers, and a twentieth of both is the reserve.
 type division struct {
-	limit    Limit
-	state    State
-	memory   []Holder // what the replica remembers
-	forgets  bool     // the replica does not get the answer of the store
-	isOthers bool     // another replica, without own holders, applies
+	limit          Limit
+	state          State
+	memory         []Holder // the holders that the replica remembers
+	missesAnswer   bool     // the replica does not get the answer of the store
+	isOtherReplica bool     // another replica, without own holders, calls Apply
 }
 
 func newDivision() *division {
@@ -27,11 +27,11 @@ func newDivision() *division {
 // applyAt applies u at a time in seconds. It returns the rate and the burst of each holder, with their maxima in
 // brackets if these are larger, and the credit and the level. An ! marks a holder that gets a grant.
 func (d *division) applyAt(at float64, u Update) string {
-	if !d.isOthers {
+	if !d.isOtherReplica {
 		u.OwnHolders = d.memory
 	}
 	grants := d.state.Apply(&d.limit, 1000*second+int64(at*second), u)
-	if !d.forgets && !d.isOthers {
+	if !d.missesAnswer && !d.isOtherReplica {
 		d.memory = d.state.Holders()
 	}
 	var text strings.Builder
@@ -50,10 +50,10 @@ func (d *division) applyAt(at float64, u Update) string {
 }
 
 type divisionStep struct {
-	at     float64 // seconds
-	update Update
-	want   string
-	before func(*division) // can be nil
+	time    float64 // seconds
+	update  Update
+	want    string
+	prepare func(*division) // runs before the update; can be nil
 }
 
 func report(holder HolderID, requests, denied int64) Report {
@@ -62,9 +62,9 @@ func report(holder HolderID, requests, denied int64) Report {
 
 func reports(all ...Report) Update { return Update{Reports: all} }
 
-func frozen(all ...Report) Update { return Update{Reports: all, IsFrozen: true} }
+func frozenReports(all ...Report) Update { return Update{Reports: all, IsFrozen: true} }
 
-func returning(holder HolderID, requests int64) Report {
+func returningReport(holder HolderID, requests int64) Report {
 	return Report{Holder: holder, Requests: requests, IsReturning: true}
 }
 
@@ -112,31 +112,31 @@ func TestDivisionFollowsReports(t *testing.T) {
 			{7, reports(report(1, 90, 0), report(2, 90, 0), report(3, 900, 0), report(4, 0, 0), report(5, 0, 0)), "1: 299/48!, 2: 299/36!, 3: 300/43!, 4: 1/1!, 5: 1/1!, credit 21.7, level 0.0", nil},
 		}},
 		{name: "frozen state admits newcomers from the reserve, and raises nobody", steps: []divisionStep{
-			{0, frozen(report(1, 0, 0), report(2, 0, 0)), "1: 7/1!, 2: 6/1!, credit 8.0, level 0.0", nil},
-			{1, frozen(report(3, 0, 0)), "1: 7/1, 2: 6/1, 3: 10/2!, credit 6.0, level 0.0", nil},
-			{5, frozen(report(1, 100, 0), report(2, 1000, 0), report(3, 100, 0)), "1: 7/1!, 2: 6/1!, 3: 10/2!, credit 6.0, level 0.0", nil},
+			{0, frozenReports(report(1, 0, 0), report(2, 0, 0)), "1: 7/1!, 2: 6/1!, credit 8.0, level 0.0", nil},
+			{1, frozenReports(report(3, 0, 0)), "1: 7/1, 2: 6/1, 3: 10/2!, credit 6.0, level 0.0", nil},
+			{5, frozenReports(report(1, 100, 0), report(2, 1000, 0), report(3, 100, 0)), "1: 7/1!, 2: 6/1!, 3: 10/2!, credit 6.0, level 0.0", nil},
 			{15.999, reports(report(1, 100, 0), report(2, 100, 0)), "1: 7/1!, 2: 6/1!, 3: 10/2, credit 6.0, level 0.0", nil},
 			{16, reports(report(1, 100, 0), report(2, 100, 0)), "1: 312/2!, 2: 313/3!, 3: 275/4!, credit 1.1, level 0.0", nil},
 			{16.5, reports(report(1, 100, 0), report(2, 100, 0), report(3, 0, 0)), "1: 312/3!, 2: 313/5!, 3: 275/6!, credit 1.1, level 0.0", nil},
 		}},
 		{name: "frozen state of a limit without headroom keeps one token for newcomers", change: func(l *Limit) { l.Headroom = 0 }, steps: []divisionStep{
-			{0, frozen(report(1, 0, 0)), "1: 0/0!, credit 1.0, level 0.0", nil},
-			{5, frozen(report(1, 1, 0)), "1: 0/0!, credit 1.0, level 0.0", nil},
+			{0, frozenReports(report(1, 0, 0)), "1: 0/0!, credit 1.0, level 0.0", nil},
+			{5, frozenReports(report(1, 1, 0)), "1: 0/0!, credit 1.0, level 0.0", nil},
 			{16, reports(report(1, 1, 0)), "1: 1000/88!, credit 112.0, level 199.0", nil},
 		}},
 		{name: "returning holder waits for half of its share", steps: []divisionStep{
 			{0, reports(report(1, 0, 0), report(2, 0, 0)), "1: 450/39!, 2: 450/69!, credit 82.0, level 200.0", nil},
-			{1, reports(report(1, 0, 0), returning(3, 450)), "1: 450/59!, 2: 450/69, 3: 0/0, credit 62.0, level 0.0", nil},
+			{1, reports(report(1, 0, 0), returningReport(3, 450)), "1: 450/59!, 2: 450/69, 3: 0/0, credit 62.0, level 0.0", nil},
 			{6, reports(report(1, 100, 0), report(3, 450, 450)), "1: 450/66!, 2: 390/78 (450/78)!, 3: 0/0, credit 46.0, level 100.0", nil},
 			{16, reports(report(1, 900, 0), report(3, 900, 900)), "1: 450/77!, 2: 100/20 (450/78)!, 3: 0/0, credit 35.0, level 0.0", nil},
 		}},
 		{name: "returning holder gets all at once if nobody has it", steps: []divisionStep{
-			{0, reports(returning(1, 450)), "1: 900/83!, credit 107.0, level 0.0", nil},
+			{0, reports(returningReport(1, 450)), "1: 900/83!, credit 107.0, level 0.0", nil},
 			{1, reports(report(1, 90, 0)), "1: 900/109!, credit 81.0, level 10.0", nil},
 		}},
 		{name: "returning holder gets a grant after its old one has expired", steps: []divisionStep{
 			{0, reports(report(1, 0, 0)), "1: 900/83!, credit 107.0, level 200.0", nil},
-			{5, reports(report(1, 450, 0), returning(2, 450)), "1: 900/109!, 2: 0/0, credit 81.0, level 0.0", nil},
+			{5, reports(report(1, 450, 0), returningReport(2, 450)), "1: 900/109!, 2: 0/0, credit 81.0, level 0.0", nil},
 			{10, reports(report(1, 450, 0), report(2, 450, 450)), "1: 900/129!, 2: 0/0, credit 61.0, level 0.0", nil},
 			{20.9, reports(report(1, 900, 0)), "1: 900/144!, 2: 0/0, credit 46.0, level 0.0", nil},
 			{21, reports(report(1, 10, 0), report(2, 900, 900)), "1: 450/90 (900/144)!, 2: 13/2!, credit 44.0, level 0.0", nil},
@@ -173,23 +173,23 @@ func TestDivisionFollowsReports(t *testing.T) {
 		}},
 		{name: "store that lost a holder without a grant does not freeze", change: func(l *Limit) { l.Headroom = 0 }, steps: []divisionStep{
 			{0, reports(report(1, 0, 0)), "1: 1000/88!, credit 112.0, level 200.0", nil},
-			{5, reports(report(1, 0, 0), returning(2, 450)), "1: 1000/116!, 2: 0/0, credit 84.0, level 0.0", nil},
+			{5, reports(report(1, 0, 0), returningReport(2, 450)), "1: 1000/116!, 2: 0/0, credit 84.0, level 0.0", nil},
 			{6, reports(report(3, 0, 0)), "2: 750/42!, 3: 250/50!, credit 108.0, level 200.0", func(d *division) { d.state, d.memory = State{}, d.memory[1:] }},
 		}},
 		{name: "replica that missed the answer of the store keeps its own grants", steps: []divisionStep{
 			{0, reports(report(1, 0, 0)), "1: 900/83!, credit 107.0, level 200.0", nil},
 			{5, reports(report(1, 450, 0), report(2, 0, 0)), "1: 800/109 (900/109)!, 2: 13/2!, credit 79.0, level 0.0", nil},
-			{10, reports(report(1, 90, 0), report(2, 900, 0)), "1: 450/90 (800/109)!, 2: 100/20!, credit 61.0, level 0.0", func(d *division) { d.forgets = true }},
-			{10.1, reports(report(1, 90, 0), report(2, 900, 0)), "1: 450/90 (800/109)!, 2: 100/20!, credit 43.9, level 0.0", func(d *division) { d.forgets = false }},
+			{10, reports(report(1, 90, 0), report(2, 900, 0)), "1: 450/90 (800/109)!, 2: 100/20!, credit 61.0, level 0.0", func(d *division) { d.missesAnswer = true }},
+			{10.1, reports(report(1, 90, 0), report(2, 900, 0)), "1: 450/90 (800/109)!, 2: 100/20!, credit 43.9, level 0.0", func(d *division) { d.missesAnswer = false }},
 			{12, reports(report(1, 90, 0), report(2, 900, 0)), "1: 450/90!, 2: 450/35!, credit 47.9, level 0.0", nil},
 		}},
 		{name: "replica changes no grant of another replica", steps: []divisionStep{
 			{0, reports(report(1, 0, 0)), "1: 900/83!, credit 107.0, level 200.0", nil},
-			{5, reports(report(2, 0, 0), report(3, 0, 0)), "1: 900/83, 2: 7/1!, 3: 6/1!, credit 105.0, level 200.0", func(d *division) { d.isOthers = true }},
-			{6, reports(report(1, 90, 0)), "1: 344/68 (900/83)!, 2: 7/1, 3: 6/1, credit 105.0, level 110.0", func(d *division) { d.isOthers = false; d.memory = d.memory[:1] }},
-			{8, reports(report(2, 900, 0), report(3, 900, 0)), "1: 344/68 (900/83), 2: 7/1!, 3: 6/1!, credit 105.0, level 0.0", func(d *division) { d.isOthers = true }},
+			{5, reports(report(2, 0, 0), report(3, 0, 0)), "1: 900/83, 2: 7/1!, 3: 6/1!, credit 105.0, level 200.0", func(d *division) { d.isOtherReplica = true }},
+			{6, reports(report(1, 90, 0)), "1: 344/68 (900/83)!, 2: 7/1, 3: 6/1, credit 105.0, level 110.0", func(d *division) { d.isOtherReplica = false; d.memory = d.memory[:1] }},
+			{8, reports(report(2, 900, 0), report(3, 900, 0)), "1: 344/68 (900/83), 2: 7/1!, 3: 6/1!, credit 105.0, level 0.0", func(d *division) { d.isOtherReplica = true }},
 			{9, reports(report(2, 900, 0)), "1: 344/68 (900/83), 2: 7/1!, 3: 6/1, credit 105.0, level 0.0", nil},
-			{11, reports(report(1, 900, 0)), "1: 300/60 (344/68)!, 2: 7/1, 3: 6/1, credit 120.0, level 0.0", func(d *division) { d.isOthers = false; d.memory = d.memory[:1] }},
+			{11, reports(report(1, 900, 0)), "1: 300/60 (344/68)!, 2: 7/1, 3: 6/1, credit 120.0, level 0.0", func(d *division) { d.isOtherReplica = false; d.memory = d.memory[:1] }},
 		}},
 		{name: "each holder keeps the minimal share", change: func(l *Limit) { l.MinShare = 0.3 }, steps: []divisionStep{
 			{0, reports(report(1, 0, 0)), "1: 900/83!, credit 107.0, level 200.0", nil},
@@ -221,7 +221,7 @@ func TestDivisionFollowsReports(t *testing.T) {
 		}},
 		{name: "lower limit gives newcomers nothing while the old rates last", steps: []divisionStep{
 			{0, reports(report(1, 0, 0)), "1: 900/83!, credit 107.0, level 200.0", nil},
-			{5, frozen(report(1, 0, 0), report(2, 0, 0)), "1: 250/83 (900/83)!, 2: 0/0!, credit 107.0, level 200.0", func(d *division) { d.limit.Rate = 500 }},
+			{5, frozenReports(report(1, 0, 0), report(2, 0, 0)), "1: 250/83 (900/83)!, 2: 0/0!, credit 107.0, level 200.0", func(d *division) { d.limit.Rate = 500 }},
 		}},
 		{name: "limit that was zero waits until the decrease is confirmed", steps: []divisionStep{
 			{0, reports(report(1, 0, 0)), "1: 900/83!, credit 107.0, level 200.0", nil},
@@ -231,10 +231,10 @@ func TestDivisionFollowsReports(t *testing.T) {
 		}},
 		{name: "returning holder of another replica gets its grant from this replica", steps: []divisionStep{
 			{0, reports(report(1, 0, 0)), "1: 900/83!, credit 107.0, level 200.0", nil},
-			{5, reports(returning(2, 450)), "1: 900/83, 2: 0/0, credit 107.0, level 0.0", func(d *division) { d.isOthers = true }},
-			{20, reports(report(1, 0, 0)), "1: 250/50!, 2: 0/0, credit 140.0, level 0.0", func(d *division) { d.isOthers = false }},
+			{5, reports(returningReport(2, 450)), "1: 900/83, 2: 0/0, credit 107.0, level 0.0", func(d *division) { d.isOtherReplica = true }},
+			{20, reports(report(1, 0, 0)), "1: 250/50!, 2: 0/0, credit 140.0, level 0.0", func(d *division) { d.isOtherReplica = false }},
 			{21, reports(report(1, 0, 0)), "1: 900/85!, credit 105.0, level 100.0", nil},
-			{22, reports(report(2, 450, 450)), "1: 900/85, 2: 13/2!, credit 103.0, level 200.0", func(d *division) { d.isOthers = true }},
+			{22, reports(report(2, 450, 450)), "1: 900/85, 2: 13/2!, credit 103.0, level 200.0", func(d *division) { d.isOtherReplica = true }},
 		}},
 		{name: "returning holder accepts exactly half of its share", change: func(l *Limit) { l.Headroom = 0 }, steps: []divisionStep{
 			{0, reports(report(1, 0, 0), report(2, 0, 0)), "1: 500/42!, 2: 500/72!, credit 86.0, level 200.0", nil},
@@ -242,7 +242,7 @@ func TestDivisionFollowsReports(t *testing.T) {
 			{11, reports(report(1, 1000, 0), report(2, 125, 0)), "1: 750/79!, 2: 250/50!, credit 49.0, level 0.0", nil},
 			{16.5, reports(report(1, 1000, 0)), "1: 750/91!, 2: 250/50, credit 37.0, level 0.0", nil},
 			{22, reports(report(1, 1000, 0)), "1: 750/100!, 2: 250/50, credit 28.0, level 0.0", nil},
-			{27, reports(report(1, 1000, 0), returning(3, 5000)), "1: 750/102!, 3: 250/14!, credit 12.0, level 0.0", nil},
+			{27, reports(report(1, 1000, 0), returningReport(3, 5000)), "1: 750/102!, 3: 250/14!, credit 12.0, level 0.0", nil},
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -251,17 +251,17 @@ func TestDivisionFollowsReports(t *testing.T) {
 				c.change(&d.limit)
 			}
 			for _, step := range c.steps {
-				if step.before != nil {
-					step.before(d)
+				if step.prepare != nil {
+					step.prepare(d)
 				}
-				assert.Equal(t, step.want, d.applyAt(step.at, step.update), "at %v s", step.at)
+				assert.Equal(t, step.want, d.applyAt(step.time, step.update), "at %v s", step.time)
 			}
 		})
 	}
 }
 
 func TestProductsAndQuotientsAreExact(t *testing.T) {
-	for _, c := range []struct{ a, b, c, down, up int64 }{
+	for _, c := range []struct{ a, b, divisor, roundedDown, roundedUp int64 }{
 		{6, 1, 2, 3, 3},
 		{7, 3, 2, 10, 11},
 		{0, 5, 3, 0, 0},
@@ -270,12 +270,12 @@ func TestProductsAndQuotientsAreExact(t *testing.T) {
 		{1<<33 - 2, 1<<32 + 1, 4, math.MaxInt64, math.MaxInt64},   // 2^63 - 1/2
 		{math.MaxInt64, 3, 3, math.MaxInt64, math.MaxInt64},
 	} {
-		assert.Equal(t, c.down, mulDiv(c.a, c.b, c.c), "%d × %d / %d", c.a, c.b, c.c)
-		assert.Equal(t, c.up, mulDivUp(c.a, c.b, c.c), "%d × %d / %d, rounded up", c.a, c.b, c.c)
+		assert.Equal(t, c.roundedDown, mulDiv(c.a, c.b, c.divisor), "%d × %d / %d", c.a, c.b, c.divisor)
+		assert.Equal(t, c.roundedUp, mulDivUp(c.a, c.b, c.divisor), "%d × %d / %d, rounded up", c.a, c.b, c.divisor)
 	}
 }
 
-func TestExpiryIsThatOfTheFirstHolder(t *testing.T) {
+func TestExpiryFollowsTheHolderWithTheOldestReport(t *testing.T) {
 	l := newDivision().limit
 	for name, c := range map[string]struct {
 		reportedAt []int64 // in seconds
@@ -287,8 +287,8 @@ func TestExpiryIsThatOfTheFirstHolder(t *testing.T) {
 		"last is the oldest":  {[]int64{1002, 1001, 1000}, 1016},
 	} {
 		s := &State{}
-		for i, at := range c.reportedAt {
-			s.holders = append(s.holders, Holder{ID: HolderID(i), ReportedAt: at * second})
+		for i, seconds := range c.reportedAt {
+			s.holders = append(s.holders, Holder{ID: HolderID(i), ReportedAt: seconds * second})
 		}
 		assert.Equal(t, c.want*second, s.Expiry(&l), name)
 	}
@@ -303,7 +303,7 @@ func (d *division) newTurn(now int64, holders ...Holder) *turn {
 	return t
 }
 
-func TestUnconfirmedDecreaseWaitsUnlessTheNextIsLarge(t *testing.T) {
+func TestNextDecreaseWaitsForConfirmationUnlessItIsLarge(t *testing.T) {
 	for name, c := range map[string]struct{ burst, target, wantRate, wantBurst int64 }{
 		"a quarter of the rate":            {10, 300, 400, 10},
 		"more than a quarter of the rate":  {10, 299, 299, 10},
@@ -317,7 +317,7 @@ func TestUnconfirmedDecreaseWaitsUnlessTheNextIsLarge(t *testing.T) {
 	}
 }
 
-func TestTinyRaiseTakesNoRoomFromOthers(t *testing.T) {
+func TestTinyRaiseTakesNothingFromOtherHolders(t *testing.T) {
 	turn := newDivision().newTurn(1000*second, Holder{ID: 1, Rate: 100, MaxRate: 100}, Holder{ID: 2, Rate: 750, MaxRate: 750})
 	turn.members[0].target, turn.members[1].target = 200, 751
 	turn.raiseRates()
@@ -343,11 +343,11 @@ func TestCreditIsWhatNoHolderCanHave(t *testing.T) {
 	d.state.credit, d.state.level = 10*nano, 150*nano
 	turn := d.newTurn(1000*second, Holder{MaxRate: 100, MaxBurst: 20, ReportedAt: 998 * second})
 	turn.raiseCredit()
-	assert.Equal(t, int64(150-20-30), d.state.credit/nano, "the bucket, and the rate since the report and for Delay")
+	assert.Equal(t, int64(150-20-30), d.state.credit/nano, "the holder can have its burst, and its rate since the report and for Delay")
 }
 
 func TestReplicaLearnsConfirmationOfItsLastGrantOnly(t *testing.T) {
-	known := Holder{ID: 1, Rate: 400, Burst: 80, MaxRate: 800, MaxBurst: 160, ReducedAt: 990 * second, Interval: 10 * second}
+	knownHolder := Holder{ID: 1, Rate: 400, Burst: 80, MaxRate: 800, MaxBurst: 160, ReducedAt: 990 * second, Interval: 10 * second}
 	for name, c := range map[string]struct {
 		change       func(*Holder)
 		wantMaxRate  int64
@@ -358,11 +358,11 @@ func TestReplicaLearnsConfirmationOfItsLastGrantOnly(t *testing.T) {
 		"another burst":   {func(h *Holder) { h.Burst = 70 }, 800, 160},
 		"later reduction": {func(h *Holder) { h.ReducedAt += second }, 800, 160},
 	} {
-		stored := known
-		stored.MaxRate, stored.MaxBurst = 400, 80
-		c.change(&stored)
-		turn := newDivision().newTurn(1000*second, stored)
-		turn.restore([]Holder{known})
+		storedHolder := knownHolder
+		storedHolder.MaxRate, storedHolder.MaxBurst = 400, 80
+		c.change(&storedHolder)
+		turn := newDivision().newTurn(1000*second, storedHolder)
+		turn.restore([]Holder{knownHolder})
 		h := turn.holders[0]
 		assert.Equal(t, []int64{400, 80, c.wantMaxRate, c.wantMaxBurst}, []int64{h.Rate, h.Burst, h.MaxRate, h.MaxBurst}, name)
 	}

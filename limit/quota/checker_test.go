@@ -17,14 +17,14 @@ const (
 	tick        = second
 	checkedRate = 4
 	checkedTTL  = 2 // ticks
-	latency     = 1
-	drift       = 1
+	latency     = 1 // ticks
+	drift       = 1 // ticks
 )
 
 // checkedEnvoy is an Envoy and its stream. The stream's messages are in flight for at most one tick.
 type checkedEnvoy struct {
 	stream    byte // counts the streams, so that each has its own id
-	rate      byte // what the Envoy enforces
+	rate      byte // the rate that the Envoy enforces
 	ticksLeft byte // until rate expires
 	// grant and report are in flight. An age of 0 means that there is no message.
 	grant, grantAge   byte
@@ -33,19 +33,19 @@ type checkedEnvoy struct {
 }
 
 type checkedWorld struct {
-	state    State
-	envoys   [3]checkedEnvoy
-	memories [3]Holder // what the replica of each Envoy remembers
-	now      int64
-	breaks   byte // how many streams may still break
-	losses   byte // how often the store may still lose its data
-	thaw     int64
+	state     State
+	envoys    [3]checkedEnvoy
+	memories  [3]Holder // the holder that the replica of each Envoy remembers
+	now       int64
+	breaks    byte  // how many streams may still break
+	losses    byte  // how often the store may still lose its data
+	freezeEnd int64 // the time from which the store is not frozen
 }
 
-// mutant changes the rules on purpose.
+// mutant has rules that can be wrong on purpose.
 type mutant struct {
-	limit Limit
-	after func(*State) // runs after each Apply
+	limit      Limit
+	afterApply func(*State)
 }
 
 func checkedLimit() Limit {
@@ -59,7 +59,7 @@ func (w *checkedWorld) holder(i int) HolderID {
 // apply lets the replica of Envoy i apply its report.
 func (w *checkedWorld) apply(i int, m *mutant) {
 	e := &w.envoys[i]
-	u := Update{IsFrozen: w.now < w.thaw}
+	u := Update{IsFrozen: w.now < w.freezeEnd}
 	u.Reports = []Report{{Holder: w.holder(i), Requests: int64(e.report) * 1000, IsReturning: e.isReturning > 0}}
 	if w.memories[i].ID == w.holder(i) {
 		u.OwnHolders = []Holder{w.memories[i]}
@@ -68,8 +68,8 @@ func (w *checkedWorld) apply(i int, m *mutant) {
 	s := w.state
 	s.holders = append([]Holder(nil), s.holders...)
 	grants := s.Apply(&m.limit, w.now, u)
-	if m.after != nil {
-		m.after(&s)
+	if m.afterApply != nil {
+		m.afterApply(&s)
 	}
 	for _, g := range grants {
 		e.grant, e.grantAge = byte(g.Rate), 1
@@ -91,43 +91,43 @@ func (w *checkedWorld) apply(i int, m *mutant) {
 	w.state = s
 }
 
-// next returns the worlds that follow w.
-func (w *checkedWorld) next(m *mutant) []checkedWorld {
-	var following []checkedWorld
+// successors returns the worlds that follow w.
+func (w *checkedWorld) successors(m *mutant) []checkedWorld {
+	var nextWorlds []checkedWorld
 	add := func(change func(*checkedWorld)) {
-		c := *w
-		change(&c)
-		following = append(following, c)
+		next := *w
+		change(&next)
+		nextWorlds = append(nextWorlds, next)
 	}
 	mayTick := true
 	for i := range w.envoys {
 		e := &w.envoys[i]
 		mayTick = mayTick && e.grantAge <= latency && e.reportAge <= latency
 		if e.grantAge > 0 {
-			add(func(c *checkedWorld) { c.envoys[i].receive() })
+			add(func(next *checkedWorld) { next.envoys[i].receive() })
 		}
 		if e.reportAge > 0 {
-			add(func(c *checkedWorld) { c.apply(i, m) })
+			add(func(next *checkedWorld) { next.apply(i, m) })
 		} else {
 			for requests := range byte(2) {
-				add(func(c *checkedWorld) { c.envoys[i].report, c.envoys[i].reportAge = requests, 1 })
+				add(func(next *checkedWorld) { next.envoys[i].report, next.envoys[i].reportAge = requests, 1 })
 			}
 		}
 		if w.breaks > 0 && e.stream < 99 {
-			add(func(c *checkedWorld) { c.breakStream(i, false) })
-			add(func(c *checkedWorld) { c.breakStream(i, true) })
+			add(func(next *checkedWorld) { next.breakStream(i, false) })
+			add(func(next *checkedWorld) { next.breakStream(i, true) })
 		}
 	}
-	if w.losses > 0 && w.now >= w.thaw {
-		add(func(c *checkedWorld) {
-			c.losses--
-			c.state, c.thaw = State{}, c.now+m.limit.TTL+m.limit.Delay
+	if w.losses > 0 && w.now >= w.freezeEnd {
+		add(func(next *checkedWorld) {
+			next.losses--
+			next.state, next.freezeEnd = State{}, next.now+m.limit.TTL+m.limit.Delay
 		})
 	}
 	if mayTick {
 		add((*checkedWorld).tick)
 	}
-	return following
+	return nextWorlds
 }
 
 func (e *checkedEnvoy) receive() {
@@ -182,14 +182,14 @@ func (w *checkedWorld) key() string {
 		b = append(b, e.stream, e.rate, e.ticksLeft, e.grant, e.grantAge, e.report, e.reportAge, e.isReturning)
 		appendHolder(&w.memories[i])
 	}
-	b = append(b, w.breaks, w.losses, byte(max(w.thaw-w.now, 0)/tick), byte(max(w.state.frozenUntil-w.now, 0)/tick), byte(len(w.state.holders)))
+	b = append(b, w.breaks, w.losses, byte(max(w.freezeEnd-w.now, 0)/tick), byte(max(w.state.frozenUntil-w.now, 0)/tick), byte(len(w.state.holders)))
 	for i := range w.state.holders {
 		appendHolder(&w.state.holders[i])
 	}
 	return string(binary.AppendUvarint(b, uint64(w.state.frozenRate)))
 }
 
-func (w *checkedWorld) enforced() (sum int) {
+func (w *checkedWorld) sumOfRates() (sum int) {
 	for i := range w.envoys {
 		sum += int(w.envoys[i].rate)
 	}
@@ -212,11 +212,11 @@ func (w checkedWorld) reachesTargets(m *mutant) bool {
 			return false
 		}
 	}
-	return w.enforced() == checkedRate
+	return w.sumOfRates() == checkedRate
 }
 
-// check visits at most n worlds. It returns the number of visited worlds, and the first world that breaks the limit.
-func check(t *testing.T, m *mutant, n int) (visited int, broken *checkedWorld) {
+// visitStates visits at most n worlds. It returns the number of visited worlds, and the first world that breaks the limit.
+func visitStates(t *testing.T, m *mutant, n int) (visitedCount int, brokenWorld *checkedWorld) {
 	start := checkedWorld{now: 100 * tick, breaks: 2, losses: 1}
 	for range 3 { // the first Envoy has the whole limit
 		start.envoys[0].report, start.envoys[0].reportAge = 1, 1
@@ -224,46 +224,46 @@ func check(t *testing.T, m *mutant, n int) (visited int, broken *checkedWorld) {
 		start.envoys[0].receive()
 		start.tick()
 	}
-	seen := map[string]bool{start.key(): true}
-	for queue := []checkedWorld{start}; len(queue) > 0 && len(seen) < n; queue = queue[1:] {
+	seenStates := map[string]bool{start.key(): true}
+	for queue := []checkedWorld{start}; len(queue) > 0 && len(seenStates) < n; queue = queue[1:] {
 		w := &queue[0]
-		if visited++; visited%1000 == 0 && m.after == nil {
-			require.True(t, w.reachesTargets(m), "targets after faults: %+v", w)
+		if visitedCount++; visitedCount%1000 == 0 && m.afterApply == nil {
+			require.True(t, w.reachesTargets(m), "the targets are not reached after faults: %+v", w)
 		}
-		for _, c := range w.next(m) {
-			if c.enforced() > checkedRate {
-				return visited, &c
+		for _, c := range w.successors(m) {
+			if c.sumOfRates() > checkedRate {
+				return visitedCount, &c
 			}
-			if key := c.key(); !seen[key] {
-				seen[key] = true
+			if key := c.key(); !seenStates[key] {
+				seenStates[key] = true
 				queue = append(queue, c)
 			}
 		}
 	}
-	return visited, nil
+	return visitedCount, nil
 }
 
-// worlds is how many worlds a check remembers.
-var worlds = flag.Int("worlds", 100_000, "worlds that the checker remembers")
+// maxWorlds is the number of worlds that a check remembers.
+var maxWorlds = flag.Int("worlds", 100_000, "worlds that the checker remembers")
 
 func TestCheckerFindsNoOrderOfEventsAboveLimit(t *testing.T) {
-	visited, broken := check(t, &mutant{limit: checkedLimit()}, *worlds)
-	assert.Nil(t, broken)
-	t.Logf("%d worlds", visited)
+	visitedCount, brokenWorld := visitStates(t, &mutant{limit: checkedLimit()}, *maxWorlds)
+	assert.Nil(t, brokenWorld)
+	t.Logf("%d worlds", visitedCount)
 }
 
 func TestCheckerFindsDecreaseThatIsFreedAtOnce(t *testing.T) {
-	_, broken := check(t, &mutant{checkedLimit(), func(s *State) {
+	_, brokenWorld := visitStates(t, &mutant{checkedLimit(), func(s *State) {
 		for i := range s.holders {
 			s.holders[i].MaxRate = s.holders[i].Rate
 		}
-	}}, *worlds)
-	assert.NotNil(t, broken)
+	}}, *maxWorlds)
+	assert.NotNil(t, brokenWorld)
 }
 
 func TestCheckerFindsTTLThatCountsFromSending(t *testing.T) {
 	l := checkedLimit()
 	l.TTL -= l.Delay
-	_, broken := check(t, &mutant{l, func(*State) {}}, *worlds)
-	assert.NotNil(t, broken)
+	_, brokenWorld := visitStates(t, &mutant{l, func(*State) {}}, *maxWorlds)
+	assert.NotNil(t, brokenWorld)
 }

@@ -29,22 +29,22 @@ func TestFleetUsesLimit(t *testing.T) {
 		}
 		f.connect(e, i%3)
 	}
-	t.Logf("cold start of %d Envoys within 5 s: 95 %% of the limit in use %s after the last start", n, f.timeToUse(0.95, step))
+	t.Logf("cold start of %d Envoys within 5 s: 95 %% of the limit in use %s after the last start", n, f.timeUntilUse(0.95, step))
 	f.run(30*second, step)
 
-	before := make([]float64, n)
+	admittedBefore := make([]float64, n)
 	for i, e := range f.envoys {
-		before[i] = e.admitted
+		admittedBefore[i] = e.admitted
 	}
-	messages := f.messages
-	use := f.use(60*second, step)
+	messagesBefore := f.messages
+	use := f.measureUse(60*second, step)
 	for i, e := range f.envoys {
-		before[i] = e.admitted - before[i]
+		admittedBefore[i] = e.admitted - admittedBefore[i]
 	}
 	t.Logf("saturated: use %.2f %%, Jain's index %.4f, %.2f messages/s per Envoy (reports and grants)",
-		100*use, jain(before), float64(f.messages-messages)/60/float64(n))
+		100*use, jainIndex(admittedBefore), float64(f.messages-messagesBefore)/60/float64(n))
 	assert.GreaterOrEqual(t, use, 0.97)
-	assert.GreaterOrEqual(t, jain(before), 0.98)
+	assert.GreaterOrEqual(t, jainIndex(admittedBefore), 0.98)
 
 	for i, e := range f.envoys {
 		e.demand = []float64{190, 19}[i%2]
@@ -53,19 +53,19 @@ func TestFleetUsesLimit(t *testing.T) {
 	for i, e := range f.envoys {
 		e.demand = []float64{19, 190}[i%2]
 	}
-	t.Logf("swap of the demand (10 : 1): 95 %% of the limit in use %s later", f.timeToUse(0.95, step))
+	t.Logf("swap of the demand (10 : 1): 95 %% of the limit in use %s later", f.timeUntilUse(0.95, step))
 
 	for _, e := range f.envoys {
 		e.demand = 150
 	}
 	f.run(60*second, step)
-	for _, id := range sortedOpen(f.replicas[0].open) {
-		e := f.replicas[0].open[id]
+	for _, id := range sortedStreams(f.replicas[0].openStreams) {
+		e := f.replicas[0].openStreams[id]
 		f.disconnect(e)
 		f.connect(e, 1)
 	}
-	f.replicas[0].known = nil
-	use = f.use(30*second, step)
+	f.replicas[0].knownHolders = nil
+	use = f.measureUse(30*second, step)
 	t.Logf("a third of the Envoys changes its replica: use %.1f %% in the next 30 s", 100*use)
 	assert.Greater(t, use, 0.9)
 
@@ -73,32 +73,32 @@ func TestFleetUsesLimit(t *testing.T) {
 	assert.LessOrEqual(t, f.largestSum, 1.0)
 	assert.GreaterOrEqual(t, f.lowestLevel, -1e-3)
 
-	stored, memory := len(f.store)/n, int(unsafe.Sizeof(Holder{}))
-	t.Logf("bytes per holder: %d in the store, %d in the memory of its replica", stored, memory)
-	assert.LessOrEqual(t, stored, 60)
-	assert.LessOrEqual(t, memory+stored, 300)
-	began := time.Now()
+	storedBytes, memoryBytes := len(f.store)/n, int(unsafe.Sizeof(Holder{}))
+	t.Logf("bytes per holder: %d in the store, %d in the memory of its replica", storedBytes, memoryBytes)
+	assert.LessOrEqual(t, storedBytes, 60)
+	assert.LessOrEqual(t, memoryBytes+storedBytes, 300)
+	startTime := time.Now()
 	for range 10 {
 		s, _ := Decode(f.store)
-		s.Apply(&l, f.now, Update{OwnHolders: f.replicas[1].known, Reports: []Report{{Holder: f.replicas[1].known[0].ID}}})
+		s.Apply(&l, f.now, Update{OwnHolders: f.replicas[1].knownHolders, Reports: []Report{{Holder: f.replicas[1].knownHolders[0].ID}}})
 		s.Append(nil)
 	}
-	t.Logf("an update of %d holders takes %s, with decoding and encoding", n, (time.Since(began) / 10).Round(10*time.Microsecond))
+	t.Logf("an update of %d holders takes %s, with decoding and encoding", n, (time.Since(startTime) / 10).Round(10*time.Microsecond))
 }
 
-func sortedOpen(open map[HolderID]*envoy) []HolderID {
-	ids := make([]HolderID, 0, len(open))
-	for id := range open {
+func sortedStreams(openStreams map[HolderID]*envoy) []HolderID {
+	ids := make([]HolderID, 0, len(openStreams))
+	for id := range openStreams {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
 	return ids
 }
 
-// timeToUse returns the time until the use of a second reaches a part of the limit, and that time in intervals of reports.
-func (f *fleet) timeToUse(part float64, step int64) string {
+// timeUntilUse returns the time until the use of a second reaches a part of the limit, and that time in intervals of reports.
+func (f *fleet) timeUntilUse(part float64, step int64) string {
 	start := f.now
-	for f.now < start+minute && f.use(second, step) < part {
+	for f.now < start+minute && f.measureUse(second, step) < part {
 	}
 	seconds := (f.now - start) / second
 	return fmt.Sprintf("%d s (%.1f reports)", seconds, float64(seconds)/5)

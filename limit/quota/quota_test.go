@@ -22,7 +22,7 @@ func perMinute(rate, burst int64) Limit {
 // restart, answers of the store are lost, and the store loses its data.
 func TestHoldersTogetherStayWithinLimit(t *testing.T) {
 	for seed := range uint64(*seeds) {
-		disturbedFleet(t, seed)
+		runDisturbedFleet(t, seed)
 		if t.Failed() {
 			return
 		}
@@ -31,7 +31,7 @@ func TestHoldersTogetherStayWithinLimit(t *testing.T) {
 
 var seeds = flag.Int("seeds", 150, "disturbed fleets to run")
 
-func disturbedFleet(t *testing.T, seed uint64) {
+func runDisturbedFleet(t *testing.T, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	pick := func(n int) int { return random.IntN(n) }
 	l := perMinute(int64(1000+pick(30_000)), int64(1+pick([]int{10, 300, 3000}[pick(3)])))
@@ -39,7 +39,7 @@ func disturbedFleet(t *testing.T, seed uint64) {
 	l.TTL = int64(5+pick(11)) * second
 	f := newFleet(l, 1+pick(5), 2, seed)
 	if pick(2) == 0 {
-		f.marker = f.now
+		f.storeCreated = f.now
 	}
 	lostTokens := 0.0
 	for range 120 {
@@ -59,19 +59,19 @@ func disturbedFleet(t *testing.T, seed uint64) {
 			if pick(5) == 0 {
 				r := f.replicas[pick(2)]
 				for _, e := range f.envoys {
-					if r.open[e.stream] == e {
+					if r.openStreams[e.stream] == e {
 						f.disconnect(e)
 					}
 				}
-				r.known = nil
+				r.knownHolders = nil
 			}
 		case 4, 5:
 			e.demand = []float64{0, 1, 0.2, 3}[pick(4)] * float64(l.Rate) / 60
 		case 6:
-			f.update(pick(2), storedMute)
+			f.update(pick(2), answerLost)
 		case 7:
-			if pick(5) == 0 && f.now >= f.marker+l.TTL+l.Delay {
-				f.store, f.marker = nil, f.now
+			if pick(5) == 0 && f.now >= f.storeCreated+l.TTL+l.Delay {
+				f.store, f.storeCreated = nil, f.now
 				lostTokens += max(1-float64(l.reserve(l.Burst)), 0)
 			}
 		case 8:
@@ -100,9 +100,9 @@ func TestStateKeepsSumsWithinLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := perMinute(rapid.Int64Range(0, math.MaxInt64).Draw(t, "rate"), rapid.Int64Range(0, math.MaxInt64).Draw(t, "burst"))
 		l.MinShare, l.Headroom = rapid.Float64Range(-1, 2).Draw(t, "min share"), rapid.Float64Range(-1, 2).Draw(t, "headroom")
-		bounded := l.bounded()
+		boundedLimit := l.bounded()
 		s, now := &State{}, int64(1000*second)
-		known := map[HolderID]Holder{}
+		knownHolders := map[HolderID]Holder{}
 		for range rapid.IntRange(1, 30).Draw(t, "updates") {
 			now += rapid.Int64Range(-20*second, 20*second).Draw(t, "elapsed")
 			var u Update
@@ -112,33 +112,33 @@ func TestStateKeepsSumsWithinLimit(t *testing.T) {
 					IsReturning: rapid.Bool().Draw(t, "returning"),
 				})
 			}
-			for _, h := range known {
+			for _, h := range knownHolders {
 				u.OwnHolders = append(u.OwnHolders, h)
 			}
 			u.IsFrozen = rapid.IntRange(0, 9).Draw(t, "frozen") == 0
 			grants := s.Apply(&l, now, u)
 			rates, bursts := s.sums()
-			require.LessOrEqual(t, rates, bounded.Rate)
-			if bounded.reserve(bounded.Burst) > 0 {
-				require.LessOrEqual(t, bursts, bounded.Burst)
+			require.LessOrEqual(t, rates, boundedLimit.Rate)
+			if boundedLimit.reserve(boundedLimit.Burst) > 0 {
+				require.LessOrEqual(t, bursts, boundedLimit.Burst)
 			}
 			for _, g := range grants {
 				require.Equal(t, g.Rate > 0, g.Burst > 0)
 			}
-			decoded, err := Decode(s.Append(nil))
+			decodedState, err := Decode(s.Append(nil))
 			require.NoError(t, err)
-			require.Equal(t, s.Append(nil), decoded.Append(nil))
-			require.ElementsMatch(t, s.Holders(), decoded.Holders())
-			s = decoded
-			clear(known)
+			require.Equal(t, s.Append(nil), decodedState.Append(nil))
+			require.ElementsMatch(t, s.Holders(), decodedState.Holders())
+			s = decodedState
+			clear(knownHolders)
 			for _, h := range s.Holders() {
-				known[h.ID] = h
+				knownHolders[h.ID] = h
 			}
 		}
 	})
 }
 
-func TestFurtherHoldersGetNoGrant(t *testing.T) {
+func TestHoldersBeyondMaxHoldersGetNoGrant(t *testing.T) {
 	l := perMinute(MaxHolders*60, MaxHolders)
 	var s State
 	reports := func(first, n int) (u Update) {
@@ -157,14 +157,14 @@ func TestFurtherHoldersGetNoGrant(t *testing.T) {
 	assert.Len(t, s.Apply(&l, now+2*second, reports(1_000_000, MaxHolders-1)), MaxHolders-1, "the others keep their grants")
 }
 
-func TestDecodeRefusesOtherBytes(t *testing.T) {
+func TestDecodeRejectsBytesThatAreNoState(t *testing.T) {
 	s := &State{}
 	l := perMinute(1000, 100)
 	s.Apply(&l, 1000*second, Update{Reports: []Report{{Holder: 1}, {Holder: 2}}})
-	encoded := s.Append(nil)
-	large := Holder{ID: 1, Rate: maxTokens, Burst: maxTokens, MaxRate: maxTokens, MaxBurst: maxTokens, Demands: [2]int64{maxTokens, maxTokens}, JoinedAt: 1}
-	largeState := State{appliedAt: 1000 * second, holders: []Holder{large, {ID: 2}}}
-	for _, b := range [][]byte{encoded, largeState.Append(nil)} {
+	encodedState := s.Append(nil)
+	largeHolder := Holder{ID: 1, Rate: maxTokens, Burst: maxTokens, MaxRate: maxTokens, MaxBurst: maxTokens, Demands: [2]int64{maxTokens, maxTokens}, JoinedAt: 1}
+	largeState := State{appliedAt: 1000 * second, holders: []Holder{largeHolder, {ID: 2}}}
+	for _, b := range [][]byte{encodedState, largeState.Append(nil)} {
 		_, err := Decode(b)
 		assert.NoError(t, err)
 		for i := 1; i < len(b); i++ {
@@ -172,8 +172,8 @@ func TestDecodeRefusesOtherBytes(t *testing.T) {
 			assert.ErrorIs(t, err, ErrState, "%d bytes", i)
 		}
 	}
-	sameID := State{appliedAt: 1000 * second, holders: []Holder{{ID: 1}, {ID: 1}}}
-	for _, b := range [][]byte{{0}, {layout}, append(encoded[:len(encoded):len(encoded)], 0), []byte("\x02abc"), sameID.Append(nil)} {
+	stateWithEqualIDs := State{appliedAt: 1000 * second, holders: []Holder{{ID: 1}, {ID: 1}}}
+	for _, b := range [][]byte{{0}, {layout}, append(encodedState[:len(encodedState):len(encodedState)], 0), []byte("\x02abc"), stateWithEqualIDs.Append(nil)} {
 		_, err := Decode(b)
 		assert.ErrorIs(t, err, ErrState)
 	}

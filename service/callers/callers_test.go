@@ -22,15 +22,15 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/certtest"
 )
 
-// certificate returns the certificate of a pair.
-func certificate(t *testing.T, pair certtest.Pair) *x509.Certificate {
+// loadCertificate returns the certificate of a pair.
+func loadCertificate(t *testing.T, pair certtest.Pair) *x509.Certificate {
 	t.Helper()
-	loaded, err := tls.LoadX509KeyPair(pair.CertFile, pair.KeyFile)
+	loadedPair, err := tls.LoadX509KeyPair(pair.CertFile, pair.KeyFile)
 	require.NoError(t, err)
-	return loaded.Leaf
+	return loadedPair.Leaf
 }
 
-const example = `
+const exampleFile = `
 callers:
 - uri: spiffe://cluster.local/ns/shop/sa/envoy
   domains: [shop, shop-internal]
@@ -45,7 +45,7 @@ callers:
 `
 
 func TestCallersAskOnlyTheirDomains(t *testing.T) {
-	b, err := Parse("f", []byte(example))
+	b, err := Parse("f", []byte(exampleFile))
 	require.NoError(t, err)
 	authority := certtest.New(t)
 	for _, test := range []struct {
@@ -53,14 +53,14 @@ func TestCallersAskOnlyTheirDomains(t *testing.T) {
 		cert    *x509.Certificate
 		allowed string
 	}{
-		{"a URI", certificate(t, authority.IssueURI("spiffe://cluster.local/ns/shop/sa/envoy")), "shop shop-internal"},
-		{"a longer URI", certificate(t, authority.IssueURI("spiffe://cluster.local/ns/shop/sa/envoy2")), ""},
-		{"a URI of a pattern", certificate(t, authority.IssueURI("spiffe://cluster.local/ns/edge/sa/x")), "edge"},
-		{"a DNS name in other case", certificate(t, authority.Issue("envoy.partner.EXAMPLE")), "partner"},
-		{"a DNS name that is a common name in the file", certificate(t, authority.Issue("admin")), ""},
-		{"a common name that is a URI in the file", certificate(t, authority.IssueNamed("spiffe://cluster.local/ns/shop/sa/envoy")), ""},
-		{"a common name with all domains", certificate(t, authority.IssueNamed("admin")), "shop shop-internal edge partner public other"},
-		{"several names", certificate(t, authority.IssueNamed("x", "envoy.partner.example")), "partner"},
+		{"a URI", loadCertificate(t, authority.IssueURI("spiffe://cluster.local/ns/shop/sa/envoy")), "shop shop-internal"},
+		{"a longer URI", loadCertificate(t, authority.IssueURI("spiffe://cluster.local/ns/shop/sa/envoy2")), ""},
+		{"a URI of a pattern", loadCertificate(t, authority.IssueURI("spiffe://cluster.local/ns/edge/sa/x")), "edge"},
+		{"a DNS name in other case", loadCertificate(t, authority.Issue("envoy.partner.EXAMPLE")), "partner"},
+		{"a DNS name that is a common name in the file", loadCertificate(t, authority.Issue("admin")), ""},
+		{"a common name that is a URI in the file", loadCertificate(t, authority.IssueNamed("spiffe://cluster.local/ns/shop/sa/envoy")), ""},
+		{"a common name with all domains", loadCertificate(t, authority.IssueNamed("admin")), "shop shop-internal edge partner public other"},
+		{"several names", loadCertificate(t, authority.IssueNamed("x", "envoy.partner.example")), "partner"},
 		{"no certificate", nil, "public"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -100,8 +100,8 @@ func TestProblemsHaveTheirPlaceAndRemedy(t *testing.T) {
 
 func TestLastValidFileStaysInForce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "callers.yaml")
-	write := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
-	write(example)
+	writeFile := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
+	writeFile(exampleFile)
 	var results []error
 	f, err := Open(path, func(err error) { results = append(results, err) }, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
@@ -109,7 +109,7 @@ func TestLastValidFileStaysInForce(t *testing.T) {
 	f.files.Reload()
 	assert.Empty(t, results, "the file is unchanged")
 
-	write("callers: [")
+	writeFile("callers: [")
 	f.files.Reload()
 	assert.Empty(t, results, "somebody may be writing the file")
 	f.files.Reload()
@@ -124,13 +124,13 @@ func TestLastValidFileStaysInForce(t *testing.T) {
 	require.ErrorIs(t, results[1], os.ErrNotExist)
 	assert.True(t, f.Bindings().Allows(nil, "public"))
 
-	write(example)
+	writeFile(exampleFile)
 	f.files.Reload()
 	f.files.Reload()
 	require.Len(t, results, 3, "the same file is valid again")
 	require.NoError(t, results[2])
 
-	write("callers: [{without_certificate: true, domains: [other]}]")
+	writeFile("callers: [{without_certificate: true, domains: [other]}]")
 	f.files.Reload()
 	f.files.Reload()
 	require.Len(t, results, 4)
@@ -153,14 +153,14 @@ func (okService) ShouldRateLimit(context.Context, *rlsv3.RateLimitRequest) (*rls
 
 func TestForbiddenCallIsRefusedAndCounted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "callers.yaml")
-	require.NoError(t, os.WriteFile(path, []byte(example), 0o600))
+	require.NoError(t, os.WriteFile(path, []byte(exampleFile), 0o600))
 	f, err := Open(path, nil, nil)
 	require.NoError(t, err)
 	count := 0
 	var log strings.Builder
 	s := NewService(okService{}, f, func() { count++ }, slog.New(slog.NewTextHandler(&log, nil)))
 
-	cert := certificate(t, certtest.New(t).Issue("envoy.partner.example"))
+	cert := loadCertificate(t, certtest.New(t).Issue("envoy.partner.example"))
 	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{
 		State: tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{cert}}},
 	}})
@@ -179,7 +179,7 @@ func TestForbiddenCallIsRefusedAndCounted(t *testing.T) {
 
 // A file has bindings, or problems that can be shown.
 func FuzzParse(f *testing.F) {
-	f.Add([]byte(example))
+	f.Add([]byte(exampleFile))
 	f.Add([]byte("callers: [{uri: 1, domains: &a [*a]}]"))
 	f.Add([]byte("callers: [{dns: *, common_name: {}, domains: {}}]\n--- x"))
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -93,8 +93,8 @@ func TestAnswersHaveRulesOnlyOnDemand(t *testing.T) {
 	assert.Equal(t, `{"answers":[{"code":"OK"}]}`, body)
 }
 
-func TestBadCheckLeavesTheOthers(t *testing.T) {
-	refuses := func(o *Options) {
+func TestBadCheckFailsNoOtherCheck(t *testing.T) {
+	refuseSecretDomain := func(o *Options) {
 		o.CheckDomain = func(_ context.Context, domain string) error {
 			if domain == "secret" {
 				return status.Error(codes.PermissionDenied, "the caller may not use this domain")
@@ -113,7 +113,7 @@ func TestBadCheckLeavesTheOthers(t *testing.T) {
 		"forbidden domain": {`{"domain": "secret", ` + descriptor + `}`, "PERMISSION_DENIED", "the caller may not use this domain"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, body := newHandler(t, refuses).post(`{"checks": [` + c.check + `, {"domain": "shop", ` + descriptor + `}]}`)
+			code, body := newHandler(t, refuseSecretDomain).post(`{"checks": [` + c.check + `, {"domain": "shop", ` + descriptor + `}]}`)
 			assert.Equal(t, http.StatusOK, code)
 			var got Response
 			require.NoError(t, json.Unmarshal([]byte(body), &got))
@@ -135,11 +135,11 @@ func TestChecksHaveHoldsOfTheirOwn(t *testing.T) {
 		{"hold": "a", "hits": -1, ` + job + `}, {"hold": "b", ` + job + `}, {"hold": "\u0000", ` + job + `}]}`)
 	var got Response
 	require.NoError(t, json.Unmarshal([]byte(body), &got))
-	var answered []Code
+	var answerCodes []Code
 	for _, a := range got.Answers {
-		answered = append(answered, a.Code)
+		answerCodes = append(answerCodes, a.Code)
 	}
-	assert.Equal(t, []Code{OK, OK, OverLimit, OK, OK, Failed}, answered, body)
+	assert.Equal(t, []Code{OK, OK, OverLimit, OK, OK, Failed}, answerCodes, body)
 }
 
 func TestNegativeHitsGiveHitsBack(t *testing.T) {
@@ -196,16 +196,16 @@ func TestOnlyPostsAreAnswered(t *testing.T) {
 
 // Each check has a context of its own, which ends after its answer.
 func TestEachCheckIsACall(t *testing.T) {
-	started, ended := 0, 0
+	startCount, endCount := 0, 0
 	h := newHandler(t, func(o *Options) {
 		o.StartCall = func(ctx context.Context) (context.Context, func()) {
-			started++
-			return ctx, func() { ended++ }
+			startCount++
+			return ctx, func() { endCount++ }
 		}
 	})
 	h.post(fmt.Sprintf(`{"domain": "shop", "checks": [%s]}`, strings.TrimSuffix(strings.Repeat(`{"descriptor": [{"key": "user"}]},`, MaxChecks), ",")))
-	assert.Equal(t, MaxChecks, started)
-	assert.Equal(t, MaxChecks, ended)
+	assert.Equal(t, MaxChecks, startCount)
+	assert.Equal(t, MaxChecks, endCount)
 }
 
 func TestLongMessagesAreCut(t *testing.T) {
@@ -257,7 +257,7 @@ func TestMostHitsAndTheLongestDomainAreAccepted(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-func TestHitsThatPassInShadowModeAreNotNever(t *testing.T) {
+func TestHitsThatPassInShadowModeHaveNoFieldNever(t *testing.T) {
 	_, body := newHandler(t).post(`{"domain": "shop", "checks": [{"descriptor": [{"key": "dark"}], "hits": 3}]}`)
 	assert.Contains(t, body, `"code":"OK"`)
 	assert.NotContains(t, body, "never")

@@ -25,8 +25,8 @@ import (
 	division "github.com/seed-81f232ab/rls/limit/quota"
 )
 
-// openFrom is open from an IP address. The client reads and forgets all responses.
-func openFrom(t *testing.T, s *Service, ip string) (p *pipe, closeStream func(), ended chan error) {
+// openStreamFrom is openStream from an IP address. The client reads and forgets all responses.
+func openStreamFrom(t *testing.T, s *Service, ip string) (p *pipe, closeStream func(), ended chan error) {
 	ctx, cancel := context.WithCancel(peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(ip), Port: 7}}))
 	p = &pipe{ctx: ctx, reports: make(chan *rlqsv3.RateLimitQuotaUsageReports), responses: make(chan *rlqsv3.RateLimitQuotaResponse)}
 	ended = make(chan error, 1)
@@ -46,11 +46,11 @@ func openFrom(t *testing.T, s *Service, ip string) (p *pipe, closeStream func(),
 	return p, cancel, ended
 }
 
-// tenants returns a report of n tenants with this name and a number.
-func tenants(name string, n int) *rlqsv3.RateLimitQuotaUsageReports {
+// reportOfTenants returns a report of n tenants with this name and a number.
+func reportOfTenants(name string, n int) *rlqsv3.RateLimitQuotaUsageReports {
 	m := &rlqsv3.RateLimitQuotaUsageReports{Domain: "shop"}
 	for i := range n {
-		m.BucketQuotaUsages = append(m.BucketQuotaUsages, usage(map[string]string{"tenant": fmt.Sprint(name, i)}, 1).BucketQuotaUsages...)
+		m.BucketQuotaUsages = append(m.BucketQuotaUsages, newReport(map[string]string{"tenant": fmt.Sprint(name, i)}, 1).BucketQuotaUsages...)
 	}
 	return m
 }
@@ -59,35 +59,35 @@ func TestOneAddressLeavesHalfOfTheMemoryToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOptions(t, local.NewQuotas(), sharedLimits)
 		o.MaxBuckets = 100
-		s, _ := start(t, o)
+		s, _ := startReplica(t, o)
 		var closeStreams []func()
-		refused := 0
+		refusedCount := 0
 		for i := range 500 {
-			p, closeStream, ended := openFrom(t, s, "10.0.0.1")
+			p, closeStream, ended := openStreamFrom(t, s, "10.0.0.1")
 			closeStreams = append(closeStreams, closeStream)
 			select {
-			case p.reports <- tenants(strings.Repeat("x", 1100)+fmt.Sprint(i, "-"), 100):
+			case p.reports <- reportOfTenants(strings.Repeat("x", 1100)+fmt.Sprint(i, "-"), 100):
 			case err := <-ended:
 				assert.Equal(t, codes.ResourceExhausted, status.Code(err))
-				refused++
+				refusedCount++
 			}
 			synctest.Wait()
 		}
-		assert.Positive(t, refused)
+		assert.Positive(t, refusedCount)
 		assert.LessOrEqual(t, s.memory, int64(maxMemory*100/2))
 		assert.Greater(t, s.memory, int64(maxMemory*100/2*9/10))
 		stats := s.Stats()
 		assert.Positive(t, stats.Ignored)
-		assert.EqualValues(t, refused, stats.Blocked)
+		assert.EqualValues(t, refusedCount, stats.Blocked)
 
-		other, closeOther, _ := openFrom(t, s, "10.0.0.2")
-		other.reports <- tenants("other", 100)
+		otherStream, closeOtherStream, _ := openStreamFrom(t, s, "10.0.0.2")
+		otherStream.reports <- reportOfTenants("other", 100)
 		synctest.Wait()
-		after := s.Stats()
-		assert.Equal(t, stats.Buckets+100, after.Buckets, "another address gets all its buckets")
-		assert.Equal(t, stats.Ignored, after.Ignored)
+		statsAfter := s.Stats()
+		assert.Equal(t, stats.Buckets+100, statsAfter.Buckets, "another address gets all its buckets")
+		assert.Equal(t, stats.Ignored, statsAfter.Ignored)
 
-		closeOther()
+		closeOtherStream()
 		for _, closeStream := range closeStreams {
 			closeStream()
 		}
@@ -105,16 +105,16 @@ func TestStreamsThatCloseQuicklyLeavePlacesToOthers(t *testing.T) {
 		var log bytes.Buffer
 		o := newOptions(t, local.NewQuotas(), sharedLimits)
 		o.Log = slog.New(slog.NewTextHandler(&log, nil))
-		s, _ := start(t, o)
-		acme := func() *rlqsv3.RateLimitQuotaUsageReports { return usage(map[string]string{"tenant": "acme"}, 100) }
-		old, closeOld, _ := open(t, s)
-		old.reports <- acme()
-		share := answer(t, old)
+		s, _ := startReplica(t, o)
+		reportOfAcme := func() *rlqsv3.RateLimitQuotaUsageReports { return newReport(map[string]string{"tenant": "acme"}, 100) }
+		oldStream, closeOldStream, _ := openStream(t, s)
+		oldStream.reports <- reportOfAcme()
+		share := awaitAnswer(t, oldStream)
 		for range 14 {
 			var closeStreams []func()
 			for range 400 {
-				p, closeStream, _ := openFrom(t, s, "10.0.0.1")
-				p.reports <- acme()
+				p, closeStream, _ := openStreamFrom(t, s, "10.0.0.1")
+				p.reports <- reportOfAcme()
 				closeStreams = append(closeStreams, closeStream)
 			}
 			time.Sleep(tickInterval + time.Millisecond) // so that the store has all holders before they leave
@@ -129,28 +129,28 @@ func TestStreamsThatCloseQuicklyLeavePlacesToOthers(t *testing.T) {
 		assert.Positive(t, s.Stats().Ignored)
 		assert.Contains(t, log.String(), "limit shop > tenant: got too many Envoys, want at most 10000, and half of the free places for one address")
 
-		refused, closeRefused, _ := openFrom(t, s, "10.0.0.1")
-		refused.reports <- acme()
+		refusedStream, closeRefusedStream, _ := openStreamFrom(t, s, "10.0.0.1")
+		refusedStream.reports <- reportOfAcme()
 		synctest.Wait()
-		assert.True(t, bucketOf(s, "10.0.0.1").group == nil, "got a group, want none")
+		assert.True(t, bucketOf(s, "10.0.0.1").group == nil, "the bucket must have no group")
 		for _, ip := range []string{"10.0.0.2", "10.0.0.3"} {
-			p, closeStream, _ := openFrom(t, s, ip)
-			p.reports <- acme()
+			p, closeStream, _ := openStreamFrom(t, s, ip)
+			p.reports <- reportOfAcme()
 			time.Sleep(tickInterval)
 			synctest.Wait()
 			assert.True(t, bucketOf(s, ip).isAnswered, ip)
 			closeStream()
 		}
-		old.reports <- acme()
-		assert.NotContains(t, answer(t, old), "DENY", "the share before was %s", share)
+		oldStream.reports <- reportOfAcme()
+		assert.NotContains(t, awaitAnswer(t, oldStream), "DENY", "the share before was %s", share)
 
 		time.Sleep(waitForOthers)
-		refused.reports <- acme()
+		refusedStream.reports <- reportOfAcme()
 		time.Sleep(tickInterval)
 		synctest.Wait()
 		assert.True(t, bucketOf(s, "10.0.0.1").isAnswered)
-		closeRefused()
-		closeOld()
+		closeRefusedStream()
+		closeOldStream()
 		time.Sleep(waitForOthers)
 		synctest.Wait()
 		assert.Empty(t, s.clients)
@@ -186,12 +186,12 @@ func TestBucketWithoutAPlaceInTheStateIsDenied(t *testing.T) {
 		for i := range division.MaxHolders {
 			reports = append(reports, division.Report{Holder: division.HolderID(i + 1)})
 		}
-		full, l := division.State{}, division.Limit{Rate: 6000, Interval: minInterval, Burst: 100, TTL: 15 * second, Delay: second}
-		full.Apply(&l, time.Now().UnixMicro(), division.Update{Reports: reports})
-		s, _ := start(t, newOptions(t, &fullStore{full.Append(nil)}, sharedLimits))
-		p, closeStream, _ := open(t, s)
-		p.reports <- usage(map[string]string{"tenant": "acme"}, 1)
-		assert.Contains(t, answer(t, p), "DENY_ALL")
+		fullState, l := division.State{}, division.Limit{Rate: 6000, Interval: minInterval, Burst: 100, TTL: 15 * second, Delay: second}
+		fullState.Apply(&l, time.Now().UnixMicro(), division.Update{Reports: reports})
+		s, _ := startReplica(t, newOptions(t, &fullStore{fullState.Append(nil)}, sharedLimits))
+		p, closeStream, _ := openStream(t, s)
+		p.reports <- newReport(map[string]string{"tenant": "acme"}, 1)
+		assert.Contains(t, awaitAnswer(t, p), "DENY_ALL")
 		assert.EqualValues(t, 1, s.Stats().Ignored)
 		closeStream()
 	})
@@ -199,9 +199,9 @@ func TestBucketWithoutAPlaceInTheStateIsDenied(t *testing.T) {
 
 func TestAbandonedBucketsFreeTheirMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
-		p, closeStream, _ := openFrom(t, s, "10.0.0.1")
-		p.reports <- tenants("a", 50)
+		s, _ := startReplica(t, newOptions(t, local.NewQuotas(), sharedLimits))
+		p, closeStream, _ := openStreamFrom(t, s, "10.0.0.1")
+		p.reports <- reportOfTenants("a", 50)
 		time.Sleep(idleTime + 4*idleInterval)
 		synctest.Wait()
 		assert.EqualValues(t, streamMemory, s.memory)
@@ -212,26 +212,26 @@ func TestAbandonedBucketsFreeTheirMemory(t *testing.T) {
 // delayedStore takes a time for each update.
 type delayedStore struct {
 	backend.QuotaStore
-	time time.Duration
+	delay time.Duration
 }
 
 func (s delayedStore) Update(ctx context.Context, changes []*backend.QuotaChange) {
-	time.Sleep(s.time)
+	time.Sleep(s.delay)
 	s.QuotaStore.Update(ctx, changes)
 }
 
 func TestClientWithManyBucketsDelaysOnlyItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := start(t, newOptions(t, delayedStore{local.NewQuotas(), 50 * time.Millisecond}, sharedLimits))
-		flood, stopFlood := context.WithCancel(t.Context())
+		s, _ := startReplica(t, newOptions(t, delayedStore{local.NewQuotas(), 50 * time.Millisecond}, sharedLimits))
+		floodContext, stopFlood := context.WithCancel(t.Context())
 		for i := range 10 { // 10,000 buckets need two seconds for each update
-			p, _, _ := openFrom(t, s, "10.0.0.1")
-			report := tenants(fmt.Sprint(i, "-"), 1000)
+			p, _, _ := openStreamFrom(t, s, "10.0.0.1")
+			report := reportOfTenants(fmt.Sprint(i, "-"), 1000)
 			go func() {
-				for flood.Err() == nil {
+				for floodContext.Err() == nil {
 					select {
 					case p.reports <- report:
-					case <-flood.Done():
+					case <-floodContext.Done():
 						return
 					}
 					time.Sleep(time.Second)
@@ -239,12 +239,12 @@ func TestClientWithManyBucketsDelaysOnlyItself(t *testing.T) {
 			}()
 		}
 		time.Sleep(5 * time.Second)
-		p, closeStream, _ := open(t, s)
+		p, closeStream, _ := openStream(t, s)
 		for range 5 {
-			p.reports <- usage(map[string]string{"tenant": "acme"}, 100)
-			begin := time.Now()
-			assert.NotEqual(t, "no answer", answer(t, p))
-			assert.Less(t, time.Since(begin), maxReportAge+100*time.Millisecond)
+			p.reports <- newReport(map[string]string{"tenant": "acme"}, 100)
+			startTime := time.Now()
+			assert.NotEqual(t, "no answer", awaitAnswer(t, p))
+			assert.Less(t, time.Since(startTime), maxReportAge+100*time.Millisecond)
 			time.Sleep(5*time.Second + 37*time.Millisecond)
 		}
 		closeStream()
@@ -265,13 +265,13 @@ func TestMemoryOfBucketsIsTakenUpToHalf(t *testing.T) {
 
 func TestLongDomainIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
-		p, _, ended := open(t, s)
-		m := usage(map[string]string{"tenant": "a"}, 1)
+		s, _ := startReplica(t, newOptions(t, local.NewQuotas(), sharedLimits))
+		p, _, ended := openStream(t, s)
+		m := newReport(map[string]string{"tenant": "a"}, 1)
 		m.Domain = strings.Repeat("x", maxIDBytes)
 		p.reports <- m
 		require.Empty(t, (<-p.responses).GetBucketAction(), "a domain of 4096 bytes ends no stream")
-		m = usage(map[string]string{"tenant": "a"}, 1)
+		m = newReport(map[string]string{"tenant": "a"}, 1)
 		m.Domain = strings.Repeat("x", maxIDBytes+1)
 		p.reports <- m
 		assert.ErrorContains(t, <-ended, "domain: got 4097 bytes, want at most 4096")
@@ -280,11 +280,11 @@ func TestLongDomainIsRefused(t *testing.T) {
 
 func TestUnknownFieldsOfABucketIDAreNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
-		p, closeStream, _ := open(t, s)
-		m := usage(map[string]string{"tenant": "a"}, 1)
-		unknown := protowire.AppendBytes(protowire.AppendTag(nil, 77, protowire.BytesType), make([]byte, 100_000))
-		m.GetBucketQuotaUsages()[0].GetBucketId().ProtoReflect().SetUnknown(unknown)
+		s, _ := startReplica(t, newOptions(t, local.NewQuotas(), sharedLimits))
+		p, closeStream, _ := openStream(t, s)
+		m := newReport(map[string]string{"tenant": "a"}, 1)
+		unknownField := protowire.AppendBytes(protowire.AppendTag(nil, 77, protowire.BytesType), make([]byte, 100_000))
+		m.GetBucketQuotaUsages()[0].GetBucketId().ProtoReflect().SetUnknown(unknownField)
 		p.reports <- m
 		response := <-p.responses
 		assert.Empty(t, response.GetBucketAction()[0].GetBucketId().ProtoReflect().GetUnknown())
@@ -294,7 +294,7 @@ func TestUnknownFieldsOfABucketIDAreNotKept(t *testing.T) {
 
 func TestAbsurdNumbersGetAnOrdinaryAnswer(t *testing.T) {
 	for name, change := range map[string]func(*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage){
-		"most requests": func(u *rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage) {
+		"the largest number of requests": func(u *rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage) {
 			u.NumRequestsAllowed, u.NumRequestsDenied = 1<<64-1, 1<<64-1
 		},
 		"2^63 requests": func(u *rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage) {
@@ -311,19 +311,19 @@ func TestAbsurdNumbersGetAnOrdinaryAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
-				p, closeStream, _ := open(t, s)
+				s, _ := startReplica(t, newOptions(t, local.NewQuotas(), sharedLimits))
+				p, closeStream, _ := openStream(t, s)
 				for range 3 {
-					m := usage(map[string]string{"tenant": "a"}, 1)
+					m := newReport(map[string]string{"tenant": "a"}, 1)
 					change(m.GetBucketQuotaUsages()[0])
 					p.reports <- m
-					assert.Contains(t, answer(t, p), "in 1m0s")
+					assert.Contains(t, awaitAnswer(t, p), "in 1m0s")
 					time.Sleep(5 * time.Second)
 				}
-				other, closeOther, _ := open(t, s)
-				other.reports <- usage(map[string]string{"tenant": "b"}, 1)
-				assert.NotEqual(t, "no answer", answer(t, other))
-				closeOther()
+				otherStream, closeOtherStream, _ := openStream(t, s)
+				otherStream.reports <- newReport(map[string]string{"tenant": "b"}, 1)
+				assert.NotEqual(t, "no answer", awaitAnswer(t, otherStream))
+				closeOtherStream()
 				closeStream()
 			})
 		})
@@ -332,9 +332,9 @@ func TestAbsurdNumbersGetAnOrdinaryAnswer(t *testing.T) {
 
 func TestReportWithoutAValidBucketGetsAnEmptyResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
-		p, closeStream, _ := open(t, s)
-		p.reports <- usage(nil, 1)
+		s, _ := startReplica(t, newOptions(t, local.NewQuotas(), sharedLimits))
+		p, closeStream, _ := openStream(t, s)
+		p.reports <- newReport(nil, 1)
 		response := <-p.responses
 		require.Empty(t, response.GetBucketAction())
 		closeStream()

@@ -22,7 +22,7 @@ func TestBucketKeyHasDomainAndID(t *testing.T) {
 		assert.Equal(t, domain, gotDomain)
 		assert.Equal(t, id, key.id().GetBucket())
 		assert.True(t, slices.IsSortedFunc(entries, func(a, b *ratelimitv3.RateLimitDescriptor_Entry) int { return strings.Compare(a.GetKey(), b.GetKey()) }))
-		same, _ := newBucketKey(domain, key.id().GetBucket())
-		assert.Equal(t, key, same)
+		sameKey, _ := newBucketKey(domain, key.id().GetBucket())
+		assert.Equal(t, key, sameKey)
 	})
 }

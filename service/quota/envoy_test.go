@@ -43,8 +43,8 @@ func (p *pipe) Send(m *rlqsv3.RateLimitQuotaResponse) error {
 	}
 }
 
-// open opens a stream to s. ended gets the error of the stream.
-func open(t *testing.T, s *Service) (p *pipe, closeStream func(), ended chan error) {
+// openStream opens a stream to s. ended gets the error of the stream.
+func openStream(t *testing.T, s *Service) (p *pipe, closeStream func(), ended chan error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p = &pipe{ctx: ctx, reports: make(chan *rlqsv3.RateLimitQuotaUsageReports), responses: make(chan *rlqsv3.RateLimitQuotaResponse, 1)}
 	ended = make(chan error, 1)
@@ -91,12 +91,12 @@ func (l *pipeLink) close() { l.closeStream() }
 
 // meter compares all admitted requests of a fleet with one token bucket of the limit.
 type meter struct {
-	mu          sync.Mutex
-	rate, burst float64 // tokens a second, and the most tokens
-	level       float64
-	lowestLevel float64
-	filledAt    time.Time
-	admitted    int
+	mu               sync.Mutex
+	rate, burst      float64 // tokens a second, and the most tokens
+	level            float64
+	lowestLevel      float64
+	filledAt         time.Time
+	admittedRequests int
 }
 
 func newMeter(rate, burst float64) *meter {
@@ -110,36 +110,36 @@ func (m *meter) admit() {
 	m.level = min(m.burst, m.level+m.rate*now.Sub(m.filledAt).Seconds()) - 1
 	m.filledAt = now
 	m.lowestLevel = min(m.lowestLevel, m.level)
-	m.admitted++
+	m.admittedRequests++
 }
 
 // fakeEnvoy has one bucket and follows the rules of Envoy's filter with no_assignment_behavior: deny.
 type fakeEnvoy struct {
-	id     map[string]string
-	domain string
-	every  time.Duration // between two reports
-	meter  *meter
+	id             map[string]string
+	domain         string
+	reportInterval time.Duration
+	meter          *meter
 
-	mu              sync.Mutex
-	demand          float64 // requests a second
-	link            link
-	allowed, denied uint64
-	reportedAt      time.Time
-	blanket         typev3.RateLimitStrategy_BlanketRule
-	hasBlanket      bool
-	bucket          *typev3.TokenBucket // nil without an assignment
-	tokens          float64
-	filledAt        time.Time
-	expires         time.Time
-	admitted        int
-	responses       int
+	mu                              sync.Mutex
+	demand                          float64 // requests a second
+	link                            link
+	allowedRequests, deniedRequests uint64
+	reportedAt                      time.Time
+	blanketRule                     typev3.RateLimitStrategy_BlanketRule
+	hasBlanketRule                  bool
+	bucket                          *typev3.TokenBucket // nil without an assignment
+	tokens                          float64
+	filledAt                        time.Time
+	expiry                          time.Time
+	admittedRequests                int
+	responses                       int
 }
 
 func newFakeEnvoy(m *meter, demand float64) *fakeEnvoy {
-	return &fakeEnvoy{id: map[string]string{"tenant": "acme"}, domain: "shop", every: 5 * time.Second, meter: m, demand: demand, reportedAt: time.Now()}
+	return &fakeEnvoy{id: map[string]string{"tenant": "acme"}, domain: "shop", reportInterval: 5 * time.Second, meter: m, demand: demand, reportedAt: time.Now()}
 }
 
-func (e *fakeEnvoy) set(demand float64) {
+func (e *fakeEnvoy) setDemand(demand float64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.demand = demand
@@ -148,12 +148,12 @@ func (e *fakeEnvoy) set(demand float64) {
 // connect opens a stream. The first report of a new Envoy is sent at once; later streams report after the interval.
 func (e *fakeEnvoy) connect(l link) {
 	e.mu.Lock()
-	old := e.link
+	oldLink := e.link
 	e.link = l
-	isNew := old == nil
+	isNew := oldLink == nil
 	e.mu.Unlock()
-	if old != nil {
-		old.close()
+	if oldLink != nil {
+		oldLink.close()
 	}
 	go func() {
 		for {
@@ -179,14 +179,14 @@ func (e *fakeEnvoy) receive(l link, m *rlqsv3.RateLimitQuotaResponse) {
 		e.responses++
 		e.fill()
 		if action.GetAbandonAction() != nil {
-			e.bucket, e.hasBlanket = nil, false
+			e.bucket, e.hasBlanketRule = nil, false
 			continue
 		}
 		assignment := action.GetQuotaAssignmentAction()
-		e.expires = time.Now().Add(assignment.GetAssignmentTimeToLive().AsDuration())
+		e.expiry = time.Now().Add(assignment.GetAssignmentTimeToLive().AsDuration())
 		switch strategy := assignment.GetRateLimitStrategy().GetStrategy().(type) {
 		case *typev3.RateLimitStrategy_BlanketRule_:
-			e.blanket, e.hasBlanket, e.bucket = strategy.BlanketRule, true, nil
+			e.blanketRule, e.hasBlanketRule, e.bucket = strategy.BlanketRule, true, nil
 		case *typev3.RateLimitStrategy_TokenBucket:
 			b := strategy.TokenBucket
 			if e.bucket == nil {
@@ -194,7 +194,7 @@ func (e *fakeEnvoy) receive(l link, m *rlqsv3.RateLimitQuotaResponse) {
 			} else {
 				e.tokens *= float64(b.MaxTokens) / float64(e.bucket.MaxTokens)
 			}
-			e.bucket, e.hasBlanket = b, false
+			e.bucket, e.hasBlanketRule = b, false
 		}
 	}
 }
@@ -206,8 +206,8 @@ func (e *fakeEnvoy) fill() {
 		e.tokens = min(float64(e.bucket.MaxTokens), e.tokens+rate*max(now.Sub(e.filledAt).Seconds(), 0))
 	}
 	e.filledAt = now
-	if now.After(e.expires) {
-		e.bucket, e.hasBlanket = nil, false
+	if now.After(e.expiry) {
+		e.bucket, e.hasBlanketRule = nil, false
 	}
 }
 
@@ -215,17 +215,17 @@ func (e *fakeEnvoy) request() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.fill()
-	isAllowed := e.hasBlanket && e.blanket == typev3.RateLimitStrategy_ALLOW_ALL
+	isAllowed := e.hasBlanketRule && e.blanketRule == typev3.RateLimitStrategy_ALLOW_ALL
 	if e.bucket != nil && e.tokens >= 1 {
 		e.tokens--
 		isAllowed = true
 	}
 	if !isAllowed {
-		e.denied++
+		e.deniedRequests++
 		return
 	}
-	e.allowed++
-	e.admitted++
+	e.allowedRequests++
+	e.admittedRequests++
 	e.meter.admit()
 }
 
@@ -233,9 +233,9 @@ func (e *fakeEnvoy) report() {
 	e.mu.Lock()
 	m := &rlqsv3.RateLimitQuotaUsageReports{Domain: e.domain, BucketQuotaUsages: []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{{
 		BucketId: &rlqsv3.BucketId{Bucket: e.id}, TimeElapsed: durationpb.New(time.Since(e.reportedAt)),
-		NumRequestsAllowed: e.allowed, NumRequestsDenied: e.denied,
+		NumRequestsAllowed: e.allowedRequests, NumRequestsDenied: e.deniedRequests,
 	}}}
-	e.allowed, e.denied, e.reportedAt = 0, 0, time.Now()
+	e.allowedRequests, e.deniedRequests, e.reportedAt = 0, 0, time.Now()
 	l := e.link
 	e.mu.Unlock()
 	_ = l.send(m)
@@ -246,18 +246,18 @@ func (e *fakeEnvoy) run(ctx context.Context) {
 	const step = 20 * time.Millisecond
 	ticker := time.NewTicker(step)
 	defer ticker.Stop()
-	waiting, last := 0.0, time.Now()
+	requestPart, lastTime := 0.0, time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
 			e.mu.Lock()
-			waiting += e.demand * now.Sub(last).Seconds()
-			isDue := e.link != nil && now.Sub(e.reportedAt) >= e.every
+			requestPart += e.demand * now.Sub(lastTime).Seconds()
+			isDue := e.link != nil && now.Sub(e.reportedAt) >= e.reportInterval
 			e.mu.Unlock()
-			last = now
-			for ; waiting >= 1; waiting-- {
+			lastTime = now
+			for ; requestPart >= 1; requestPart-- {
 				e.request()
 			}
 			if isDue {
@@ -275,13 +275,13 @@ func requireBound(t *testing.T, m *meter, excess float64) {
 	require.GreaterOrEqual(t, math.Round(m.lowestLevel*1000)/1000, -1-excess)
 }
 
-// use runs the fleet for a time and returns the part of the limit that it admitted.
-func (m *meter) use(duration time.Duration) float64 {
+// measureUse runs the fleet for a time and returns the part of the limit that it admitted.
+func (m *meter) measureUse(duration time.Duration) float64 {
 	m.mu.Lock()
-	before := m.admitted
+	admittedBefore := m.admittedRequests
 	m.mu.Unlock()
 	time.Sleep(duration)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return float64(m.admitted-before) / (m.rate * duration.Seconds())
+	return float64(m.admittedRequests-admittedBefore) / (m.rate * duration.Seconds())
 }

@@ -34,22 +34,22 @@ func TestLimitHoldsOverASentinelFailover(t *testing.T) {
 	defer cancel()
 	for i, demand := range []float64{200, 40} {
 		e := newFakeEnvoy(m, demand)
-		e.every = 1200 * time.Millisecond
+		e.reportInterval = 1200 * time.Millisecond
 		e.connect(dial(t, addrs[i]))
 		go e.run(ctx)
 	}
 	updates := func() uint64 { return min(services[0].Stats().Updates, services[1].Stats().Updates) }
-	polltest.Until(t, time.Minute, func() bool { return m.use(2*time.Second) > 0.85 })
+	polltest.Until(t, time.Minute, func() bool { return m.measureUse(2*time.Second) > 0.85 })
 	sentinels.Master.AwaitReplica(t)
 
 	sentinels.Master.Kill()
-	before := updates()
-	failed := services[0].Stats().Failures
+	updatesBefore := updates()
+	failuresBefore := services[0].Stats().Failures
 	start := time.Now()
-	polltest.Until(t, time.Minute, func() bool { return updates() > before+5 })
+	polltest.Until(t, time.Minute, func() bool { return updates() > updatesBefore+5 })
 	t.Logf("updates again after %v", time.Since(start))
-	assert.Greater(t, services[0].Stats().Failures, failed)
-	polltest.Until(t, time.Minute, func() bool { return m.use(2*time.Second) > 0.85 })
+	assert.Greater(t, services[0].Stats().Failures, failuresBefore)
+	polltest.Until(t, time.Minute, func() bool { return m.measureUse(2*time.Second) > 0.85 })
 	for _, s := range services {
 		assert.Zero(t, s.Stats().Fallbacks)
 	}

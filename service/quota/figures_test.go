@@ -20,25 +20,25 @@ import (
 )
 
 var (
-	manyEnvoys  = flag.Int("envoys", 50, "Envoys; docs/lab/quota.md has the figures of 1,000")
-	manyBuckets = flag.Int("buckets", 100, "limits that the Envoys share; docs/lab/quota.md has the figures of 10,000")
-	sharedBy    = flag.Int("shared-by", 10, "Envoys that share each limit")
+	manyEnvoys     = flag.Int("envoys", 50, "Envoys; docs/lab/quota.md has the figures of 1,000")
+	manyBuckets    = flag.Int("buckets", 100, "limits that the Envoys share; docs/lab/quota.md has the figures of 10,000")
+	envoysPerLimit = flag.Int("shared-by", 10, "Envoys that share each limit")
 )
 
 // greedyEnvoy asks for more requests than it gets, in each of its buckets. It sends all buckets in one report.
 type greedyEnvoy struct {
-	sync.Mutex                                 // guards the fields below
-	buckets           map[string]*greedyBucket // by tenant
-	report            *rlqsv3.RateLimitQuotaUsageReports
-	sent, sentBytes   int
-	taken, takenBytes int // responses
+	sync.Mutex                                       // guards the fields below
+	buckets                 map[string]*greedyBucket // the key is the tenant
+	report                  *rlqsv3.RateLimitQuotaUsageReports
+	sent, sentBytes         int // reports
+	received, receivedBytes int // responses
 }
 
 type greedyBucket struct {
-	rate, burst      float64 // rate is tokens a second. All tokens pass at once
-	filledAt, expiry time.Time
-	passed, reported float64
-	usage            *rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage
+	rate, burst                  float64 // rate is in tokens a second; requests use each token at once
+	filledAt, expiry             time.Time
+	passedTokens, reportedTokens float64
+	usage                        *rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage
 }
 
 // fill lets the tokens pass that have come since the last call.
@@ -47,7 +47,7 @@ func (b *greedyBucket) fill(now time.Time) {
 		if now.Before(until) {
 			until = now
 		}
-		b.passed += b.rate * until.Sub(b.filledAt).Seconds()
+		b.passedTokens += b.rate * until.Sub(b.filledAt).Seconds()
 	}
 	b.filledAt = now
 }
@@ -58,7 +58,7 @@ func (b *greedyBucket) receive(assignment *typev3.TokenBucket, ttl time.Duration
 		return
 	}
 	if burst := float64(assignment.MaxTokens); b.burst == 0 || !now.Before(b.expiry) {
-		b.passed += burst
+		b.passedTokens += burst
 	}
 	b.rate = float64(assignment.TokensPerFill.GetValue()) / assignment.FillInterval.AsDuration().Seconds()
 	b.burst, b.expiry = float64(assignment.MaxTokens), now.Add(ttl)
@@ -75,9 +75,9 @@ func (e *greedyEnvoy) run(p *pipe, phase time.Duration) {
 			now := time.Now()
 			for _, b := range e.buckets {
 				b.fill(now)
-				admitted := uint64(b.passed - b.reported)
-				b.reported += float64(admitted)
-				b.usage.NumRequestsAllowed, b.usage.NumRequestsDenied = admitted, 100
+				admittedRequests := uint64(b.passedTokens - b.reportedTokens)
+				b.reportedTokens += float64(admittedRequests)
+				b.usage.NumRequestsAllowed, b.usage.NumRequestsDenied = admittedRequests, 100
 			}
 			e.sent, e.sentBytes = e.sent+1, e.sentBytes+proto.Size(e.report)
 			e.Unlock()
@@ -89,7 +89,7 @@ func (e *greedyEnvoy) run(p *pipe, phase time.Duration) {
 		case m := <-p.responses:
 			e.Lock()
 			now := time.Now()
-			e.taken, e.takenBytes = e.taken+1, e.takenBytes+proto.Size(m)
+			e.received, e.receivedBytes = e.received+1, e.receivedBytes+proto.Size(m)
 			for _, action := range m.GetBucketAction() {
 				b := e.buckets[action.GetBucketId().GetBucket()["tenant"]]
 				b.fill(now)
@@ -109,7 +109,7 @@ func cpuTime() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-func heap() uint64 {
+func readHeap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -120,12 +120,12 @@ func heap() uint64 {
 func TestManyEnvoysShareManyLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, buckets := *manyEnvoys, *manyBuckets
-		start0, store := heap(), local.NewQuotas()
+		heapAtStart, store := readHeap(), local.NewQuotas()
 		var replicas []*Service
 		for range 3 {
 			o := newOptions(t, store, sharedLimits)
 			o.MaxBuckets = 16_384
-			s, _ := start(t, o)
+			s, _ := startReplica(t, o)
 			replicas = append(replicas, s)
 		}
 		time.Sleep(time.Second)
@@ -134,7 +134,7 @@ func TestManyEnvoysShareManyLimits(t *testing.T) {
 		for i := range envoys {
 			e := &greedyEnvoy{buckets: map[string]*greedyBucket{}, report: &rlqsv3.RateLimitQuotaUsageReports{Domain: "shop"}}
 			envoys[i] = e
-			for b := i % (n / *sharedBy); b < buckets; b += n / *sharedBy {
+			for b := i % (n / *envoysPerLimit); b < buckets; b += n / *envoysPerLimit {
 				tenant := fmt.Sprint("tenant-", b)
 				usage := &rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{BucketId: &rlqsv3.BucketId{Bucket: map[string]string{"tenant": tenant}}, TimeElapsed: durationpb.New(0)}
 				e.buckets[tenant] = &greedyBucket{usage: usage, filledAt: time.Now()}
@@ -142,64 +142,64 @@ func TestManyEnvoysShareManyLimits(t *testing.T) {
 				pairs++
 			}
 		}
-		envoyMemory := heap() - start0
+		envoyMemory := readHeap() - heapAtStart
 		for i, e := range envoys {
-			p, closeStream, _ := open(t, replicas[i%3])
+			p, closeStream, _ := openStream(t, replicas[i%3])
 			defer closeStream()
 			go e.run(p, time.Duration(i)*5*time.Second/time.Duration(n))
 		}
 		time.Sleep(60 * time.Second)
 		synctest.Wait()
-		total := func() (passed float64, sent, sentBytes, taken, takenBytes int) {
+		sumUp := func() (passedTokens float64, sent, sentBytes, received, receivedBytes int) {
 			for _, e := range envoys {
 				e.Lock()
 				defer e.Unlock()
-				sent, sentBytes, taken, takenBytes = sent+e.sent, sentBytes+e.sentBytes, taken+e.taken, takenBytes+e.takenBytes
+				sent, sentBytes, received, receivedBytes = sent+e.sent, sentBytes+e.sentBytes, received+e.received, receivedBytes+e.receivedBytes
 				for _, b := range e.buckets {
 					b.fill(time.Now())
-					passed += b.passed
+					passedTokens += b.passedTokens
 				}
 			}
-			return passed, sent, sentBytes, taken, takenBytes
+			return passedTokens, sent, sentBytes, received, receivedBytes
 		}
-		before := map[*greedyBucket]float64{}
-		passed, sent, sentBytes, taken, takenBytes := total()
+		passedBefore := map[*greedyBucket]float64{}
+		passedTokens, sent, sentBytes, received, receivedBytes := sumUp()
 		for _, e := range envoys {
 			e.Lock()
 			for _, b := range e.buckets {
-				before[b] = b.passed
+				passedBefore[b] = b.passedTokens
 			}
 			e.Unlock()
 		}
-		memory := heap() - start0 - envoyMemory - uint64(len(before)*40)
+		memory := readHeap() - heapAtStart - envoyMemory - uint64(len(passedBefore)*40)
 		const seconds = 30
 		cpu := cpuTime()
 		time.Sleep(seconds * time.Second)
 		synctest.Wait()
 		cpu = cpuTime() - cpu
-		passedAfter, sentAfter, sentBytesAfter, takenAfter, takenBytesAfter := total()
-		use := (passedAfter - passed) / seconds / 100 / float64(buckets)
+		passedAfter, sentAfter, sentBytesAfter, receivedAfter, receivedBytesAfter := sumUp()
+		use := (passedAfter - passedTokens) / seconds / 100 / float64(buckets)
 		sum, squares := 0.0, 0.0
 		for _, e := range envoys {
 			e.Lock()
 			defer e.Unlock()
 		}
-		for b, passed := range before {
-			sum, squares = sum+b.passed-passed, squares+(b.passed-passed)*(b.passed-passed)
+		for b, passedTokens := range passedBefore {
+			sum, squares = sum+b.passedTokens-passedTokens, squares+(b.passedTokens-passedTokens)*(b.passedTokens-passedTokens)
 		}
-		jain := sum * sum / squares / float64(pairs)
+		jainIndex := sum * sum / squares / float64(pairs)
 		var updates uint64
 		for _, s := range replicas {
 			updates += s.Stats().Updates
 		}
-		t.Logf("%d Envoys share %d limits, each limit %d Envoys: %d buckets of Envoys", n, buckets, *sharedBy, pairs)
-		t.Logf("use %.2f %%, Jain's index %.4f", 100*use, jain)
+		t.Logf("%d Envoys share %d limits, each limit %d Envoys: %d buckets of Envoys", n, buckets, *envoysPerLimit, pairs)
+		t.Logf("use %.2f %%, Jain's index %.4f", 100*use, jainIndex)
 		t.Logf("%.0f reports/s with %.1f KB, %.0f responses/s with %.1f KB", float64(sentAfter-sent)/seconds, float64(sentBytesAfter-sentBytes)/1000/float64(sentAfter-sent),
-			float64(takenAfter-taken)/seconds, float64(takenBytesAfter-takenBytes)/1000/float64(takenAfter-taken))
+			float64(receivedAfter-received)/seconds, float64(receivedBytesAfter-receivedBytes)/1000/float64(receivedAfter-received))
 		t.Logf("CPU time a second, with the Envoys: %.3f s; %.0f updates/s", cpu.Seconds()/seconds, float64(updates)/91)
 		t.Logf("memory of the replicas and the store: %d bytes for a bucket of an Envoy", memory/uint64(pairs))
 		assert.GreaterOrEqual(t, use, 0.97)
 		assert.LessOrEqual(t, use, 1.0)
-		assert.GreaterOrEqual(t, jain, 0.98)
+		assert.GreaterOrEqual(t, jainIndex, 0.98)
 	})
 }

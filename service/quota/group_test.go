@@ -51,8 +51,8 @@ func newTestGroup(now time.Time, buckets ...*bucket) *group {
 	return g
 }
 
-// strategy returns the strategy of the only waiting action of st.
-func strategy(t *testing.T, st *stream) *typev3.RateLimitStrategy {
+// waitingStrategy returns the strategy of the only waiting action of st.
+func waitingStrategy(t *testing.T, st *stream) *typev3.RateLimitStrategy {
 	require.Len(t, st.waitingActions, 1)
 	for _, action := range st.waitingActions {
 		return action.GetQuotaAssignmentAction().GetRateLimitStrategy()
@@ -67,10 +67,10 @@ func TestLimitHasWholeTokensInItsInterval(t *testing.T) {
 		unit               limit.Unit
 		wantRate, interval int64 // tokens, and seconds
 	}{
-		"usual":                        {6000, limit.Minute, 6000, 60},
+		"usual rate":                   {6000, limit.Minute, 6000, 60},
 		"least of a minute":            {1000, limit.Minute, 1000, 60},
 		"less than 1000 in a minute":   {17, limit.Minute, 1003, 59 * 60},
-		"slow":                         {100, limit.Hour, 1000, 36_000},
+		"slow rate":                    {100, limit.Hour, 1000, 36_000},
 		"most of a minute":             {1<<32 - 1, limit.Minute, 1<<32 - 1, 60},
 		"more than 2^32 in a minute":   {1<<32 - 1, limit.Second, 1<<32 - 1, 1},
 		"more than 2^32, of 2 seconds": {200_000_000, limit.Second, 200_000_000, 1},
@@ -83,9 +83,9 @@ func TestLimitHasWholeTokensInItsInterval(t *testing.T) {
 
 func TestStateIsKeptUntilGrantsHaveExpiredAndTheBurstIsThereAgain(t *testing.T) {
 	assert.Equal(t, (15+1+60+2)*time.Second, stateTTL(&testLimit))
-	withoutRate := testLimit
-	withoutRate.Rate, withoutRate.Burst = 0, 3
-	assert.Equal(t, (15+1+60+30)*time.Second, stateTTL(&withoutRate))
+	limitWithoutRate := testLimit
+	limitWithoutRate.Rate, limitWithoutRate.Burst = 0, 3
+	assert.Equal(t, (15+1+60+30)*time.Second, stateTTL(&limitWithoutRate))
 }
 
 func TestBucketIDHasABoundOfEntriesAndBytes(t *testing.T) {
@@ -141,7 +141,7 @@ func TestGrantWithoutRateOrBurstDeniesAll(t *testing.T) {
 	for grant, wantBucket := range map[division.Grant]bool{{Rate: 5, Burst: 1}: true, {Rate: 5}: false, {Burst: 1}: false, {}: false} {
 		_, st := newTestStream(t, nil)
 		(&bucket{stream: st, key: acmeKey}).sendGrant(grant, &testLimit)
-		assert.Equal(t, wantBucket, strategy(t, st).GetTokenBucket() != nil, "%+v", grant)
+		assert.Equal(t, wantBucket, waitingStrategy(t, st).GetTokenBucket() != nil, "%+v", grant)
 	}
 }
 
@@ -160,10 +160,10 @@ func TestOnlyAFirstReportCanBeOfAReturningEnvoy(t *testing.T) {
 
 func TestLateReportOfAHolderWaitsForTheNext(t *testing.T) {
 	now := time.Now()
-	reported := func(age time.Duration, isAnswered bool) *bucket {
+	newReportedBucket := func(age time.Duration, isAnswered bool) *bucket {
 		return &bucket{key: acmeKey, hasReport: true, reportedAt: now.Add(-age), isAnswered: isAnswered, requests: 7, denied: 2}
 	}
-	buckets := []*bucket{reported(maxReportAge, true), reported(maxReportAge+1, true), reported(time.Hour, false), reported(time.Millisecond, true)}
+	buckets := []*bucket{newReportedBucket(maxReportAge, true), newReportedBucket(maxReportAge+1, true), newReportedBucket(time.Hour, false), newReportedBucket(time.Millisecond, true)}
 	u := newTestGroup(now, buckets...).collect(now)
 	holders := []division.HolderID{}
 	for _, r := range u.reports {
@@ -173,13 +173,13 @@ func TestLateReportOfAHolderWaitsForTheNext(t *testing.T) {
 	assert.ElementsMatch(t, []division.HolderID{1, 3, 4}, holders)
 	assert.Equal(t, int64(7), buckets[1].requests, "the next report has its requests")
 	assert.Equal(t, now.Add(-maxReportAge), u.firstReport)
-	assert.Equal(t, now, newTestGroup(now, reported(time.Hour, false)).collect(now).firstReport, "an old report is not late")
+	assert.Equal(t, now, newTestGroup(now, newReportedBucket(time.Hour, false)).collect(now).firstReport, "an old report is not late")
 }
 
 func TestNewStoreFreezesUntilOldGrantsHaveExpired(t *testing.T) {
 	for name, c := range map[string]struct {
-		old        []byte
-		age        int64 // of the store, in microseconds
+		oldState   []byte
+		storeAge   int64 // in microseconds
 		wantFrozen bool
 	}{
 		"young store":          {nil, 16*second - 1, true},
@@ -188,7 +188,7 @@ func TestNewStoreFreezesUntilOldGrantsHaveExpired(t *testing.T) {
 	} {
 		now := time.Now()
 		u := newTestGroup(now, &bucket{key: acmeKey, hasReport: true, reportedAt: now}).collect(now)
-		state, _ := u.Apply(c.old, 1000*second, 1000*second+c.age)
+		state, _ := u.Apply(c.oldState, 1000*second, 1000*second+c.storeAge)
 		assert.NotEmpty(t, state, name)
 		assert.Equal(t, c.wantFrozen, u.grants[0].Rate < 100, "%s: %+v", name, u.grants)
 	}
@@ -218,7 +218,7 @@ func TestFailedUpdateGivesItsReportsBack(t *testing.T) {
 		}
 		require.Len(t, g.ownHolders, 1)
 		assert.Equal(t, 1000*second+age.Microseconds(), g.ownHolders[0].JoinedAt, "the time of the store goes on")
-		bucket := strategy(t, st).GetTokenBucket()
+		bucket := waitingStrategy(t, st).GetTokenBucket()
 		assert.Equal(t, uint32(450), bucket.GetTokensPerFill().GetValue(), "nine tenths of half the limit")
 		assert.Less(t, bucket.GetMaxTokens(), uint32(100), "less than half of the burst")
 	}
@@ -226,12 +226,12 @@ func TestFailedUpdateGivesItsReportsBack(t *testing.T) {
 
 // slowStore takes a time for each update.
 type slowStore struct {
-	time time.Duration
-	err  error
+	delay time.Duration
+	err   error
 }
 
 func (s slowStore) Update(_ context.Context, changes []*backend.QuotaChange) {
-	time.Sleep(s.time)
+	time.Sleep(s.delay)
 	for _, c := range changes {
 		c.Err = s.err
 	}
@@ -242,9 +242,9 @@ func TestLateAnswerOfTheStoreIsAFailure(t *testing.T) {
 		store                     slowStore
 		wantUpdates, wantFailures uint64
 	}{
-		"in time": {slowStore{maxUpdateTime, nil}, 1, 0},
-		"late":    {slowStore{maxUpdateTime + 1, nil}, 0, 1},
-		"error":   {slowStore{0, errors.New("broken")}, 0, 1},
+		"answer in time":     {slowStore{maxUpdateTime, nil}, 1, 0},
+		"late answer":        {slowStore{maxUpdateTime + 1, nil}, 0, 1},
+		"error of the store": {slowStore{0, errors.New("broken")}, 0, 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s, st := newTestStream(t, func(o *Options) { o.Store = c.store })
@@ -259,12 +259,12 @@ func TestLateAnswerOfTheStoreIsAFailure(t *testing.T) {
 func TestSharesNameTheAddressOfTheEnvoy(t *testing.T) {
 	for want, address := range map[string]net.Addr{"10.0.0.1:4711": &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4711}, "unknown": nil} {
 		synctest.Test(t, func(t *testing.T) {
-			s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
+			s, _ := startReplica(t, newOptions(t, local.NewQuotas(), sharedLimits))
 			ctx, cancel := context.WithCancel(peer.NewContext(t.Context(), &peer.Peer{Addr: address}))
 			p := &pipe{ctx: ctx, reports: make(chan *rlqsv3.RateLimitQuotaUsageReports), responses: make(chan *rlqsv3.RateLimitQuotaResponse, 1)}
 			go func() { _ = s.StreamRateLimitQuotas(p) }()
-			p.reports <- usage(map[string]string{"tenant": "acme"}, 1)
-			assert.NotEqual(t, "no answer", answer(t, p))
+			p.reports <- newReport(map[string]string{"tenant": "acme"}, 1)
+			assert.NotEqual(t, "no answer", awaitAnswer(t, p))
 			assert.Equal(t, want, s.Shares("", 1)[0].Shares[0].Envoy)
 			cancel()
 		})

@@ -55,8 +55,8 @@ func newOptions(t *testing.T, store backend.QuotaStore, yaml string) Options {
 	}
 }
 
-// start runs a replica until the test ends, or until stop is called.
-func start(t *testing.T, o Options) (s *Service, stop func()) {
+// startReplica runs a replica until the test ends, or until stop is called.
+func startReplica(t *testing.T, o Options) (s *Service, stop func()) {
 	t.Helper()
 	s = New(o)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -76,7 +76,7 @@ func start(t *testing.T, o Options) (s *Service, stop func()) {
 // connect opens a stream of e to s.
 func connect(t *testing.T, e *fakeEnvoy, s *Service) {
 	t.Helper()
-	p, closeStream, _ := open(t, s)
+	p, closeStream, _ := openStream(t, s)
 	e.connect(&pipeLink{p, closeStream})
 }
 
@@ -89,7 +89,7 @@ func closeAll(envoys ...*fakeEnvoy) {
 
 func TestAsManyEnvoysAsTheBurstGetAGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := start(t, newOptions(t, local.NewQuotas(), strings.Replace(sharedLimits, "burst: 100", "burst: 2", 1)))
+		s, _ := startReplica(t, newOptions(t, local.NewQuotas(), strings.Replace(sharedLimits, "burst: 100", "burst: 2", 1)))
 		m := newMeter(100, 2)
 		for range 3 {
 			e := newFakeEnvoy(m, 50)
@@ -113,24 +113,24 @@ func TestAsManyEnvoysAsTheBurstGetAGrant(t *testing.T) {
 func TestEnvoysShareOneLimitByDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := local.NewQuotas()
-		a, _ := start(t, newOptions(t, store, sharedLimits))
-		b, _ := start(t, newOptions(t, store, sharedLimits))
+		replicaA, _ := startReplica(t, newOptions(t, store, sharedLimits))
+		replicaB, _ := startReplica(t, newOptions(t, store, sharedLimits))
 		m := newMeter(100, 100)
 		envoys := []*fakeEnvoy{newFakeEnvoy(m, 150), newFakeEnvoy(m, 20), newFakeEnvoy(m, 5)}
-		for i, s := range []*Service{a, b, a} {
+		for i, s := range []*Service{replicaA, replicaB, replicaA} {
 			connect(t, envoys[i], s)
 			go envoys[i].run(t.Context())
 			time.Sleep(700 * time.Millisecond)
 		}
 		time.Sleep(20 * time.Second)
-		assert.GreaterOrEqual(t, m.use(30*time.Second), 0.95)
+		assert.GreaterOrEqual(t, m.measureUse(30*time.Second), 0.95)
 
-		assert.Empty(t, a.Shares("other", 10))
-		counters := a.Shares("acme", 10)
+		assert.Empty(t, replicaA.Shares("other", 10))
+		counters := replicaA.Shares("acme", 10)
 		require.Len(t, counters, 1)
 		assert.Equal(t, "shop|tenant=acme", counters[0].Counter)
-		assert.Equal(t, &counters[0], a.SharesOf("shop|tenant=acme"))
-		assert.Nil(t, a.SharesOf("tenant=acme"), "a part of the counter's name")
+		assert.Equal(t, &counters[0], replicaA.SharesOf("shop|tenant=acme"))
+		assert.Nil(t, replicaA.SharesOf("tenant=acme"), "a part of the counter's name")
 		assert.Equal(t, "shop > tenant", counters[0].Rule)
 		assert.InDelta(t, 100, counters[0].Limit, 0)
 		assert.Equal(t, 1, counters[0].OtherEnvoys)
@@ -146,21 +146,21 @@ func TestEnvoysShareOneLimitByDemand(t *testing.T) {
 		}
 		assert.InDelta(t, 99, granted, 1.5)
 
-		envoys[0].set(5)
-		envoys[2].set(150)
+		envoys[0].setDemand(5)
+		envoys[2].setDemand(150)
 		time.Sleep(20 * time.Second)
-		assert.GreaterOrEqual(t, m.use(30*time.Second), 0.95, "after a swap of the demand")
+		assert.GreaterOrEqual(t, m.measureUse(30*time.Second), 0.95, "after a swap of the demand")
 
 		envoys[2].link.close() // the Envoy is gone
-		envoys[2].set(0)
-		envoys[0].set(150)
+		envoys[2].setDemand(0)
+		envoys[0].setDemand(150)
 		time.Sleep(45 * time.Second) // its share is free after 16 s, and two reports later the others have it
-		assert.GreaterOrEqual(t, m.use(30*time.Second), 0.95, "without the third Envoy")
+		assert.GreaterOrEqual(t, m.measureUse(30*time.Second), 0.95, "without the third Envoy")
 
-		connect(t, envoys[0], b) // its replica is gone
-		connect(t, envoys[1], a)
+		connect(t, envoys[0], replicaB) // its replica is gone
+		connect(t, envoys[1], replicaA)
 		time.Sleep(30 * time.Second)
-		assert.GreaterOrEqual(t, m.use(30*time.Second), 0.95, "on other replicas")
+		assert.GreaterOrEqual(t, m.measureUse(30*time.Second), 0.95, "on other replicas")
 		requireBound(t, m, 0)
 		closeAll(envoys...)
 	})
@@ -168,29 +168,29 @@ func TestEnvoysShareOneLimitByDemand(t *testing.T) {
 
 func TestShareOfLostEnvoyIsFreeBeforeTheNextReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
+		s, _ := startReplica(t, newOptions(t, local.NewQuotas(), sharedLimits))
 		m := newMeter(100, 100)
-		lost, other := newFakeEnvoy(m, 150), newFakeEnvoy(m, 150)
-		for _, e := range []*fakeEnvoy{other, lost} { // other reports at 10 s, 20 s and so on, and lost at 15 s, 25 s and so on
-			e.every = 10 * time.Second
+		lostEnvoy, otherEnvoy := newFakeEnvoy(m, 150), newFakeEnvoy(m, 150)
+		for _, e := range []*fakeEnvoy{otherEnvoy, lostEnvoy} { // otherEnvoy reports at 10 s, 20 s and so on, and lostEnvoy at 15 s, 25 s and so on
+			e.reportInterval = 10 * time.Second
 			connect(t, e, s)
 			go e.run(t.Context())
 			time.Sleep(5 * time.Second)
 		}
 		granted := func() float64 {
 			for _, share := range s.Shares("acme", 10)[0].Shares {
-				return share.Granted // other is the only Envoy that is left
+				return share.Granted // otherEnvoy is the only Envoy that is left
 			}
 			return 0
 		}
-		time.Sleep(56 * time.Second) // lost has reported a second ago
-		lost.link.close()
+		time.Sleep(56 * time.Second) // lostEnvoy has reported a second ago
+		lostEnvoy.link.close()
 		time.Sleep(15 * time.Second)
 		assert.Less(t, granted(), 60.0, "the share of the lost Envoy has not expired")
-		time.Sleep(3 * time.Second) // other has reported 4 s ago
+		time.Sleep(3 * time.Second) // otherEnvoy has reported 4 s ago
 		assert.Greater(t, granted(), 95.0)
 		requireBound(t, m, 0)
-		closeAll(other)
+		closeAll(otherEnvoy)
 	})
 }
 
@@ -203,32 +203,32 @@ func TestHundredsOfEnvoysMayReconnectAtOnce(t *testing.T) {
 		limits := strings.NewReplacer("requests_per_unit: 100,", fmt.Sprintf("requests_per_unit: %d,", rate), "burst: 100,", fmt.Sprintf("burst: %d,", rate)).Replace(sharedLimits)
 		o := newOptions(t, local.NewQuotas(), limits)
 		o.MaxBuckets = 10_000 // bounds the memory of all streams
-		a, _ := start(t, o)
-		b, _ := start(t, o)
+		replicaA, _ := startReplica(t, o)
+		replicaB, _ := startReplica(t, o)
 		m := newMeter(float64(rate), float64(rate))
 		envoys := make([]*fakeEnvoy, *fleet)
 		for i := range envoys {
 			envoys[i] = newFakeEnvoy(m, 12)
-			connect(t, envoys[i], a)
+			connect(t, envoys[i], replicaA)
 			go envoys[i].run(t.Context())
 		}
 		time.Sleep(40 * time.Second)
-		assert.GreaterOrEqual(t, m.use(10*time.Second), 0.95)
+		assert.GreaterOrEqual(t, m.measureUse(10*time.Second), 0.95)
 
-		updates := b.Stats().Updates
+		updatesBefore := replicaB.Stats().Updates
 		for _, e := range envoys {
-			connect(t, e, b)
+			connect(t, e, replicaB)
 		}
-		use := func(duration time.Duration) float64 {
-			use := m.use(duration)
+		logUse := func(duration time.Duration) float64 {
+			use := m.measureUse(duration)
 			t.Logf("%.0f %% of the limit used in %v", 100*use, duration)
 			return use
 		}
-		assert.GreaterOrEqual(t, use(2*envoys[0].every), 0.95, "the old shares are in force")
-		assert.LessOrEqual(t, b.Stats().Updates-updates, uint64(5), "an update has the reports of all Envoys")
-		assert.GreaterOrEqual(t, use(30*time.Second), 0.65, "the old shares have expired, and shares with small bursts replace them")
-		assert.GreaterOrEqual(t, use(30*time.Second), 0.85, "the bursts come back")
-		assert.GreaterOrEqual(t, use(10*time.Second), 0.95)
+		assert.GreaterOrEqual(t, logUse(2*envoys[0].reportInterval), 0.95, "the old shares are in force")
+		assert.LessOrEqual(t, replicaB.Stats().Updates-updatesBefore, uint64(5), "an update has the reports of all Envoys")
+		assert.GreaterOrEqual(t, logUse(30*time.Second), 0.65, "the old shares have expired, and shares with small bursts replace them")
+		assert.GreaterOrEqual(t, logUse(30*time.Second), 0.85, "the bursts come back")
+		assert.GreaterOrEqual(t, logUse(10*time.Second), 0.95)
 		requireBound(t, m, 0)
 		closeAll(envoys...)
 	})
@@ -260,29 +260,29 @@ func TestLimitHoldsWhileTheStoreFails(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &brokenStore{}
 				store.inner.Store(local.NewQuotas())
-				a, _ := start(t, newOptions(t, store, sharedLimits))
-				b, _ := start(t, newOptions(t, store, sharedLimits))
+				replicaA, _ := startReplica(t, newOptions(t, store, sharedLimits))
+				replicaB, _ := startReplica(t, newOptions(t, store, sharedLimits))
 				m := newMeter(100, 100)
 				envoys := []*fakeEnvoy{newFakeEnvoy(m, 200), newFakeEnvoy(m, 60)}
-				connect(t, envoys[0], a)
-				connect(t, envoys[1], b)
+				connect(t, envoys[0], replicaA)
+				connect(t, envoys[1], replicaB)
 				for _, e := range envoys {
 					go e.run(t.Context())
 				}
 				time.Sleep(40 * time.Second)
-				assert.GreaterOrEqual(t, m.use(20*time.Second), 0.95)
+				assert.GreaterOrEqual(t, m.measureUse(20*time.Second), 0.95)
 				requireBound(t, m, 0)
 
 				store.isBroken.Store(true)
 				store.hangs.Store(hangs)
 				time.Sleep(30 * time.Second)
-				assert.InDelta(t, 0.98, m.use(20*time.Second), 0.04, "each of two replicas divides half of the limit")
+				assert.InDelta(t, 0.98, m.measureUse(20*time.Second), 0.04, "each of two replicas divides half of the limit")
 
 				store.inner.Store(local.NewQuotas()) // the store has lost its states
 				store.isBroken.Store(false)
 				store.hangs.Store(false)
 				time.Sleep(40 * time.Second)
-				assert.GreaterOrEqual(t, m.use(30*time.Second), 0.95, "the store works again")
+				assert.GreaterOrEqual(t, m.measureUse(30*time.Second), 0.95, "the store works again")
 				requireBound(t, m, 100) // the fallback may admit one more burst
 				closeAll(envoys...)
 			})
@@ -294,28 +294,28 @@ func TestLostStatesKeepTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &brokenStore{}
 		store.inner.Store(local.NewQuotas())
-		a, _ := start(t, newOptions(t, store, sharedLimits))
-		b, _ := start(t, newOptions(t, store, sharedLimits))
+		replicaA, _ := startReplica(t, newOptions(t, store, sharedLimits))
+		replicaB, _ := startReplica(t, newOptions(t, store, sharedLimits))
 		m := newMeter(100, 100)
 		envoys := []*fakeEnvoy{newFakeEnvoy(m, 200), newFakeEnvoy(m, 60), newFakeEnvoy(m, 10)}
-		for i, s := range []*Service{a, b, b} {
+		for i, s := range []*Service{replicaA, replicaB, replicaB} {
 			connect(t, envoys[i], s)
 			go envoys[i].run(t.Context())
 		}
 		for i := range 6 {
 			time.Sleep(time.Duration(7+i) * time.Second)
 			store.inner.Store(local.NewQuotas())
-			envoys[i%3].set(float64(50 * i))
+			envoys[i%3].setDemand(float64(50 * i))
 		}
 		time.Sleep(30 * time.Second)
 		requireBound(t, m, 0)
-		assert.GreaterOrEqual(t, m.use(30*time.Second), 0.95)
+		assert.GreaterOrEqual(t, m.measureUse(30*time.Second), 0.95)
 		closeAll(envoys...)
 	})
 }
 
-// answer waits for the next response of p and returns the only assignment, as text.
-func answer(t *testing.T, p *pipe) string {
+// awaitAnswer waits for the next response of p and returns the only assignment, as text.
+func awaitAnswer(t *testing.T, p *pipe) string {
 	t.Helper()
 	select {
 	case m := <-p.responses:
@@ -334,7 +334,7 @@ func answer(t *testing.T, p *pipe) string {
 	}
 }
 
-func usage(id map[string]string, requests uint64) *rlqsv3.RateLimitQuotaUsageReports {
+func newReport(id map[string]string, requests uint64) *rlqsv3.RateLimitQuotaUsageReports {
 	return &rlqsv3.RateLimitQuotaUsageReports{Domain: "shop", BucketQuotaUsages: []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{{
 		BucketId: &rlqsv3.BucketId{Bucket: id}, NumRequestsAllowed: requests, TimeElapsed: durationpb.New(0),
 	}}}
@@ -374,10 +374,10 @@ descriptors:
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, _ := start(t, newOptions(t, local.NewQuotas(), rules))
-				p, closeStream, _ := open(t, s)
-				p.reports <- usage(test.id, 1)
-				got := answer(t, p)
+				s, _ := startReplica(t, newOptions(t, local.NewQuotas(), rules))
+				p, closeStream, _ := openStream(t, s)
+				p.reports <- newReport(test.id, 1)
+				got := awaitAnswer(t, p)
 				assert.Contains(t, got, test.want)
 				closeStream()
 			})
@@ -388,12 +388,12 @@ descriptors:
 func TestReportIsNotAnsweredBeforeLimitsAreLoaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOptions(t, local.NewQuotas(), "")
-		s, _ := start(t, o)
-		p, closeStream, _ := open(t, s)
-		p.reports <- usage(map[string]string{"tenant": "a"}, 1)
-		assert.Equal(t, "no answer", answer(t, p))
+		s, _ := startReplica(t, o)
+		p, closeStream, _ := openStream(t, s)
+		p.reports <- newReport(map[string]string{"tenant": "a"}, 1)
+		assert.Equal(t, "no answer", awaitAnswer(t, p))
 		putInForce(t, o.Limits, sharedLimits)
-		assert.Contains(t, answer(t, p), "in 1m0s")
+		assert.Contains(t, awaitAnswer(t, p), "in 1m0s")
 		closeStream()
 	})
 }
@@ -401,15 +401,15 @@ func TestReportIsNotAnsweredBeforeLimitsAreLoaded(t *testing.T) {
 func TestChangedLimitsAreSentAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOptions(t, local.NewQuotas(), sharedLimits)
-		s, _ := start(t, o)
-		p, closeStream, _ := open(t, s)
+		s, _ := startReplica(t, o)
+		p, closeStream, _ := openStream(t, s)
 		id := map[string]string{"tenant": "a"}
-		p.reports <- usage(id, 1)
-		first := answer(t, p)
+		p.reports <- newReport(id, 1)
+		oldAnswer := awaitAnswer(t, p)
 		for range 10 {
 			time.Sleep(5 * time.Second)
-			p.reports <- usage(id, 1000)
-			first = answer(t, p)
+			p.reports <- newReport(id, 1000)
+			oldAnswer = awaitAnswer(t, p)
 		}
 		for _, step := range []struct{ limits, want string }{
 			{strings.ReplaceAll(sharedLimits, "100", "10"), "in 2m0s"},
@@ -418,11 +418,11 @@ func TestChangedLimitsAreSentAtOnce(t *testing.T) {
 			{sharedLimits + "  shadow_mode: true", "ALLOW_ALL"},
 			{strings.ReplaceAll(sharedLimits, "requests_per_unit: 100, burst: 100", "requests_per_unit: 0"), "DENY_ALL"},
 		} {
-			changed := time.Now()
+			changeTime := time.Now()
 			putInForce(t, o.Limits, step.limits)
-			got := answer(t, p)
-			assert.Contains(t, got, step.want, "%s: first %s", step.limits, first)
-			assert.Less(t, time.Since(changed), time.Second)
+			got := awaitAnswer(t, p)
+			assert.Contains(t, got, step.want, "%s: old answer %s", step.limits, oldAnswer)
+			assert.Less(t, time.Since(changeTime), time.Second)
 			assert.Equal(t, strings.HasSuffix(step.want, "_ALL"), len(s.Shares("", 10)) == 0, "%s: %s", step.limits, got)
 		}
 		closeStream()
@@ -435,21 +435,21 @@ func TestMalformedAndTooManyBucketsAreIgnored(t *testing.T) {
 		var log strings.Builder
 		o.Log = slog.New(slog.NewTextHandler(&log, nil))
 		o.MaxBuckets = 100
-		s, _ := start(t, o)
-		p, closeStream, _ := open(t, s)
+		s, _ := startReplica(t, o)
+		p, closeStream, _ := openStream(t, s)
 		go func() {
 			for range p.responses { // the client reads
 			}
 		}()
 		for _, id := range []map[string]string{nil, {}, {"k": strings.Repeat("x", maxIDBytes)}, tooManyEntries()} {
-			p.reports <- usage(id, 1)
+			p.reports <- newReport(id, 1)
 		}
-		many := &rlqsv3.RateLimitQuotaUsageReports{Domain: "shop", BucketQuotaUsages: []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{nil}}
+		largeReport := &rlqsv3.RateLimitQuotaUsageReports{Domain: "shop", BucketQuotaUsages: []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{nil}}
 		for i := range 10_000 {
-			many.BucketQuotaUsages = append(many.BucketQuotaUsages, usage(map[string]string{"tenant": fmt.Sprint(i)}, 1<<63).BucketQuotaUsages...)
+			largeReport.BucketQuotaUsages = append(largeReport.BucketQuotaUsages, newReport(map[string]string{"tenant": fmt.Sprint(i)}, 1<<63).BucketQuotaUsages...)
 		}
-		p.reports <- many
-		p.reports <- usage(map[string]string{"tenant": "0"}, 1)
+		p.reports <- largeReport
+		p.reports <- newReport(map[string]string{"tenant": "0"}, 1)
 		time.Sleep(time.Second)
 		stats := s.Stats()
 		assert.Equal(t, 100, stats.Buckets)
@@ -457,10 +457,10 @@ func TestMalformedAndTooManyBucketsAreIgnored(t *testing.T) {
 		assert.Equal(t, 1, strings.Count(log.String(), "quota report ignored"), "the log has a line a minute")
 		assert.Contains(t, log.String(), "bucket_id: got no entry")
 
-		other, closeOther, _ := open(t, s)
-		other.reports <- usage(map[string]string{"tenant": "z"}, 1)
-		assert.NotEqual(t, "no answer", answer(t, other), "other streams are not hurt")
-		closeOther()
+		otherStream, closeOtherStream, _ := openStream(t, s)
+		otherStream.reports <- newReport(map[string]string{"tenant": "z"}, 1)
+		assert.NotEqual(t, "no answer", awaitAnswer(t, otherStream), "other streams are not hurt")
+		closeOtherStream()
 		closeStream()
 		time.Sleep(time.Second)
 		assert.Zero(t, s.Stats().Buckets)
@@ -486,40 +486,40 @@ func TestStreamWithoutDomainIsRefused(t *testing.T) {
 			}
 			return nil
 		}
-		s, _ := start(t, o)
+		s, _ := startReplica(t, o)
 		for domain, want := range map[string]codes.Code{"": codes.InvalidArgument, "other": codes.PermissionDenied} {
-			p, _, ended := open(t, s)
-			m := usage(map[string]string{"tenant": "a"}, 1)
+			p, _, ended := openStream(t, s)
+			m := newReport(map[string]string{"tenant": "a"}, 1)
 			m.Domain = domain
 			p.reports <- m
 			assert.Equal(t, want, status.Code(<-ended), domain)
 		}
-		p, closeStream, _ := open(t, s)
-		p.reports <- usage(map[string]string{"tenant": "a"}, 1)
-		assert.NotEqual(t, "no answer", answer(t, p))
-		m := usage(map[string]string{"tenant": "a"}, 1)
+		p, closeStream, _ := openStream(t, s)
+		p.reports <- newReport(map[string]string{"tenant": "a"}, 1)
+		assert.NotEqual(t, "no answer", awaitAnswer(t, p))
+		m := newReport(map[string]string{"tenant": "a"}, 1)
 		m.Domain = ""
 		p.reports <- m
-		assert.NotEqual(t, "no answer", answer(t, p), "the domain of the first report holds for later reports")
+		assert.NotEqual(t, "no answer", awaitAnswer(t, p), "the domain of the first report holds for later reports")
 		closeStream()
 	})
 }
 
 func TestStreamThatNeverReadsIsClosedAndHurtsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
-		blocked, _, ended := open(t, s)
+		s, _ := startReplica(t, newOptions(t, local.NewQuotas(), sharedLimits))
+		blockedStream, _, ended := openStream(t, s)
 		start := time.Now()
 		var err error
 		for err == nil {
 			select {
-			case blocked.reports <- usage(map[string]string{"tenant": "a"}, 1):
+			case blockedStream.reports <- newReport(map[string]string{"tenant": "a"}, 1):
 			case err = <-ended:
 			}
-			other, closeOther, _ := open(t, s)
-			other.reports <- usage(map[string]string{"tenant": "b"}, 1)
-			assert.NotEqual(t, "no answer", answer(t, other))
-			closeOther()
+			otherStream, closeOtherStream, _ := openStream(t, s)
+			otherStream.reports <- newReport(map[string]string{"tenant": "b"}, 1)
+			assert.NotEqual(t, "no answer", awaitAnswer(t, otherStream))
+			closeOtherStream()
 			time.Sleep(time.Second)
 		}
 		assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
@@ -531,20 +531,20 @@ func TestStreamThatNeverReadsIsClosedAndHurtsNobody(t *testing.T) {
 
 func TestUnusedBucketsAreAbandoned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _ := start(t, newOptions(t, local.NewQuotas(), sharedLimits))
-		p, closeStream, _ := open(t, s)
+		s, _ := startReplica(t, newOptions(t, local.NewQuotas(), sharedLimits))
+		p, closeStream, _ := openStream(t, s)
 		id := map[string]string{"tenant": "a"}
-		p.reports <- usage(id, 1)
-		assert.NotEqual(t, "abandon", answer(t, p))
-		begin := time.Now()
+		p.reports <- newReport(id, 1)
+		assert.NotEqual(t, "abandon", awaitAnswer(t, p))
+		startTime := time.Now()
 		for len(p.responses) == 0 { // an Envoy that has got the abandon action sends no more reports of the bucket
-			p.reports <- usage(id, 0)
-			assert.NotEqual(t, "abandon", answer(t, p), "the answer to a report")
-			require.Less(t, time.Since(begin), 2*idleTime)
+			p.reports <- newReport(id, 0)
+			assert.NotEqual(t, "abandon", awaitAnswer(t, p), "the answer to a report")
+			require.Less(t, time.Since(startTime), 2*idleTime)
 			time.Sleep(5*time.Second + tickInterval/2) // the next report comes between two ticks
 		}
-		assert.Equal(t, "abandon", answer(t, p))
-		assert.InDelta(t, idleTime.Seconds(), time.Since(begin).Seconds(), 20)
+		assert.Equal(t, "abandon", awaitAnswer(t, p))
+		assert.InDelta(t, idleTime.Seconds(), time.Since(startTime).Seconds(), 20)
 		assert.Zero(t, s.Stats().Buckets)
 		closeStream()
 	})
@@ -560,21 +560,21 @@ func TestFailureModesAnswerAllWhileTheStoreFails(t *testing.T) {
 			store.isBroken.Store(true)
 			o := newOptions(t, store, sharedLimits)
 			o.FailureMode = mode
-			s, _ := start(t, o)
-			p, closeStream, _ := open(t, s)
+			s, _ := startReplica(t, o)
+			p, closeStream, _ := openStream(t, s)
 			id := map[string]string{"tenant": "a"}
-			p.reports <- usage(id, 1)
-			assert.Equal(t, "no answer", answer(t, p), "old assignments may still be in force")
+			p.reports <- newReport(id, 1)
+			assert.Equal(t, "no answer", awaitAnswer(t, p), "old assignments may still be in force")
 			time.Sleep(10 * time.Second)
-			assert.Equal(t, want.String(), answer(t, p))
+			assert.Equal(t, want.String(), awaitAnswer(t, p))
 			assert.Equal(t, 1, s.Stats().Fallbacks)
-			p.reports <- usage(id, 1)
-			assert.Equal(t, want.String(), answer(t, p))
+			p.reports <- newReport(id, 1)
+			assert.Equal(t, want.String(), awaitAnswer(t, p))
 			store.isBroken.Store(false)
 			time.Sleep(20 * time.Second)
-			p.reports <- usage(id, 1)
-			assert.Equal(t, want.String(), answer(t, p))
-			assert.Contains(t, answer(t, p), "in 1m0s", "the store works again")
+			p.reports <- newReport(id, 1)
+			assert.Equal(t, want.String(), awaitAnswer(t, p))
+			assert.Contains(t, awaitAnswer(t, p), "in 1m0s", "the store works again")
 			closeStream()
 		})
 	}

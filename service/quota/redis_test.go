@@ -58,7 +58,7 @@ func serve(t *testing.T, o Options) (addr string, kill func()) {
 
 func serveService(t *testing.T, o Options) (s *Service, addr string, kill func()) {
 	t.Helper()
-	s, stop := start(t, o)
+	s, stop := startReplica(t, o)
 	server := grpc.NewServer()
 	rlqsv3.RegisterRateLimitQuotaServiceServer(server, s)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -83,38 +83,38 @@ func TestLimitHoldsOverRealRedis(t *testing.T) {
 		o.Limits.Set(withShortTTL(t))
 		return serve(t, o)
 	}
-	a, killA := newReplica()
-	b, _ := newReplica()
+	addressA, killA := newReplica()
+	addressB, _ := newReplica()
 	m := newMeter(100, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	envoys := []*fakeEnvoy{newFakeEnvoy(m, 200), newFakeEnvoy(m, 40), newFakeEnvoy(m, 5)}
 	for i, e := range envoys {
-		e.every = 1200 * time.Millisecond // shorter than Envoy's, so that the test is short
-		e.connect(dial(t, []string{a, b, a}[i]))
+		e.reportInterval = 1200 * time.Millisecond // shorter than Envoy's, so that the test is short
+		e.connect(dial(t, []string{addressA, addressB, addressA}[i]))
 		go e.run(ctx)
 	}
-	step := func(name string, act func()) {
+	checkUseAfter := func(name string, act func()) {
 		act()
-		began := time.Now()
+		startTime := time.Now()
 		time.Sleep(8 * time.Second)
-		use := m.use(2 * time.Second)
-		for use < 0.85 && time.Since(began) < time.Minute { // docs/quota.md: the bursts grow back within a minute
-			use = m.use(2 * time.Second)
+		use := m.measureUse(2 * time.Second)
+		for use < 0.85 && time.Since(startTime) < time.Minute { // docs/quota.md: the bursts grow back within a minute
+			use = m.measureUse(2 * time.Second)
 		}
-		t.Logf("%s: %.3f of the limit after %.0f s", name, use, time.Since(began).Seconds())
+		t.Logf("%s: %.3f of the limit after %.0f s", name, use, time.Since(startTime).Seconds())
 		assert.GreaterOrEqual(t, use, 0.85, name)
 		requireBound(t, m, 3)
 	}
-	step("start", func() { time.Sleep(2 * time.Second) })
+	checkUseAfter("start", func() { time.Sleep(2 * time.Second) })
 	assert.Positive(t, redistest.RequireAllExpire(t, server))
-	step("the demand swaps", func() { envoys[0].set(5); envoys[2].set(200) })
-	step("FLUSHALL", func() { require.NoError(t, server.Client(t).FlushAll(t.Context()).Err()) })
-	step("kill -9 of Redis", func() { server.Kill(); server.Restart(t) })
-	step("the end of a replica", func() {
+	checkUseAfter("the demand swaps", func() { envoys[0].setDemand(5); envoys[2].setDemand(200) })
+	checkUseAfter("FLUSHALL", func() { require.NoError(t, server.Client(t).FlushAll(t.Context()).Err()) })
+	checkUseAfter("kill -9 of Redis", func() { server.Kill(); server.Restart(t) })
+	checkUseAfter("the end of a replica", func() {
 		killA()
 		for _, e := range envoys {
-			e.connect(dial(t, b))
+			e.connect(dial(t, addressB))
 		}
 	})
 }

@@ -65,8 +65,8 @@ var (
 
 // File draws a limits file that has no mistakes.
 func File(t *rapid.T) string {
-	head := "domain: " + Domain + rapid.SampledFrom(defaults).Draw(t, "defaults") + "\ndescriptors: "
-	return head + drawDescriptors(t, head, 2)
+	fileStart := "domain: " + Domain + rapid.SampledFrom(defaults).Draw(t, "defaults") + "\ndescriptors: "
+	return fileStart + drawDescriptors(t, fileStart, 2)
 }
 
 // isValid reports whether text is a limits file without mistakes.
@@ -75,9 +75,9 @@ func isValid(text string) bool {
 	return err == nil
 }
 
-// drawDescriptors draws a list of descriptors. head is the file before the list. A drawn descriptor
+// drawDescriptors draws a list of descriptors. fileStart is the file before the list. A drawn descriptor
 // with a mistake is left out.
-func drawDescriptors(t *rapid.T, head string, depth int) string {
+func drawDescriptors(t *rapid.T, fileStart string, depth int) string {
 	var items []string
 	for range rapid.IntRange(1, 4).Draw(t, "descriptors") {
 		fields := []string{"key: " + rapid.SampledFrom([]string{"a", "a", "b", "ab", `"a*"`, `"*"`}).Draw(t, "key")}
@@ -89,9 +89,9 @@ func drawDescriptors(t *rapid.T, head string, depth int) string {
 			fields = append(fields, limits)
 		}
 		if depth > 1 && rapid.Bool().Draw(t, "children") {
-			fields = append(fields, "descriptors: "+drawDescriptors(t, head, depth-1))
+			fields = append(fields, "descriptors: "+drawDescriptors(t, fileStart, depth-1))
 		}
-		if longerList := append(slices.Clip(items), "{"+strings.Join(fields, ", ")+"}"); isValid(head + listOf(longerList)) {
+		if longerList := append(slices.Clip(items), "{"+strings.Join(fields, ", ")+"}"); isValid(fileStart + listOf(longerList)) {
 			items = longerList
 		}
 	}

@@ -19,7 +19,7 @@ func TestUntilReturnsOnceConditionIsTrue(t *testing.T) {
 
 func TestUntilFailsTestAfterTimeout(t *testing.T) {
 	calls := 0
-	message := fails(t, func(tb testing.TB) {
+	message := runFailingTest(t, func(tb testing.TB) {
 		polltest.Until(tb, 20*time.Millisecond, func() bool { calls++; return false }, "waiting for %s", "redis")
 		calls = -1
 	})
@@ -29,47 +29,49 @@ func TestUntilFailsTestAfterTimeout(t *testing.T) {
 }
 
 func TestUntilCallsConditionOnceMoreAfterTimeout(t *testing.T) {
-	late := false
+	wasCalled := false
 	polltest.Until(t, time.Millisecond, func() bool {
-		defer func() { late = true }()
+		defer func() { wasCalled = true }()
 		time.Sleep(2 * time.Millisecond) // as on a machine that was suspended
-		return late
+		return wasCalled
 	})
 }
 
 func TestConditionMayFailTest(t *testing.T) {
-	after := false
-	message := fails(t, func(tb testing.TB) {
+	wasContinued := false
+	message := runFailingTest(t, func(tb testing.TB) {
 		polltest.Until(tb, time.Hour, func() bool { tb.Errorf("no"); tb.FailNow(); return true })
-		after = true
+		wasContinued = true
 	})
 	assert.Equal(t, "no", message)
-	assert.False(t, after)
+	assert.False(t, wasContinued)
 }
 
-// fails runs f as a test that must fail, and returns its message.
-func fails(t *testing.T, f func(testing.TB)) string {
-	tb := &failing{TB: t}
+// runFailingTest runs f as a test that must fail, and returns its message.
+func runFailingTest(t *testing.T, f func(testing.TB)) string {
+	tb := &failureRecorder{TB: t}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		f(tb)
 	}()
 	<-done
-	assert.True(t, tb.ended)
+	assert.True(t, tb.hasEnded)
 	return tb.message
 }
 
-// failing records failures without failing the enclosing test.
-type failing struct {
+// failureRecorder records failures without failing the enclosing test.
+type failureRecorder struct {
 	testing.TB
-	message string
-	ended   bool
+	message  string
+	hasEnded bool
 }
 
-func (f *failing) Errorf(format string, args ...any) { f.message += fmt.Sprintf(format, args...) }
+func (f *failureRecorder) Errorf(format string, args ...any) {
+	f.message += fmt.Sprintf(format, args...)
+}
 
-func (f *failing) FailNow() {
-	f.ended = true
+func (f *failureRecorder) FailNow() {
+	f.hasEnded = true
 	runtime.Goexit()
 }

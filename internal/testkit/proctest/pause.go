@@ -16,9 +16,9 @@ func Pause(p *os.Process) {
 	}
 	for range 1000 {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid))
-		_, state, _ := bytes.Cut(stat, []byte(") ")) // the name of the program stands before
+		_, state, _ := bytes.Cut(stat, []byte(") ")) // the name of the program comes before the state
 		if err != nil || bytes.HasPrefix(state, []byte("T")) {
-			return // also without /proc
+			return // p stands still or has ended, or there is no /proc
 		}
 		time.Sleep(time.Millisecond)
 	}

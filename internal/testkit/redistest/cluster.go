@@ -20,7 +20,7 @@ type RedisCluster struct {
 	Replicas []*Server // Replicas[i] is the replica of Masters[i]; empty if there are none
 }
 
-const slots = 16384
+const slotCount = 16384
 
 // StartCluster runs a cluster and returns when all nodes know each other.
 func StartCluster(tb testing.TB, masters int, replicas bool) *RedisCluster {
@@ -47,7 +47,7 @@ func startCluster(tb testing.TB, masters int, replicas bool, certs *Certs) *Redi
 		}
 	}
 	ctx := context.Background()
-	mustCommand := func(node *Server, args ...any) string {
+	runCommand := func(node *Server, args ...any) string {
 		tb.Helper()
 		reply, err := node.command(ctx, args...)
 		if err != nil {
@@ -58,29 +58,29 @@ func startCluster(tb testing.TB, masters int, replicas bool, certs *Certs) *Redi
 	allNodes := cluster.nodes()
 	for i, node := range cluster.Masters {
 		addSlots := []any{"CLUSTER", "ADDSLOTS"} // Redis 6 has no ADDSLOTSRANGE
-		for slot := i * slots / masters; slot < (i+1)*slots/masters; slot++ {
+		for slot := i * slotCount / masters; slot < (i+1)*slotCount/masters; slot++ {
 			addSlots = append(addSlots, slot)
 		}
-		mustCommand(node, addSlots...)
-		mustCommand(node, "CLUSTER", "SET-CONFIG-EPOCH", i+1)
+		runCommand(node, addSlots...)
+		runCommand(node, "CLUSTER", "SET-CONFIG-EPOCH", i+1)
 	}
 	for _, node := range allNodes[1:] {
 		host, port, _ := strings.Cut(node.Addr, ":")
-		mustCommand(allNodes[0], "CLUSTER", "MEET", host, port, node.busPort)
+		runCommand(allNodes[0], "CLUSTER", "MEET", host, port, node.busPort)
 	}
-	cluster.await(tb, "cluster_known_nodes:"+strconv.Itoa(len(allNodes)))
+	cluster.awaitInfo(tb, "cluster_known_nodes:"+strconv.Itoa(len(allNodes)))
 	for i, node := range cluster.Replicas {
-		mustCommand(node, "CLUSTER", "REPLICATE", mustCommand(cluster.Masters[i], "CLUSTER", "MYID"))
+		runCommand(node, "CLUSTER", "REPLICATE", runCommand(cluster.Masters[i], "CLUSTER", "MYID"))
 	}
-	cluster.await(tb, "cluster_state:ok", "cluster_slots_ok:"+strconv.Itoa(slots), "cluster_size:"+strconv.Itoa(masters))
+	cluster.awaitInfo(tb, "cluster_state:ok", "cluster_slots_ok:"+strconv.Itoa(slotCount), "cluster_size:"+strconv.Itoa(masters))
 	err := eventually(20*time.Second, func(ctx context.Context) error {
 		for _, node := range allNodes {
 			text, err := node.command(ctx, "CLUSTER", "NODES")
 			if err != nil {
 				return err
 			}
-			if n := strings.Count(text, "slave "); n != len(cluster.Replicas) {
-				return fmt.Errorf("%s knows %d of %d replicas", node.Addr, n, len(cluster.Replicas))
+			if replicaCount := strings.Count(text, "slave "); replicaCount != len(cluster.Replicas) {
+				return fmt.Errorf("%s knows %d of %d replicas", node.Addr, replicaCount, len(cluster.Replicas))
 			}
 		}
 		for _, node := range cluster.Replicas {
@@ -148,8 +148,8 @@ func (c *RedisCluster) nodes() []*Server {
 	return append(append([]*Server{}, c.Masters...), c.Replicas...)
 }
 
-// await waits until CLUSTER INFO of every node has all lines.
-func (c *RedisCluster) await(tb testing.TB, lines ...string) {
+// awaitInfo waits until CLUSTER INFO of every node has all lines.
+func (c *RedisCluster) awaitInfo(tb testing.TB, lines ...string) {
 	tb.Helper()
 	err := eventually(20*time.Second, func(ctx context.Context) error {
 		for _, s := range c.nodes() {
@@ -193,28 +193,28 @@ func (c *RedisCluster) Migrate(tb testing.TB, slot int, sourceServer, targetServ
 	ctx := context.Background()
 	source, target := sourceServer.Client(tb), targetServer.Client(tb)
 	sourceID, targetID := source.Do(ctx, "CLUSTER", "MYID").Val(), target.Do(ctx, "CLUSTER", "MYID").Val()
-	mustCommand := func(client *goredis.Client, args ...any) {
+	runCommand := func(client *goredis.Client, args ...any) {
 		tb.Helper()
 		if err := client.Do(ctx, args...).Err(); err != nil {
 			tb.Fatalf("%v: %v", args, err)
 		}
 	}
-	mustCommand(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", sourceID)
-	mustCommand(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", targetID)
+	runCommand(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", sourceID)
+	runCommand(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", targetID)
 	host, port, _ := strings.Cut(targetServer.Addr, ":")
 	for {
 		keys := source.ClusterGetKeysInSlot(ctx, slot, 1).Val()
 		if len(keys) == 0 {
 			break
 		}
-		mustCommand(source, "MIGRATE", host, port, keys[0], 0, 5000)
+		runCommand(source, "MIGRATE", host, port, keys[0], 0, 5000)
 		afterKey()
 	}
-	mustCommand(target, "CLUSTER", "SETSLOT", slot, "NODE", targetID)
-	mustCommand(source, "CLUSTER", "SETSLOT", slot, "NODE", targetID)
+	runCommand(target, "CLUSTER", "SETSLOT", slot, "NODE", targetID)
+	runCommand(source, "CLUSTER", "SETSLOT", slot, "NODE", targetID)
 	for _, s := range c.Masters {
 		if s != sourceServer && s != targetServer {
-			mustCommand(s.Client(tb), "CLUSTER", "SETSLOT", slot, "NODE", targetID)
+			runCommand(s.Client(tb), "CLUSTER", "SETSLOT", slot, "NODE", targetID)
 		}
 	}
 }

@@ -92,12 +92,12 @@ func keysByExpiryOf(tb testing.TB, s *Server, prefix string) keysByExpiry {
 }
 
 // require fails the test if a key of s has no time to live. It returns the number of keys.
-func (l keysByExpiry) require(tb testing.TB, s *Server) (keys int) {
+func (k keysByExpiry) require(tb testing.TB, s *Server) (keys int) {
 	tb.Helper()
-	if len(l.lastingKeys) > 0 {
-		tb.Fatalf("%s: %d keys have no time to live, %d have one: %q", s.Addr, len(l.lastingKeys), len(l.expiringKeys), firstKeys(l.lastingKeys))
+	if len(k.lastingKeys) > 0 {
+		tb.Fatalf("%s: %d keys have no time to live, %d have one: %q", s.Addr, len(k.lastingKeys), len(k.expiringKeys), firstKeys(k.lastingKeys))
 	}
-	return len(l.expiringKeys)
+	return len(k.expiringKeys)
 }
 
 // firstKeys returns up to ten keys.

@@ -31,19 +31,19 @@ func TestCountersWithoutTimeToLiveAreFound(t *testing.T) {
 	assert.Equal(t, []string{"v2:fw86400:rls:probe:1@0"}, expiring)
 	assert.ElementsMatch(t, []string{"{7}v1:tb60:shop|ip=1", "p:v2:fw60#hash:shop", "mine"}, lasting)
 
-	atEnd := &failureRecorder{TB: t}
-	checkCounters(atEnd, s, "p:")
-	require.Len(t, atEnd.failures, 1)
-	assert.Contains(t, atEnd.failures[0], `1 counters have no time to live at the end of the test: ["p:v2:fw60#hash:shop"]`)
+	recorder := &failureRecorder{TB: t}
+	checkCounters(recorder, s, "p:")
+	require.Len(t, recorder.failures, 1)
+	assert.Contains(t, recorder.failures[0], `1 counters have no time to live at the end of the test: ["p:v2:fw60#hash:shop"]`)
 
 	require.NoError(t, c.Del(ctx, "{7}v1:tb60:shop|ip=1", "p:v2:fw60#hash:shop").Err())
-	atEnd.failures = nil
-	checkCounters(atEnd, s, "")
-	assert.Empty(t, atEnd.failures, "a key of the test itself")
+	recorder.failures = nil
+	checkCounters(recorder, s, "")
+	assert.Empty(t, recorder.failures, "the key mine is no counter")
 	require.NoError(t, c.Del(ctx, "mine").Err())
-	assert.Equal(t, 1, RequireAllExpire(t, s), "the probe")
+	assert.Equal(t, 1, RequireAllExpire(t, s), "the counter of the probe")
 
 	s.Kill()
-	checkCounters(atEnd, s, "")
-	assert.Empty(t, atEnd.failures, "a killed server is not checked")
+	checkCounters(recorder, s, "")
+	assert.Empty(t, recorder.failures, "a killed server is not checked")
 }

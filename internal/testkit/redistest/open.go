@@ -29,13 +29,13 @@ func Open(tb testing.TB) DB {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	db := DB{Server: s, Prefix: fmt.Sprintf("t%d:", prefixes.Add(1))}
+	db := DB{Server: s, Prefix: fmt.Sprintf("t%d:", prefixNumber.Add(1))}
 	tb.Cleanup(func() { db.clear(tb) })
 	return db
 }
 
 var (
-	prefixes     atomic.Int64
+	prefixNumber atomic.Int64
 	sharedServer = sync.OnceValues(func() (*Server, error) { return startAnywhere() })
 )
 

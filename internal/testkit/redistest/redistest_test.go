@@ -13,27 +13,27 @@ import (
 )
 
 func TestOpenGivesEachTestItsOwnKeys(t *testing.T) {
-	var first DB
+	var firstDB DB
 	t.Run("writer", func(t *testing.T) {
-		first = Open(t)
-		require.NoError(t, first.Client(t).Set(t.Context(), first.Prefix+"key", 1, 0).Err())
-		assert.Equal(t, []string{first.Prefix + "key"}, first.Keys(t))
+		firstDB = Open(t)
+		require.NoError(t, firstDB.Client(t).Set(t.Context(), firstDB.Prefix+"key", 1, 0).Err())
+		assert.Equal(t, []string{firstDB.Prefix + "key"}, firstDB.Keys(t))
 	})
-	second := Open(t)
-	assert.Equal(t, first.Addr, second.Addr)
-	assert.NotEqual(t, first.Prefix, second.Prefix)
-	assert.Empty(t, first.Keys(t), "deleted with the test")
+	secondDB := Open(t)
+	assert.Equal(t, firstDB.Addr, secondDB.Addr)
+	assert.NotEqual(t, firstDB.Prefix, secondDB.Prefix)
+	assert.Empty(t, firstDB.Keys(t), "the keys are deleted with the test")
 }
 
-func TestKillPauseAndRestart(t *testing.T) {
+func TestServerCanBeKilledPausedAndRestarted(t *testing.T) {
 	s := Start(t)
 	ctx, c := t.Context(), s.Client(t)
 	require.NoError(t, c.Set(ctx, "key", 1, 0).Err())
 
 	s.Pause()
-	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	shortContext, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
-	_, err := s.command(short, "PING")
+	_, err := s.command(shortContext, "PING")
 	assert.Error(t, err)
 	s.Resume()
 	assert.NoError(t, c.Ping(ctx).Err())
@@ -45,44 +45,44 @@ func TestKillPauseAndRestart(t *testing.T) {
 	s.Kill()
 
 	s.Restart(t)
-	assert.Equal(t, int64(0), c.Exists(ctx, "key").Val(), "empty")
+	assert.Equal(t, int64(0), c.Exists(ctx, "key").Val(), "the restarted server is empty")
 }
 
 func TestServerDetectsAnotherServerOnItsPort(t *testing.T) {
 	s := Start(t)
 	_, port, err := net.SplitHostPort(s.Addr)
 	require.NoError(t, err)
-	n, err := strconv.Atoi(port)
+	portNumber, err := strconv.Atoi(port)
 	require.NoError(t, err)
-	_, err = run(n, nil)
+	_, err = run(portNumber, nil)
 	require.ErrorContains(t, err, "in use")
 	require.NoError(t, s.answers(t.Context(), s.PID()))
 	require.ErrorContains(t, s.answers(t.Context(), s.PID()+1), "got another server")
 
 	s.Kill()
-	other, err := run(n, nil)
+	otherServer, err := run(portNumber, nil)
 	require.NoError(t, err)
-	t.Cleanup(other.Kill)
-	time.AfterFunc(300*time.Millisecond, other.Kill)
+	t.Cleanup(otherServer.Kill)
+	time.AfterFunc(300*time.Millisecond, otherServer.Kill)
 	s.Restart(t)
-	assert.Zero(t, other.PID())
+	assert.Zero(t, otherServer.PID())
 	assert.NoError(t, s.answers(t.Context(), s.PID()))
 }
 
-func TestAwaitReplica(t *testing.T) {
+func TestAwaitReplicaWaitsForAllWrites(t *testing.T) {
 	master := Start(t)
 	replica := master.StartReplica(t)
 	master.AwaitReplica(t)
 	for i := range 3 {
 		replica.Pause()
 		require.NoError(t, master.Client(t).Set(t.Context(), "key", i, 0).Err())
-		var resumed atomic.Bool
+		var wasResumed atomic.Bool
 		time.AfterFunc(100*time.Millisecond, func() {
-			resumed.Store(true)
+			wasResumed.Store(true)
 			replica.Resume()
 		})
 		master.AwaitReplica(t)
-		assert.True(t, resumed.Load())
+		assert.True(t, wasResumed.Load())
 		assert.Equal(t, strconv.Itoa(i), replica.Client(t).Get(t.Context(), "key").Val())
 	}
 }

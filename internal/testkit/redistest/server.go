@@ -209,9 +209,9 @@ func (s *Server) AwaitReplica(tb testing.TB) {
 			return err
 		}
 		if writtenOffset < 0 {
-			writtenOffset = number(info, "master_repl_offset:")
+			writtenOffset = numberAfter(info, "master_repl_offset:")
 		}
-		if number(info, "state=online,offset=") < writtenOffset {
+		if numberAfter(info, "state=online,offset=") < writtenOffset {
 			return fmt.Errorf("no replica has what was written until %d:\n%s", writtenOffset, info)
 		}
 		return nil
@@ -221,8 +221,8 @@ func (s *Server) AwaitReplica(tb testing.TB) {
 	}
 }
 
-// number returns the number after the first name in text, or -1.
-func number(text, name string) int {
+// numberAfter returns the number after the first name in text, or -1.
+func numberAfter(text, name string) int {
 	_, textAfterName, _ := strings.Cut(text, name)
 	digits := strings.IndexFunc(textAfterName, func(r rune) bool { return r < '0' || r > '9' })
 	n, err := strconv.Atoi(textAfterName[:max(digits, 0)])
@@ -251,7 +251,7 @@ func (s *Server) answers(ctx context.Context, pid int) error {
 		return err
 	}
 	info, err := s.command(ctx, "INFO", "server")
-	if err == nil && number(info, "process_id:") != pid {
+	if err == nil && numberAfter(info, "process_id:") != pid {
 		return fmt.Errorf("port of %s: got another server", s.Addr)
 	}
 	return err

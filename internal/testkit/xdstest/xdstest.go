@@ -1,5 +1,5 @@
-// Package xdstest is an xDS management server for tests. Like the server of Envoy Gateway
-// it is the server of go-control-plane with a SnapshotCache and mutual TLS.
+// Package xdstest is an xDS management server for tests. As in Envoy Gateway, the server of go-control-plane
+// runs with a SnapshotCache and mutual TLS.
 package xdstest
 
 import (
@@ -24,7 +24,7 @@ const (
 	// Node is the node that gets the resources.
 	Node = "envoy-ratelimit"
 
-	// Patience is the time for which tests wait for an event that must come.
+	// Patience is the longest time that tests wait for an event.
 	Patience = 20 * time.Second
 )
 
@@ -93,7 +93,7 @@ func Listen(t *testing.T, addr string, ads discoveryv3.AggregatedDiscoveryServic
 // Stop ends the server and all its streams.
 func (p *ControlPlane) Stop() { p.server.Stop() }
 
-// Set replaces all resources. Each has another name.
+// Set replaces all resources. Each resource needs a name of its own.
 func (p *ControlPlane) Set(version string, resources ...*confv3.RateLimitConfig) {
 	p.t.Helper()
 	var allResources []types.Resource
@@ -117,7 +117,7 @@ func (p *ControlPlane) Request() *discoveryv3.DiscoveryRequest {
 	}
 }
 
-// Config returns a resource of that name and domain with a limit of n per day and tenant.
+// Config returns a resource with a limit of n per day for each tenant. name is also the domain.
 func Config(name string, n uint32) *confv3.RateLimitConfig {
 	return &confv3.RateLimitConfig{Name: name, Domain: name, Descriptors: []*confv3.RateLimitDescriptor{{
 		Key:       "tenant",
