@@ -19,7 +19,7 @@ const maxPeerStreamBytes = 4 << 20
 const decodedGrowth = 16
 
 // boundedStream is a stream of a client that sends many messages. Before the stream decodes a message, the message waits for
-// answerBounds. It counts until the handler receives the next message. So a client with many streams delays mostly itself.
+// answerBounds. The message counts until the handler receives the next message. So a client with many streams delays mostly itself.
 type boundedStream struct {
 	grpc.ServerStream
 	bounds       *answerBounds

@@ -136,8 +136,7 @@ func (r *Recorder) CallAnswered(ctx context.Context, call *service.Call) {
 	}
 }
 
-// addCaller counts a number of calls of the caller of call. This number is weight: the call itself, and the calls that are
-// not in the sample.
+// addCaller adds weight calls to the count of the caller of call: the call itself, and the calls that are not in the sample.
 func (r *Recorder) addCaller(ctx context.Context, call *service.Call, weight float64) {
 	var memory [maxKeyBytes]byte
 	key := call.AppendCaller(memory[:0], ctx)

@@ -121,8 +121,8 @@ func (h *hitClassifier) overHits(d *service.Decision) (overHits, nearHits int64)
 	return spentAfter - countedLimit.Capacity(), countedLimit.Capacity() - max(h.nearLimit(countedLimit), spentBefore)
 }
 
-// nearLimit returns the count above which hits are near the limit: 8 for a limit of 10 and a ratio of 0.8. It rounds
-// with 32 bits, as envoyproxy/ratelimit does.
+// nearLimit returns the count above which hits are near the limit: 8 for a limit of 10 and a ratio of 0.8. nearLimit
+// rounds with 32 bits, as envoyproxy/ratelimit does.
 func (h *hitClassifier) nearLimit(l *limit.Limit) int64 {
 	return int64(math.Floor(float64(float32(l.Capacity()) * h.nearRatio)))
 }

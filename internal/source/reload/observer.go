@@ -14,7 +14,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Observer learns what a Reloader does. One goroutine at a time calls it. It must not call the Reloader.
+// Observer learns what a Reloader does. The Reloader never calls two methods at the same time. No method may call the Reloader.
 type Observer interface {
 	// LimitsLoaded reports that a set of limits came into force.
 	LimitsLoaded(domains int)
