@@ -159,13 +159,13 @@ descriptors:
 				require.Zero(t, code, errOut)
 				return out
 			}
-			assert.Equal(t, "dry run; would reset 2 counters that start with shop|tenant=a\n", reset("tenant=a", "--dry-run"))
+			assert.Equal(t, "dry run; would reset 2 counters with the prefix shop|tenant=a\n", reset("tenant=a", "--dry-run"))
 			assert.False(t, isAdmitted(replicas[1], "tenant=a"))
-			assert.Equal(t, "reset 2 counters that start with shop|tenant=a\n", reset("tenant=a"))
+			assert.Equal(t, "reset 2 counters with the prefix shop|tenant=a\n", reset("tenant=a"))
 			polltest.Until(t, maxWait, func() bool { return isAdmitted(replicas[1], "tenant=a") })
 			assert.True(t, isAdmitted(replicas[0], "tenant=a,path=/x"))
 			assert.False(t, isAdmitted(replicas[0], "tenant=ab"))
-			assert.Equal(t, "reset 3 counters that start with shop|tenant\n", reset("tenant"))
+			assert.Equal(t, "reset 3 counters with the prefix shop|tenant\n", reset("tenant"))
 			assert.Contains(t, replicas[0].logText(), `action=reset_prefix`)
 		})
 	}

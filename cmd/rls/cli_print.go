@@ -43,12 +43,12 @@ var answers = template.Must(template.New("").Funcs(template.FuncMap{
 	"fields": func(l *admin.List) []admin.Override {
 		return slices.Concat(l.ShadowMode, l.Switches, l.Rules, l.Overrides)
 	},
-	"moment": func(moment time.Time) string { return relativeTime(time.Until(moment)) },
-	"expiry": func(timestamp string) string {
+	"since": func(moment time.Time) string { return relativeTime(time.Until(moment)) },
+	"moment": func(timestamp, textIfUnset string) string {
 		if moment := parseTime(timestamp); !moment.IsZero() {
 			return relativeTime(time.Until(moment))
 		}
-		return "never"
+		return textIfUnset
 	},
 	"seconds":       func(seconds float64) string { return formatDuration(time.Duration(math.Ceil(seconds)) * time.Second) },
 	"micros":        func(micros int64) string { return (time.Duration(micros) * time.Microsecond).String() },

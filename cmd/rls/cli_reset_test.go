@@ -59,6 +59,19 @@ func TestResetRejectsBadArguments(t *testing.T) {
 	}
 }
 
+func TestResetByPrefixCountsCounters(t *testing.T) {
+	t.Parallel()
+	one := 1
+	for want, answer := range map[string]admin.ResetByPrefix{
+		"reset 1 counter with the prefix shop|tenant=a\n":                   {Prefix: "shop|tenant=a", Counters: &one},
+		"dry run; would reset all counters with the prefix shop|tenant=a\n": {Prefix: "shop|tenant=a", DryRun: true},
+	} {
+		var out bytes.Buffer
+		require.NoError(t, printAnswer(&out, false, &answer, "reset by prefix"))
+		assert.Equal(t, want, out.String())
+	}
+}
+
 func TestDegradedCounterIsMarked(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

@@ -387,7 +387,11 @@ func keyListLines(title, rateName string, mode live.KeyMode, keys []live.Key, co
 				usedText += " here"
 			}
 		}
-		lines = append(lines, keyRow(columns, key.Key, rateText(keyRate(key)), percentText(key.Share), usedText))
+		text := key.Key
+		if key.Shadow {
+			text = "(shadow) " + text
+		}
+		lines = append(lines, keyRow(columns, text, rateText(keyRate(key)), percentText(key.Share), usedText))
 	}
 	if len(keys) == 0 {
 		lines = append(lines, "none in the last minutes")

@@ -44,7 +44,7 @@ func testSnapshot() *live.Snapshot {
 		Keys: live.TopKeys{
 			Mode:    live.KeysOn,
 			Hottest: []live.Key{{Key: "shop|tenant=\u202eevil", Rate: 1e6, Share: 0.25, Spent: &spent, Capacity: &capacity, IsShare: true}},
-			Denied:  []live.Key{{Key: "shop|denied", DeniedRate: 5, Share: 1}},
+			Denied:  []live.Key{{Key: "shop|denied", DeniedRate: 5, Share: 1}, {Key: "shop|trial", Shadow: true, DeniedRate: 2}},
 			Callers: []live.Key{{Key: "10.0.0.1 envoy\x1b[2J", Rate: 1200, DeniedRate: 300, Share: 0.9}},
 			Unmatched: []live.Key{
 				{Key: "shop|pth=\x1b[2J", Rule: "shop > pth", Limit: "no rule"}, {Key: "edge|path=/", Rule: "edge > path", Limit: "unknown domain"},
@@ -68,7 +68,7 @@ func TestTopScreenShowsTheSnapshot(t *testing.T) {
 		"No rule      0.5/s", "shop|pth=�[2J (no rule), edge|path=/ (unknown domain)",
 		"pod-1/1  ", "1,200      151   0.25    23 MB      4 v1               01234567  now",
 		"pod-2/1�[2J", "–        –      –        –      – v0               no limits lost, 31 s ago", "3 more replicas",
-		"2 more rules with traffic, 41 quiet rules", "1,000,000", "25%", "21/20 here  shop|denied", "DENIED/s  SHARE", "10.0.0.1 envoy�[2J", "1,200    90%            300", "14:02:00 limits rejected · problem a; b",
+		"2 more rules with traffic, 41 quiet rules", "1,000,000", "25%", "21/20 here  shop|denied", "(shadow) shop|trial", "DENIED/s  SHARE", "10.0.0.1 envoy�[2J", "1,200    90%            300", "14:02:00 limits rejected · problem a; b",
 	} {
 		assert.Contains(t, text, want)
 	}

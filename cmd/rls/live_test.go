@@ -152,18 +152,20 @@ func TestPageTopLiveAndMetricsShowTheSameNumbers(t *testing.T) {
 			}
 			assert.Regexp(t, regexp.QuoteMeta(rule.Path)+` .* +`+strings.Join([]string{page.FormatRate(rule.OK), page.FormatRate(rule.Denied), page.FormatRate(rule.Shadow)}, " +")+" ", top)
 
+			deniedHits := want.denied + want.shadow // keys have both, and a mark
 			_, keys, _ := process.live.RuleFor(httptest.NewRequest(http.MethodGet, "/", nil), rule.Path)
 			for name, list := range map[string][]live.Key{"hottest": keys.Hottest, "most denied": keys.Denied} {
-				if name == "most denied" && want.denied == 0 {
+				if name == "most denied" && deniedHits == 0 {
 					assert.Empty(t, list, rule.Path)
 					continue
 				}
 				require.Len(t, list, 1)
 				assert.InDelta(t, want.total, float64(list[0].Rate), 1e-4, "hits of the %s key of %s", name, rule.Path)
-				assert.InDelta(t, want.denied, float64(list[0].DeniedRate), 1e-4, "denied hits of the %s key of %s", name, rule.Path)
+				assert.InDelta(t, deniedHits, float64(list[0].DeniedRate), 1e-4, "denied hits of the %s key of %s", name, rule.Path)
+				assert.Equal(t, want.shadow > 0, list[0].Shadow, "the mark of the %s key of %s", name, rule.Path)
 			}
 			details := getBody(process.page, "/?part=rule&rule="+url.QueryEscape(rule.Path))
-			assert.Contains(t, details, `<td class="c-rate number">`+page.FormatRate(live.Value(want.total))+`</td><td class="c-rate number">`+page.FormatRate(live.Value(want.denied))+`</td>`, rule.Path)
+			assert.Contains(t, details, `<td class="c-rate number">`+page.FormatRate(live.Value(want.total))+`</td><td class="c-rate number">`+page.FormatRate(live.Value(deniedHits))+`</td>`, rule.Path)
 		}
 
 		figures := snapshot.Figures

@@ -201,7 +201,7 @@ func (h *handler) answerStoreError(call *call, action, value string, err error) 
 		return h.answerConflict(call, conflict)
 	}
 	h.audit(call, action, "outcome", "unknown", "new", value, "error", err.Error())
-	return problem(http.StatusServiceUnavailable, "change possibly not stored; repeat the call: %s", err)
+	return problem(http.StatusServiceUnavailable, "change possibly not stored; repeat the call. While Redis is down, shadow_mode: true in a rule of the limits file stops its denials (more ways: docs/operations.md#stop-all-denials-now): %s", err)
 }
 
 // Conflict is the answer to a change whose If-Match or If-None-Match does not hold.

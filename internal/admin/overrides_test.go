@@ -284,7 +284,7 @@ func TestChangeFailsIfStoreFails(t *testing.T) {
 	for method, body := range map[string]string{"PUT": `{"factor": 2}`, "DELETE": ""} {
 		code, text := api.problems(method, "overrides", acme, body)
 		assert.Equal(t, http.StatusServiceUnavailable, code)
-		assert.Equal(t, "change possibly not stored; repeat the call: write an override: dial tcp: connection refused", text)
+		assert.Equal(t, "change possibly not stored; repeat the call. While Redis is down, shadow_mode: true in a rule of the limits file stops its denials (more ways: docs/operations.md#stop-all-denials-now): write an override: dial tcp: connection refused", text)
 	}
 	assert.Len(t, api.audits(), 2, "the changes may be stored")
 	assert.Equal(t, 2, strings.Count(api.log.String(), "outcome=unknown"))

@@ -19,7 +19,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const alertsFile = "deploy/prometheus/alerts.yaml"
+const (
+	alertsFile  = "deploy/prometheus/alerts.yaml"
+	runbookPage = "https://github.com/seed-81f232ab/rls/blob/main/docs/monitoring.md"
+)
 
 // readAlerts returns the alerts by name.
 func readAlerts(t *testing.T) map[string]rulefmt.Rule {
@@ -48,7 +51,7 @@ func TestAlertsHaveSeverityAndRunbook(t *testing.T) {
 	for name, a := range readAlerts(t) {
 		assert.Contains(t, []string{"critical", "warning", "info"}, a.Labels["severity"], name)
 		assert.NotEmpty(t, a.Annotations["summary"], name)
-		assert.Equal(t, "docs/monitoring.md#"+strings.ToLower(name), a.Annotations["runbook"], name)
+		assert.Equal(t, runbookPage+"#"+strings.ToLower(name), a.Annotations["runbook_url"], name)
 	}
 }
 
@@ -124,6 +127,11 @@ func TestAlertsFire(t *testing.T) {
 			alert: "RlsMassDenial", want: "a denies 99.01% of the calls",
 			sick:    calls("0+100x152 15200+1x40", "0+1x152 152+100x40"), // limits of 0 in minute 38: the alert fires in minute 40
 			healthy: calls("0+100x200", "0+1x152 152+1000x40"),           // a flood that limits deny
+		},
+		{
+			alert: "RlsOverrideWithoutEnd", want: "2 overrides, rules or switches have no end",
+			sick:    []string{"rls_overrides_without_end{" + target + "} 2x200"},
+			healthy: []string{"rls_overrides_without_end{" + target + "} 2x60 0x100"}, // somebody has deleted them
 		},
 		{
 			alert: "RlsRedisStandsStill", want: "keeps 66.67m batches a second of a waiting",
@@ -259,16 +267,18 @@ func ruleHits(total, over, shadow int) []string {
 }
 
 // evaluate evaluates an alert each minute for 40 minutes and returns the summaries of the
-// alerts that then fire. The series have a sample each 15 seconds.
+// alerts that then fire. The series have a sample each 15 seconds. If an alert waits for a
+// week, all times are longer.
 func evaluate(t *testing.T, alert rulefmt.Rule, series []string) (summaries []string) {
 	t.Helper()
-	storage := promqltest.LoadedStorage(t, "load 15s\n  "+strings.Join(series, "\n  ")+"\n")
+	minute := max(time.Minute, time.Duration(alert.For)/30).Truncate(time.Minute)
+	storage := promqltest.LoadedStorage(t, "load "+(minute/4).String()+"\n  "+strings.Join(series, "\n  ")+"\n")
 	engine := promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery)
 	query := rules.EngineQueryFunc(engine, storage)
 	rule := rules.NewAlertingRule(alert.Alert, parseQuery(t, alert.Expr), time.Duration(alert.For), 0,
 		labels.FromMap(alert.Labels), labels.FromMap(alert.Annotations), labels.EmptyLabels(), "", true, promslog.NewNopLogger())
-	for minute := range 41 {
-		_, err := rule.Eval(t.Context(), 0, time.Unix(int64(minute)*60, 0), query, nil, 0)
+	for minutes := range 41 {
+		_, err := rule.Eval(t.Context(), 0, time.Unix(0, 0).Add(time.Duration(minutes)*minute), query, nil, 0)
 		require.NoError(t, err)
 	}
 	for _, a := range rule.ActiveAlerts() {

@@ -40,7 +40,7 @@ func readDashboard(t *testing.T) dashboard {
 
 // variableValues replaces the variables of Grafana in a query by values.
 var variableValues = strings.NewReplacer(
-	"$__rate_interval", "1m", "$__range", "1h", "$job", "rls", "$instance", ".*", "$domain", "shop", "$rule", "shop > tenant",
+	"$__rate_interval", "1m", "$__range", "1h", "$cluster", ".*", "$job", "rls", "$instance", ".*", "$domain", "shop", "$rule", "shop > tenant",
 )
 
 func TestDashboardQueriesUseExportedMetrics(t *testing.T) {

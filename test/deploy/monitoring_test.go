@@ -60,6 +60,10 @@ func TestPrometheusRuleHasAlertsOfDeployFolder(t *testing.T) {
 	alerts := alertsOf(t, manifests.alerts)
 	assert.Len(t, alerts, len(readAlerts(t))-2)
 	assert.NotContains(t, alerts, "RlsRedisDown")
+
+	const wikiPage = "https://wiki.example/rls/monitoring"
+	manifests = renderManifests(t, shopFile+"\nprometheusRule: {enabled: true, runbookPage: "+wikiPage+"}")
+	assert.Equal(t, wikiPage+"#rlsredisdown", alertsOf(t, manifests.alerts)["RlsRedisDown"].Annotations["runbook_url"])
 }
 
 // alertsOf returns the alerts of a PrometheusRule as Prometheus reads them.

@@ -42,8 +42,8 @@ func exportedMetrics(t *testing.T) map[string][]string {
 	return exportedLabels
 }
 
-// targetLabels are the labels that Prometheus adds to each metric.
-var targetLabels = []string{"job", "instance"}
+// targetLabels are the labels that Prometheus adds to each metric. Only a Prometheus with several clusters has cluster.
+var targetLabels = []string{"cluster", "job", "instance"}
 
 // parseQuery parses a query of PromQL.
 func parseQuery(t *testing.T, query string) parser.Expr {

@@ -63,6 +63,9 @@ func newKeyRow(mode live.KeyMode, key live.Key) keyRow {
 			row.UsedText += " here"
 		}
 	}
+	if key.Shadow {
+		row.UsedText += ", shadow"
+	}
 	return row
 }
 

@@ -81,6 +81,21 @@ func TestHintHasACommandForARule(t *testing.T) {
 	assert.Contains(t, body, "No limits are loaded")
 }
 
+func TestKeysThatOnlyShadowModeLetsPassAreMarked(t *testing.T) {
+	s := pagetest.Busy()
+	key := pagetest.Key("shop|trial=x", "shop > trial", 10, 0.5)
+	key.Shadow = true
+	s.Keys.Denied = append(s.Keys.Denied, key)
+	_, body := get(t, optionsFor(s), "/")
+	assert.Contains(t, body, "12 of 60, shadow")
+}
+
+func TestOverridesShowWhenTheyWereSet(t *testing.T) {
+	s := pagetest.Busy()
+	_, body := get(t, optionsFor(s), "/")
+	assert.Contains(t, body, "<bdi data-author>dana</bdi><span class=\"sub\" data-set><time datetime=\"")
+}
+
 func TestFilterFindsQuietRules(t *testing.T) {
 	_, body := get(t, optionsFor(pagetest.Busy()), "/?filter=TENANT")
 	assert.Contains(t, body, `data-path="shop &gt; tenant=acme"`)

@@ -22,9 +22,9 @@ type batchObserver struct {
 	replicas int
 
 	// The index is the redis.Role.
-	unconfirmedLogs [len(redis.Roles)]minuteLog
-	stallLogs       [len(redis.Roles)]minuteLog
-	lossLogs        [len(redis.Roles)]minuteLog
+	unconfirmedLogs [len(redis.Roles)]boundedLog
+	stallLogs       [len(redis.Roles)]boundedLog
+	lossLogs        [len(redis.Roles)]boundedLog
 	slowestStalls   [len(redis.Roles)]atomic.Int64 // nanoseconds of the slowest stalled batch since the last line
 }
 
@@ -42,7 +42,7 @@ func (o *batchObserver) BatchDone(batch redis.Batch) {
 	if !batch.ReplicasMissing {
 		return
 	}
-	if batches, isDue := o.unconfirmedLogs[batch.Role].add(); isDue {
+	if batches, isDue := o.unconfirmedLogs[batch.Role].add(time.Minute); isDue {
 		o.Log.Warn("charges not confirmed by replicas of Redis",
 			"server", batch.Role.String(), "batches", batches, "replicas_wanted", o.replicas,
 			"advice", "check the replicas (INFO replication) and the right +wait; while replicas do not confirm, a failover can lose charges")
@@ -54,15 +54,18 @@ func (o *batchObserver) reportStall(batch redis.Batch) {
 	slowestStall := &o.slowestStalls[batch.Role]
 	for oldValue := slowestStall.Load(); int64(batch.Duration) > oldValue && !slowestStall.CompareAndSwap(oldValue, int64(batch.Duration)); oldValue = slowestStall.Load() {
 	}
-	if batches, isDue := o.stallLogs[batch.Role].add(); isDue {
+	if batches, isDue := o.stallLogs[batch.Role].add(time.Minute); isDue {
 		o.Log.Warn("Redis stands still, the network doesn't", "server", batch.Role.String(), "batches", batches,
 			"slowest", time.Duration(slowestStall.Swap(0)).Round(100*time.Microsecond), "round_trip", batch.RoundTrip.Round(10*time.Microsecond),
 			"advice", redis.AdviceForStalls)
 	}
 }
 
-// CountersLost implements redis.Observer. The shards of a Redis lose their counters one after the other, so the log gets
-// at most one line a minute.
+// lossLogPause is shorter than the pause between two probes of a shard, so that each loss has a line. The probes of
+// several shards find a loss one after the other.
+const lossLogPause = 5 * time.Second
+
+// CountersLost implements redis.Observer.
 func (o *batchObserver) CountersLost(role redis.Role, lostAll bool) {
 	o.Observer.CountersLost(role, lostAll)
 	o.recorder.RedisLostCounters()
@@ -71,7 +74,7 @@ func (o *batchObserver) CountersLost(role redis.Role, lostAll bool) {
 		text, advice = "Redis lost charges; limits admit the lost hits again", "look for a failover, or for a restart with older data"
 	}
 	o.Add(timeline.Event{Kind: timeline.Breaker, Repeats: true, Failed: true, Text: text, Attrs: details("server", role, "advice", advice)})
-	if shards, isDue := o.lossLogs[role].add(); isDue {
+	if shards, isDue := o.lossLogs[role].add(lossLogPause); isDue {
 		o.Log.Error(text, "server", role.String(), "shards", shards, "advice", advice)
 	}
 }
@@ -81,7 +84,7 @@ func (o *batchObserver) CountersLost(role redis.Role, lostAll bool) {
 type conditionObserver struct {
 	log                         *slog.Logger
 	countFailure, countUntested func(domain string)
-	failureLog, untestedLog     minuteLog
+	failureLog, untestedLog     boundedLog
 }
 
 // Conditions returns the observer of conditions.
@@ -92,7 +95,7 @@ func (e *Events) Conditions() descriptors.Observer {
 
 func (o *conditionObserver) ExpressionFailed(domain string, d *limitsfile.Descriptor, err error) {
 	o.countFailure(domain)
-	if failures, isDue := o.failureLog.add(); isDue {
+	if failures, isDue := o.failureLog.add(time.Minute); isDue {
 		o.log.Warn("expression not evaluated", "domain", domain, "descriptor", d.Label(), "place", fields.FileLine(d.File, d.Line),
 			"error", err, "failures", failures, "advice", "the descriptor did not match; rls explain shows the failure of a request")
 	}
@@ -100,7 +103,7 @@ func (o *conditionObserver) ExpressionFailed(domain string, d *limitsfile.Descri
 
 func (o *conditionObserver) ConditionNotTested(domain string, d *limitsfile.Descriptor) {
 	o.countUntested(domain)
-	if count, isDue := o.untestedLog.add(); isDue {
+	if count, isDue := o.untestedLog.add(time.Minute); isDue {
 		o.log.Warn("condition not tested", "domain", domain, "descriptor", d.Label(), "place", fields.FileLine(d.File, d.Line), "count", count,
 			"advice", "the values are too long for the conditions, so requests are denied; let Envoy send shorter values, or make the conditions simpler")
 	}
@@ -109,9 +112,9 @@ func (o *conditionObserver) ConditionNotTested(domain string, d *limitsfile.Desc
 // RefusedCalls returns a function that reports a call of a caller that sent too many calls. The log and the timeline get
 // at most one line a minute. The timeline does not name the caller, because some viewers of the timeline may not see callers.
 func (e *Events) RefusedCalls() func(caller string) {
-	var refusalLog minuteLog
+	var refusalLog boundedLog
 	return func(caller string) {
-		calls, isDue := refusalLog.add()
+		calls, isDue := refusalLog.add(time.Minute)
 		if !isDue {
 			return
 		}
@@ -121,19 +124,20 @@ func (e *Events) RefusedCalls() func(caller string) {
 	}
 }
 
-// minuteLog bounds the log lines about a frequent event to one line a minute. It is safe for concurrent use.
-type minuteLog struct {
+// boundedLog bounds the log lines about a frequent event: after a line, there is no line until a pause ends. It is safe for
+// concurrent use.
+type boundedLog struct {
 	events   atomic.Int64 // the number of events since the last line
 	loggedAt atomic.Int64 // the time of the last line as Unix time in nanoseconds; 0 before the first line
 }
 
 // add counts an event. isDue reports whether the caller must log a line now. If isDue is true, events is the number of
 // events since the last line.
-func (l *minuteLog) add() (events int64, isDue bool) {
+func (l *boundedLog) add(pause time.Duration) (events int64, isDue bool) {
 	now := time.Now().UnixNano()
 	l.events.Add(1)
 	loggedAt := l.loggedAt.Load()
-	if loggedAt != 0 && now-loggedAt < int64(time.Minute) || !l.loggedAt.CompareAndSwap(loggedAt, now) {
+	if loggedAt != 0 && now-loggedAt < int64(pause) || !l.loggedAt.CompareAndSwap(loggedAt, now) {
 		return 0, false
 	}
 	return l.events.Swap(0), true

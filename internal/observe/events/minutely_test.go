@@ -48,6 +48,17 @@ func TestUnconfirmedBatchesMakeOneLineAMinute(t *testing.T) {
 	})
 }
 
+func TestSecondLossOfCountersWithinAMinuteHasItsOwnLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		o := newEvents(&out).Batches(live.NewRecorder(nil, false), 0, redis.RoleMain)
+		o.CountersLost(redis.RoleMain, true)
+		time.Sleep(8 * time.Second) // the shortest pause between two probes
+		o.CountersLost(redis.RoleMain, true)
+		assert.Equal(t, 2, strings.Count(out.String(), "Redis lost its counters"))
+	})
+}
+
 func TestLossOfCountersIsLoggedOnceAndIsInTheTimeline(t *testing.T) {
 	var out bytes.Buffer
 	events := newEvents(&out)

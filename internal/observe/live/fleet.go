@@ -45,6 +45,12 @@ const (
 	maxNameRunes = 60  // bounds the length of the name of a replica or of a group
 )
 
+// reportDelay is the longest time until a replica knows new limits of all other replicas: a replica reports itself every
+// five seconds, and reads the reports of the others as often.
+const reportDelay = 10 * time.Second
+
+const differentLimits = "Replicas have different limits: " // the start of a note
+
 // NewFleet returns the fleet of replicas, which must be in the order of Fleet.Replicas. The notes begin with problems.
 func NewFleet(replicas []Replica, moreReplicas int, problems ...string) Fleet {
 	fleet := Fleet{Notes: append([]string{}, problems...)}
@@ -60,7 +66,7 @@ func NewFleet(replicas []Replica, moreReplicas int, problems ...string) Fleet {
 		limits[r.LimitsHash()] = append(limits[r.LimitsHash()], r.Name)
 	}
 	if len(limits) > 1 {
-		fleet.Notes = append(fleet.Notes, "Replicas have different limits: "+groupsText(limits))
+		fleet.Notes = append(fleet.Notes, differentLimits+groupsText(limits))
 	}
 	if len(versions) > 1 {
 		fleet.Notes = append(fleet.Notes, "Replicas have different versions of rls: "+groupsText(versions))
@@ -176,6 +182,10 @@ func (l *Live) fleet(now time.Time) (fleet Fleet, aliveReplicas int) {
 	}
 	fleet, aliveReplicas = reportedFleet(ownReplica, l.options.Reports(), now)
 	fleet.Reported = true
+	if since := l.options.Limits().Since; since != nil && now.Sub(*since) < reportDelay {
+		// The reports of other replicas can be older than the limits.
+		fleet.Notes = slices.DeleteFunc(fleet.Notes, func(note string) bool { return strings.HasPrefix(note, differentLimits) })
+	}
 	return fleet, aliveReplicas
 }
 

@@ -64,8 +64,10 @@ func TestSetFleetReplacesItsNotesInTheState(t *testing.T) {
 func TestSnapshotShowsTheReportsOfReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reports changes.Reports
+		limitsSince := time.Now().Add(-reportDelay)
 		fixture := newFixture(t, func(o *Options) {
 			o.Name, o.Version = "b", "v1"
+			o.Limits = func() Limits { return Limits{Since: &limitsSince} }
 			o.Reports = func() changes.Reports { return reports }
 		})
 		hash := fixture.store.Load().Hash()
@@ -101,8 +103,11 @@ func TestSnapshotShowsTheReportsOfReplicas(t *testing.T) {
 		assert.Equal(t, Replica{Name: "a", Version: "v1", Limits: hash, Figures: figures, SeenSeconds: 2}, snapshot.Fleet.Replicas[1])
 		assert.Equal(t, Warning, snapshot.State.Level)
 		assert.Contains(t, snapshot.State.Details, "Replicas have different limits: "+hash[:8]+" in a, b; other in c")
+		limitsSince = time.Now()
+		assert.NotContains(t, fmt.Sprint(makeSnapshot().State), "different limits", "the reports can be older than the limits")
+		limitsSince = limitsSince.Add(-reportDelay)
 
-		time.Sleep(2 * time.Second)
+		time.Sleep(time.Second)
 		snapshot = makeSnapshot()
 		assert.Equal(t, 3, snapshot.State.Replicas)
 		assert.Equal(t, "lost, 17 s ago", snapshot.Fleet.Replicas[2].SeenText())

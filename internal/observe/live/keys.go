@@ -39,7 +39,7 @@ func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
 }
 
 func (l *Live) newKey(entry *rankedEntry) Key {
-	key := Key{Key: l.keyText(entry.key), Rate: Value(entry.rate), DeniedRate: Value(entry.deniedRate), Share: Value(entry.share)}
+	key := Key{Key: l.keyText(entry.key), Rate: Value(entry.rate), DeniedRate: Value(entry.deniedRate), Share: Value(entry.share), Shadow: entry.isShadow}
 	switch {
 	case entry.rule != nil:
 		key.Rule, key.Limit = entry.rule.Path, entry.limit.String()

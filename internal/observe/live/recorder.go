@@ -91,11 +91,12 @@ type event struct {
 	rule             *descriptors.Rule      // nil if no rule limits the descriptor
 	limit            *descriptors.RateLimit // the limit with the highest use
 	hits, deniedHits float64                // include the hits of calls that are not in the sample; denied hits are also in hits
+	isShadow         bool                   // the denied hits passed because of shadow mode
 	spent            int64                  // hits that limit counts now
 	capacity         int64                  // hits that limit can count; 0 if spent is unknown
 
 	time      int64 // the start of the call, as Unix time in microseconds
-	retryTime int64 // the time at which the denied hits pass, as Unix time in microseconds; 0 if no hit is denied
+	retryTime int64 // the time at which the denied hits pass, as Unix time in microseconds; 0 if all hits pass now
 
 	isDomainUnknown bool // the domain has no limits
 }
@@ -225,9 +226,11 @@ func (r *Recorder) addDescriptor(call *service.Call, i int, weight float64) int 
 			continue
 		}
 		isDecided = true
-		if !decision.Result.Allowed && !decision.Shadow && decision.N > 0 {
+		if !decision.Result.Allowed && decision.N > 0 {
 			newEvent.deniedHits = max(newEvent.deniedHits, weight*float64(r.overHits(decision)))
-			newEvent.retryTime = max(newEvent.retryTime, retryTimeOf(&decision, newEvent.time))
+			if newEvent.isShadow = decision.Shadow || call.GlobalShadow; !newEvent.isShadow {
+				newEvent.retryTime = max(newEvent.retryTime, retryTimeOf(&decision, newEvent.time))
+			}
 		}
 		spent, capacity := spentAndCapacity(&decision)
 		if decisionUse := useOf(spent, capacity); decisionUse > use {

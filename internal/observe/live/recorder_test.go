@@ -100,6 +100,26 @@ func TestFallbackCountsItsShareOfTheLimit(t *testing.T) {
 	})
 }
 
+func TestDenialsInShadowModeAreMarked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fixture := newFixture(t, nil)
+		for range 20 {
+			fixture.call("trial=x")
+			fixture.call("tenant=acme")
+		}
+		fixture.tick(1)
+		keys := fixture.Snapshot().Keys
+		require.Len(t, keys.Denied, 2)
+		for _, k := range keys.Denied {
+			isTrial := k.Key == "shop|trial=x"
+			assert.Equal(t, isTrial, k.Shadow, k.Key)
+			assert.Equal(t, isTrial, k.LimitedSince == nil, "shadow mode limits no key")
+		}
+		assert.EqualValues(t, 20, keys.Denied[0].DeniedRate)
+		assert.Equal(t, 0.25, float64(fixture.Snapshot().Figures.DeniedShare.Now), "only tenant=acme is denied")
+	})
+}
+
 func TestPeeksAndRefundsAreNotHot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixture := newFixture(t, nil)

@@ -61,7 +61,7 @@ func (s signals) describe(now time.Time, addPart func(Level, string), addDetail 
 			level = Warning
 			addPart(Warning, "Redis stands still at times, the network doesn't; last at "+lastStall)
 		}
-		addDetail(level, "In five minutes, Redis kept %.0f batches waiting, the last at %s. The slowest batch took %s, and half of all batches took less than %v. Look for slow commands, for saving, and for CPU time that Redis lacks",
+		addDetail(level, "In five minutes, Redis kept %.0f batches waiting, the last at %s. The slowest batch took %s, and half of all batches took less than %v. Look for slow commands (SLOWLOG GET), for other commands such as CLIENT PAUSE (INFO commandstats, CLIENT LIST), for saving, and for CPU time that Redis lacks",
 			stalls, lastStall, secondsText(s.figures.RedisMax.Max()), time.Duration(mean(s.figures.RedisP50.Points)*1e9).Round(10*time.Microsecond))
 	}
 }
@@ -98,7 +98,7 @@ func (r callRates) deniedShare() float64 { return r.denied / max(r.total, 1e-9) 
 
 // denialAlarm describes denials of most calls. It is zero while most calls are admitted.
 type denialAlarm struct {
-	startTime     time.Time // zero if most calls are admitted
+	startTime     time.Time // the start of the denials, at most 30 seconds before the alarm; zero if most calls are admitted
 	recentRates   callRates // the rates of the recent steps
 	lastStepRates callRates // the rates of the last step with calls
 	earlierRates  callRates // the rates before the alarm
@@ -118,9 +118,10 @@ func (a *denialAlarm) isMassDenial() bool {
 
 // denialWatch compares the denied calls of the recent steps with the denied calls before.
 type denialWatch struct {
-	alarm    denialAlarm
-	isLogged bool      // the log has the start of a mass denial, and not its end
-	loggedAt time.Time // the time of the last start in the log
+	alarm     denialAlarm
+	isLogged  bool      // the log has the start of a mass denial, and not its end
+	loggedAt  time.Time // the time of the last start in the log
+	startTime time.Time // the start of the denials in the log
 }
 
 // log logs the start and the end of a mass denial, with the words of the headline.
@@ -128,7 +129,7 @@ func (w *denialWatch) log(now time.Time, log *slog.Logger) {
 	isMassDenial := w.alarm.isMassDenial()
 	switch {
 	case isMassDenial && !w.isLogged && now.Sub(w.loggedAt) >= denialLogPause:
-		w.isLogged, w.loggedAt = true, now
+		w.isLogged, w.loggedAt, w.startTime = true, now, w.alarm.startTime
 		state, advice := "", []string{}
 		w.alarm.describe(now, func(_ Level, text string) { state = text }, func(_ Level, format string, args ...any) {
 			advice = append(advice, fmt.Sprintf(format, args...))
@@ -136,7 +137,7 @@ func (w *denialWatch) log(now time.Time, log *slog.Logger) {
 		log.Warn("mass denial started", "state", state, "advice", strings.ReplaceAll(strings.Join(advice, ". "), "\n", "; "))
 	case w.isLogged && !isMassDenial:
 		w.isLogged = false
-		log.Info("mass denial ended", "lasted", now.Sub(w.loggedAt).Round(time.Second))
+		log.Info("mass denial ended", "lasted", now.Sub(w.startTime).Round(time.Second))
 	}
 }
 
@@ -156,6 +157,9 @@ func (w *denialWatch) update(now time.Time, figures *Figures, events *timeline.T
 	isJump := len(calls) >= minCompareSteps && earlierRates.total >= minSignalRate && deniedShare >= earlierRates.deniedShare()+jumpDifference
 	if w.alarm.startTime.IsZero() && (isJump || deniedShare >= mostDeniedShare) {
 		w.alarm = denialAlarm{startTime: now, earlierRates: earlierRates, isJump: isJump}
+		for i := len(shares) - 1; i >= recentStart && shares[i] >= jumpDeniedShare; i-- {
+			w.alarm.startTime = w.alarm.startTime.Add(-stepSeconds * time.Second)
+		}
 		w.alarm.lastChange, w.alarm.undoAdvice = lastChange(now, events.Events())
 	}
 	w.alarm.recentRates, w.alarm.lastStepRates = recentRates, lastStepRates
@@ -174,7 +178,7 @@ func lastChange(now time.Time, events []timeline.Event) (text, undoAdvice string
 	if events[i].Kind == timeline.Override {
 		undoAdvice = "rls limits rollback undoes it"
 	}
-	text = secondsText(Value(now.Sub(events[i].Time).Seconds())) + " before: " + events[i].Text + " at " + clockText(events[i].Time, now)
+	text = secondsText(Value(now.Sub(events[i].Time).Seconds())) + " before the alarm: " + events[i].Text + " at " + clockText(events[i].Time, now)
 	for _, attr := range events[i].Attrs {
 		if attr.Name != "rules" {
 			text += ", " + attr.Name + " " + attr.Value

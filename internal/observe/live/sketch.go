@@ -36,6 +36,7 @@ type entry struct {
 	limit *descriptors.RateLimit
 
 	isDomainUnknown bool // the key has no rule, because its domain has no limits
+	isShadow        bool // the last denied hits passed because of shadow mode
 
 	// spent and capacity are the counts of limit at the hit with the highest use since the last
 	// advance. If the key had no hit since then, hasUse is false, and spent and capacity are older.
@@ -73,8 +74,8 @@ func (d *denials) recordAnswer(now, retryTime int64) {
 	}
 }
 
-// keyHits are hits on a key. Denied hits are also in total.
-type keyHits struct{ total, denied float32 }
+// keyHits are hits on a key. Denied hits are also in total. counted is the growth of the count.
+type keyHits struct{ total, denied, counted float32 }
 
 const maxKeyBytes = 400 // a sketch cuts longer keys
 
@@ -120,6 +121,10 @@ func (s *sketch) add(event *event, key []byte, n float64) {
 	heap.Fix(&s.heap, entry.heapIndex)
 	entry.newHits.total += float32(event.hits)
 	entry.newHits.denied += float32(event.deniedHits)
+	entry.newHits.counted += float32(n)
+	if event.deniedHits > 0 {
+		entry.isShadow = event.isShadow
+	}
 	entry.denials.recordAnswer(event.time, event.retryTime)
 	if use := useOf(event.spent, event.capacity); !entry.hasUse || use > useOf(entry.spent, entry.capacity) {
 		entry.rule, entry.limit, entry.isDomainUnknown, entry.spent, entry.capacity, entry.hasUse = event.rule, event.limit, event.isDomainUnknown, event.spent, event.capacity, true
@@ -158,6 +163,7 @@ func (s *sketch) advance(seconds float64) {
 	for _, entry := range s.heap {
 		entry.stepHits.total += entry.newHits.total
 		entry.stepHits.denied += entry.newHits.denied
+		entry.stepHits.counted += entry.newHits.counted
 		if endsStep {
 			entry.lastStepHits, entry.stepHits = entry.stepHits, keyHits{}
 		}
@@ -170,34 +176,44 @@ func (s *sketch) advance(seconds float64) {
 	}
 }
 
+// rankedEntry is an entry of a list. Its rank is the lower bound of the real count, or floodRank if this is higher.
 type rankedEntry struct {
-	entry
+	*entry
+	rank             float64
 	share            float64 // the count of the key divided by the sum of all counts
 	rate, deniedRate float64 // hits per second in the last five seconds
 }
 
-// top returns the n entries with the highest counts, the highest first. A count that can be too high ranks by its lower
-// bound. If accept is not nil, top returns only entries for which accept returns true. The result is a copy.
+// topEntries returns the n entries with the highest ranks, the highest first. If accept is not nil, topEntries returns only
+// entries for which accept returns true. The result is a copy.
 func (s *sketch) topEntries(n int, accept func(*entry) bool) []rankedEntry {
-	lowerBound := func(e *entry) float64 { return e.count - e.overcount }
-	var entries []*entry
+	var entries []rankedEntry
 	for _, e := range s.heap {
-		if lowerBound(e) > 0 && (accept == nil || accept(e)) {
-			entries = append(entries, e)
+		if lowerBound := e.count - e.overcount; lowerBound > 0 && (accept == nil || accept(e)) {
+			entries = append(entries, rankedEntry{entry: e, rank: max(lowerBound, s.floodRank(e)), share: lowerBound / s.total})
 		}
 	}
-	slices.SortFunc(entries, func(a, b *entry) int {
-		return cmp.Or(cmp.Compare(lowerBound(b), lowerBound(a)), cmp.Compare(a.hash, b.hash))
+	slices.SortFunc(entries, func(a, b rankedEntry) int {
+		return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(a.hash, b.hash))
 	})
-	topEntries := make([]rankedEntry, min(len(entries), n))
-	for i := range topEntries {
-		e := entries[i]
-		topEntries[i] = rankedEntry{
-			entry: *e, share: lowerBound(e) / s.total,
-			rate:       s.clock.ratePerSecond(float64(e.stepHits.total), float64(e.lastStepHits.total)),
-			deniedRate: s.clock.ratePerSecond(float64(e.stepHits.denied), float64(e.lastStepHits.denied)),
-		}
-		topEntries[i].key = slices.Clone(e.key)
+	entries = entries[:min(len(entries), n)]
+	for i := range entries {
+		e := &entries[i]
+		e.rate = s.clock.ratePerSecond(float64(e.stepHits.total), float64(e.lastStepHits.total))
+		e.deniedRate = s.clock.ratePerSecond(float64(e.stepHits.denied), float64(e.lastStepHits.denied))
+		copiedEntry := *e.entry
+		copiedEntry.key = slices.Clone(e.key)
+		e.entry = &copiedEntry
 	}
-	return topEntries
+	return entries
+}
+
+// floodRank returns the hits of 45 seconds at the current rate of e. In the first seconds of a flood, this number is far
+// above the count. At a steady rate, the count is higher.
+func (s *sketch) floodRank(e *entry) float64 {
+	const seconds = 45
+	if s.clock.elapsedSeconds+s.clock.lastStepSeconds == 0 {
+		return 0 // the rate is unknown
+	}
+	return seconds * s.clock.ratePerSecond(float64(e.stepHits.counted), float64(e.lastStepHits.counted))
 }

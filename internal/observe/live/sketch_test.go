@@ -96,6 +96,26 @@ func TestRatesFollowTraffic(t *testing.T) {
 	assert.Equal(t, "b", string(sketch.topEntries(1, nil)[0].key))
 }
 
+func TestFloodIsFirstAfterTwoSeconds(t *testing.T) {
+	t.Parallel()
+	s := newSketch(10)
+	s.add(&event{hash: 1, hits: 1}, []byte("quiet"), 1)
+	assert.Len(t, s.topEntries(5, nil), 1, "before the first second, all rates are unknown")
+	for second := range 302 {
+		s.add(&event{hash: 2, hits: 59}, []byte("busy"), 59)
+		if second >= 300 {
+			s.add(&event{hash: 3, hits: 320}, []byte("flood"), 320)
+		}
+		s.advance(1)
+	}
+	assert.Equal(t, "flood", string(s.topEntries(5, nil)[0].key))
+	for range 10 { // the flood has ended
+		s.add(&event{hash: 2, hits: 59}, []byte("busy"), 59)
+		s.advance(1)
+	}
+	assert.Equal(t, "busy", string(s.topEntries(5, nil)[0].key))
+}
+
 func TestKeyWithoutHitsIsForgotten(t *testing.T) {
 	t.Parallel()
 	sketch := newSketch(10)

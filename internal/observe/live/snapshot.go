@@ -288,6 +288,9 @@ type Key struct {
 	DeniedRate Value `json:"denied_rate"`
 	Share      Value `json:"share"` // the share of all hits of the last minutes; in TopKeys.Denied, the share of all denied hits
 
+	// Shadow reports that the denied hits passed because of shadow mode.
+	Shadow bool `json:"shadow,omitempty"`
+
 	// Spent and Capacity are the count of the limit in the last second with hits. Both are
 	// null if nobody counted, because the fallback admits or denies all hits.
 	Spent    *int64 `json:"spent"`

@@ -233,7 +233,7 @@ func TestReloadsAreCounted(t *testing.T) {
 	reloadMetrics.LimitsRejected(nil)
 	reloadMetrics.LimitsRejected(nil)
 	reloadMetrics.ConfigProblems(7)
-	reloadMetrics.Overrides(reload.OverrideCounts{InForce: 3, Rejected: 2, Waiting: 1, OffRules: 4, OffAll: 1})
+	reloadMetrics.Overrides(reload.OverrideCounts{InForce: 3, WithoutEnd: 2, Rejected: 2, Waiting: 1, OffRules: 4, OffAll: 1})
 	reloadMetrics.SourceState("xds", nil)
 	reloadMetrics.LimitsChanged(reload.LimitsChange{Time: time.UnixMilli(1_700_000_000_500), Rules: 12})
 	assertMetrics(t, metrics, `
@@ -249,9 +249,10 @@ rls_limits_off{scope="rule"} 4
 rls_overrides{state="in_force"} 3
 rls_overrides{state="rejected"} 2
 rls_overrides{state="waiting"} 1
+rls_overrides_without_end 2
 rls_source_up{source="overrides"} 0
 rls_source_up{source="xds"} 1
-`, "ratelimit_service_config_load_error", "ratelimit_service_config_load_success", "rls_config_domains", "rls_config_problems", "rls_config_rules", "rls_config_in_force_timestamp_seconds", "rls_overrides", "rls_source_up")
+`, "ratelimit_service_config_load_error", "ratelimit_service_config_load_success", "rls_config_domains", "rls_config_problems", "rls_config_rules", "rls_config_in_force_timestamp_seconds", "rls_overrides", "rls_overrides_without_end", "rls_source_up")
 	reloadMetrics.SourceState("xds", errors.New("connection refused"))
 	assertMetrics(t, metrics, "rls_source_up{source=\"overrides\"} 0\nrls_source_up{source=\"xds\"} 0\n", "rls_source_up")
 }

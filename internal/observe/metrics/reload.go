@@ -11,6 +11,7 @@ type reloadObserver struct {
 	loadedSets, rejectedSets prometheus.Counter
 	problems, domains, rules prometheus.Gauge
 	inForceTime              prometheus.Gauge // Unix time in seconds
+	overridesWithoutEnd      prometheus.Gauge
 	overrides, switches      *prometheus.GaugeVec
 	sourceUp                 *prometheus.GaugeVec
 	sourceReadTime           *prometheus.GaugeVec // Unix time in seconds
@@ -28,9 +29,10 @@ func (m *Metrics) Reload(sources ...string) reload.Observer {
 		inForceTime:  m.newGauge("rls_config_in_force_timestamp_seconds", "Time at which the limits in force were loaded, or were last changed by overrides."),
 		overrides: m.newGauges("rls_overrides",
 			"Overrides, rules and switches of run time that are in force, rejected, or wait for a descriptor. If an override is rejected and its previous value stays in force, the override counts in both states.", "state"),
-		switches:       m.newGauges("rls_limits_off", "Switches that turn limits off, by scope: of a rule, of a domain, or of all domains.", "scope"),
-		sourceUp:       m.newGauges("rls_source_up", "1 if the source of limits or overrides can be read, else 0.", "source"),
-		sourceReadTime: m.newGauges("rls_source_last_success_timestamp_seconds", "Time of the last good read of the source. 0 if there was no good read.", "source"),
+		overridesWithoutEnd: m.newGauge("rls_overrides_without_end", "Overrides, rules and switches in force that stay until somebody deletes them."),
+		switches:            m.newGauges("rls_limits_off", "Switches that turn limits off, by scope: of a rule, of a domain, or of all domains.", "scope"),
+		sourceUp:            m.newGauges("rls_source_up", "1 if the source of limits or overrides can be read, else 0.", "source"),
+		sourceReadTime:      m.newGauges("rls_source_last_success_timestamp_seconds", "Time of the last good read of the source. 0 if there was no good read.", "source"),
 	}
 	observer.Overrides(reload.OverrideCounts{})
 	for _, source := range sources {
@@ -61,6 +63,7 @@ func (r *reloadObserver) Overrides(c reload.OverrideCounts) {
 	r.overrides.WithLabelValues("in_force").Set(float64(c.InForce))
 	r.overrides.WithLabelValues("rejected").Set(float64(c.Rejected))
 	r.overrides.WithLabelValues("waiting").Set(float64(c.Waiting))
+	r.overridesWithoutEnd.Set(float64(c.WithoutEnd))
 	r.switches.WithLabelValues("rule").Set(float64(c.OffRules))
 	r.switches.WithLabelValues("domain").Set(float64(c.OffDomains))
 	r.switches.WithLabelValues("all").Set(float64(c.OffAll))

@@ -21,10 +21,20 @@ func Handler(gatherer prometheus.Gatherer, rules func() iter.Seq[metrics.KeyCoun
 			return
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		var names []string
+		sums := map[string]float64{} // the key is a name; rules whose metric keys are equal have one name
 		for p := range points {
-			if p.kind != timer {
-				fmt.Fprintf(w, "%s: %s\n", replaceControls(plainName(p.name, p.tags, tags)), formatValue(p.value))
+			if p.kind == timer {
+				continue
 			}
+			name := replaceControls(plainName(p.name, p.tags, tags))
+			if _, isKnown := sums[name]; !isKnown {
+				names = append(names, name)
+			}
+			sums[name] += p.value
+		}
+		for _, name := range names {
+			fmt.Fprintf(w, "%s: %s\n", name, formatValue(sums[name]))
 		}
 	})
 }

@@ -14,7 +14,10 @@ import (
 
 func TestPageHasTotalsSinceTheStart(t *testing.T) {
 	process := newProcess()
-	process.rules = []metrics.KeyCounts{{Key: "d.k", HitSums: metrics.HitSums{Total: 5, WithinLimit: 5}}}
+	process.rules = []metrics.KeyCounts{ // the second rule is the rule of an override for one value of k
+		{Key: "d.k", ID: "d > k", HitSums: metrics.HitSums{Total: 3, WithinLimit: 3}},
+		{Key: "d.k", ID: "d > k=v", HitSums: metrics.HitSums{Total: 2, WithinLimit: 2}},
+	}
 	process.counter("ratelimit_service_config_load_success").Add(2)
 	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rls_decisions_total"}, []string{"result", "source"})
 	process.registry.MustRegister(decisions)

@@ -46,6 +46,8 @@ type OverrideCounts struct {
 	// InForce also counts a rejected override if its previous value stays in force.
 	InForce, Rejected, Waiting int
 
+	WithoutEnd int // the part of InForce that stays until somebody deletes it
+
 	// The numbers of switches in force for a rule, for a domain and for all domains.
 	OffRules, OffDomains, OffAll int
 }
@@ -167,6 +169,9 @@ func (c *OverrideCounts) add(s *override.State) {
 		return
 	}
 	c.InForce++
+	if s.ExpiresAt.IsZero() {
+		c.WithoutEnd++
+	}
 	switch {
 	case s.Kind != override.KindSwitch:
 	case s.Target == "":

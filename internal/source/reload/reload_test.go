@@ -30,6 +30,7 @@ type fixture struct {
 
 	loadCount, rejectionCount, problemCount int
 	overrides                               string // two numbers such as "2 1": the overrides in force, and the overrides rejected or waiting
+	overridesWithoutEnd                     int
 	states, reads                           []string
 	limitsChanges                           []reload.LimitsChange
 	overrideChanges                         []string // action and target
@@ -49,7 +50,7 @@ func (r *fixture) LimitsRejected(err error) {
 func (r *fixture) ConfigProblems(count int) { r.problemCount = count }
 
 func (r *fixture) Overrides(c reload.OverrideCounts) {
-	r.overrides = fmt.Sprint(c.InForce, " ", c.Rejected+c.Waiting)
+	r.overrides, r.overridesWithoutEnd = fmt.Sprint(c.InForce, " ", c.Rejected+c.Waiting), c.WithoutEnd
 }
 
 func (r *fixture) LimitsChanged(c reload.LimitsChange) {
@@ -306,6 +307,17 @@ func TestInvalidOverrideIsRejectedAlone(t *testing.T) {
 	assert.Contains(t, source.log.String(), `effect="the previous value stays in force: 7 per year"`)
 	assert.Equal(t, 1, strings.Count(source.log.String(), `problem="override nonsense:`), "logged once")
 	assert.Len(t, source.States(), 3)
+}
+
+func TestOverridesAndSwitchesWithoutEndAreCounted(t *testing.T) {
+	t.Parallel()
+	source := newFixture(t)
+	source.load(perYear(5))
+	source.override("shop|tenant=acme", `{"factor": 2}`, "|switch|shop", `{}`, "shop|tenant=b", `{"factor": 2, "expires_at": "2100-01-01T00:00:00Z"}`, "shop|tenant=c", `{"factor": 0}`)
+	assert.Equal(t, "3 1", source.overrides)
+	assert.Equal(t, 2, source.overridesWithoutEnd, "a rejected override changes no limits")
+	source.override()
+	assert.Zero(t, source.overridesWithoutEnd)
 }
 
 func TestOverrideExpires(t *testing.T) {

@@ -451,7 +451,11 @@ function fillKey(tr, k, rate, mode, reason) {
   fillKeyName(tr, k, mode);
   setText(field(tr, 'rate'), formatRate(rate));
   setText(field(tr, 'share'), formatShare(k.share));
-  setText(field(tr, 'used'), reason ? reason : isKnown(k.spent) && isKnown(k.capacity) ? `${formatCount(k.spent)} of ${formatCount(k.capacity)}${k.is_share ? ' here' : ''}` : '–');
+  setText(field(tr, 'used'), reason ? reason : usedText(k));
+}
+function usedText(k) {
+  const text = isKnown(k.spent) && isKnown(k.capacity) ? `${formatCount(k.spent)} of ${formatCount(k.capacity)}${k.is_share ? ' here' : ''}` : '–';
+  return text + (k.shadow ? ', shadow' : '');
 }
 function fillCaller(tr, k) {
   fillKey(tr, k, k.rate, 'hashed', formatRate(k.denied_rate));
@@ -504,6 +508,7 @@ function showOverrides(s) {
     setText(field(tr, 'problem'), `${x.state}: ${x.problem || ''}`);
     field(tr, 'problem').hidden = !x.problem;
     setText(field(tr, 'author'), x.author || '');
+    if (x.set) field(tr, 'set').replaceChildren(timeNode(x.set));
     if (x.until) field(tr, 'until').replaceChildren(timeNode(x.until));
     return tr;
   }));
