@@ -18,8 +18,8 @@ const maxPeerStreamBytes = 4 << 20
 // A decoded message takes at most decodedGrowth times the memory of the encoded message.
 const decodedGrowth = 16
 
-// boundedStream is a stream of a client that sends many messages. Before the stream decodes a message, the message waits for
-// answerBounds. The message counts until the handler receives the next message. So a client with many streams delays mostly itself.
+// boundedStream is a stream of a client that sends many messages. A message waits for answerBounds before the stream decodes
+// the message, and counts until the handler receives the next message. So a client with many streams delays mostly itself.
 type boundedStream struct {
 	grpc.ServerStream
 	bounds       *answerBounds
