@@ -61,6 +61,7 @@ func commandPages(pageTemplate string) func(io.Writer) error {
 	return func(out io.Writer) error {
 		root := newRoot()
 		commands := visibleCommands(root)
+		commands = slices.DeleteFunc(commands, func(cmd *cobra.Command) bool { return cmd.Name() == "serve" }) // as rls without a command
 		root.InitDefaultHelpCmd()
 		root.InitDefaultCompletionCmd()
 		for _, cmd := range commands {
@@ -94,10 +95,14 @@ func commandPages(pageTemplate string) func(io.Writer) error {
 // sharedFlagNames are the flags that mean the same for each command. docs/cli.md describes them once.
 var sharedFlagNames = []string{"addr", "admin", "ca", "cert", "help", "key", "merge", "new", "reason", "server-name", "strict", "tls", "token"}
 
+// sharedFlagUsages are the texts of flags that mean the same for most commands.
+var sharedFlagUsages = []string{"domain of the limits", "how long to wait for the answer", "print the answer of the API as JSON", "print the change without making it"}
+
 // addFlags adds the flags of cmd to flags: the shared flags or all other flags.
 func addFlags(flags *pflag.FlagSet, cmd *cobra.Command, wantsShared bool) {
 	cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-		if slices.Contains(sharedFlagNames, f.Name) == wantsShared && flags.Lookup(f.Name) == nil {
+		isShared := slices.Contains(sharedFlagNames, f.Name) || slices.Contains(sharedFlagUsages, f.Usage)
+		if isShared == wantsShared && flags.Lookup(f.Name) == nil {
 			flags.AddFlag(f)
 		}
 	})

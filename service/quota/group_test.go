@@ -296,7 +296,51 @@ func TestShareHasTheReasonOfItsSize(t *testing.T) {
 		h := division.Holder{Rate: rate, Burst: 1, Demands: [2]int64{900}, Interval: g.limit.Interval}
 		assert.Equal(t, want, g.reasonForShare(&h), rate)
 	}
+	for burst, isTooSmall := range map[int64]bool{1: true, 2: false, 3: false} { // for two Envoys
+		g.limit.Burst = burst
+		assert.Equal(t, isTooSmall, strings.Contains(g.reasonForShare(&division.Holder{Interval: second, Demands: [2]int64{9}}), "the burst of the limit is smaller"), burst)
+	}
 	s, _ := newTestStream(t, nil)
 	s.groups[g.key] = g
 	assert.Equal(t, 2, s.Stats().Rules[0].Buckets)
+}
+
+func TestClientMayHaveAsManyHoldersAsPlacesAreFree(t *testing.T) {
+	for ownHolders, isAllowed := range map[int]bool{division.MaxHolders / 2: true, division.MaxHolders/2 + 1: false} {
+		s, st := newTestStream(t, nil)
+		g := newTestGroup(time.Now())
+		s.groups[g.key] = g
+		g.otherHolders = ownHolders - 1
+		st.client.holders[g.hash] = ownHolders - 1
+		assert.Equal(t, isAllowed, s.joinGroup(&bucket{stream: st}, g.key), ownHolders)
+	}
+}
+
+func TestDepartureEndsWhenTheLastGrantHasExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, st := newTestStream(t, nil)
+		g := newTestGroup(time.Now())
+		s.groups[g.key] = g
+		for range 2 {
+			b := &bucket{stream: st}
+			require.True(t, s.joinGroup(b, g.key))
+			s.leaveGroup(b)
+			s.groups[g.key] = g
+			time.Sleep(time.Second)
+		}
+		for wait, want := range []map[uint64]int{{g.hash: 2}, {g.hash: 1}, {}} {
+			s.forgetDepartures(time.Now().Add(time.Duration(testLimit.TTL+testLimit.Delay)*time.Microsecond - 3*time.Second + time.Duration(wait)*time.Second))
+			assert.Equal(t, want, st.client.holders, wait)
+		}
+	})
+}
+
+func TestFullLimitRefusesOnlyHoldersWithoutARate(t *testing.T) {
+	for rate, isRefused := range map[int64]bool{0: true, 5: false} {
+		s, st := newTestStream(t, nil)
+		g := newTestGroup(time.Now(), &bucket{stream: st, key: acmeKey})
+		s.send(g, []division.Grant{{Holder: 1, Rate: rate, Burst: rate}, {Holder: 2}}, make([]division.Holder, division.MaxHolders), &testLimit)
+		assert.Equal(t, isRefused, s.counts.Ignored == 1, rate)
+		assert.Equal(t, isRefused, waitingStrategy(t, st).GetTokenBucket() == nil, rate)
+	}
 }

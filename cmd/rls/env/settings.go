@@ -75,7 +75,7 @@ type Settings struct {
 	PrometheusAddr     string `envconfig:"PROMETHEUS_ADDR" default:":9090" desc:"Address of the metrics listener, host:port."`
 	PrometheusPath     string `envconfig:"PROMETHEUS_PATH" default:"/metrics" desc:"Path of the metrics on the metrics listener."`
 	ResponseTimeMillis bool   `envconfig:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" default:"false" desc:"Report ratelimit_service_response_time_seconds in milliseconds, although its name says seconds. The setting has no effect on metrics that PROMETHEUS_MAPPER_YAML renames."`
-	PrometheusMapper   string `envconfig:"PROMETHEUS_MAPPER_YAML" desc:"File with mappings in the format of statsd_exporter. On the metrics listener, the metrics of envoyproxy/ratelimit then have the names and labels that the mappings give. If the file is missing, the setting has no effect. See docs/metrics.md."`
+	PrometheusMapper   string `envconfig:"PROMETHEUS_MAPPER_YAML" desc:"File with mappings in the format of statsd_exporter. On the metrics listener, the metrics of envoyproxy/ratelimit then have the names and labels that the mappings give. If the file is missing, the setting has no effect. See docs/lab/differences.md."`
 
 	UseStatsd           bool          `envconfig:"USE_STATSD" default:"false" desc:"Send metrics to a statsd server. The default is true if STATSD_HOST or STATSD_PORT is set, and both USE_DOG_STATSD and USE_PROMETHEUS are false. If you set USE_STATSD to false, and both other settings are false, metrics go to the log."`
 	UseDogStatsd        bool          `envconfig:"USE_DOG_STATSD" default:"false" desc:"Send metrics to DogStatsD over UDP, with tags."`

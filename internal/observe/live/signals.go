@@ -56,12 +56,12 @@ func (s signals) describe(now time.Time, addPart func(Level, string), addDetail 
 		for points[len(points)-1-steps] == 0 {
 			steps++
 		}
-		lastStall := clockText(now.Add(-time.Duration(steps*stepSeconds)*time.Second), now)
+		lastStall := secondsText(Value(steps*stepSeconds)) + " ago"
 		if steps < warningSteps {
 			level = Warning
-			addPart(Warning, "Redis stands still at times, the network doesn't; last at "+lastStall)
+			addPart(Warning, "Redis stands still at times, the network doesn't; last "+lastStall)
 		}
-		addDetail(level, "In five minutes, Redis kept %.0f batches waiting, the last at %s. The slowest batch took %s, and half of all batches took less than %v. Look for slow commands (SLOWLOG GET), for other commands such as CLIENT PAUSE (INFO commandstats, CLIENT LIST), for saving, and for CPU time that Redis lacks",
+		addDetail(level, "In five minutes, Redis kept %.0f batches waiting, the last %s. The slowest batch took %s, and half of all batches took less than %v. Look for slow commands (SLOWLOG GET), for other commands such as CLIENT PAUSE (INFO commandstats, CLIENT LIST), for saving, and for CPU time that Redis lacks",
 			stalls, lastStall, secondsText(s.figures.RedisMax.Max()), time.Duration(mean(s.figures.RedisP50.Points)*1e9).Round(10*time.Microsecond))
 	}
 }
@@ -200,12 +200,17 @@ func (a *denialAlarm) describe(now time.Time, addPart func(Level, string), addDe
 		addDetail(Trouble, "Before the alarm, %.0f %% of the calls were denied, and %.1f calls a second were admitted. Now %.1f calls a second are admitted, because limits deny calls that they admitted before. If the most denied keys show no single caller as the cause, stop the denials with rls limits off --all --for 15m --reason incident",
 			100*a.earlierRates.deniedShare(), a.earlierRates.admitted(), a.lastStepRates.admitted())
 	case a.isJump:
-		cause := ", but as many calls admitted as before: some callers send more"
-		if a.recentRates.admitted() < admittedFallShare*a.earlierRates.admitted() {
-			cause = ": no limit changed, some callers send more, and others less"
+		share += " since " + clockText(a.startTime, now)
+		minAdmitted := admittedFallShare * a.earlierRates.admitted()
+		switch {
+		case a.recentRates.admitted() < minAdmitted:
+			addPart(Warning, share+": no limit changed, some callers send more, and others less")
+			return // a change of the limits is not the cause
+		case a.lastStepRates.admitted() >= minAdmitted:
+			addPart(Warning, share+", but as many calls admitted as before: some callers send more")
+			return
 		}
-		addPart(Warning, share+" since "+clockText(a.startTime, now)+cause)
-		return // a change of the limits is not the cause
+		addPart(Warning, share) // the last step admitted few calls, but the mean of the recent steps does not show the cause yet
 	default:
 		addPart(Warning, share)
 	}
