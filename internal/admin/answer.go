@@ -42,7 +42,7 @@ type Override struct {
 	Kind   override.Kind `json:"kind"`
 	Target string        `json:"target"`
 
-	Override json.RawMessage `json:"override,omitempty"` // the stored value; a JSON string if storedJSON quotes the value
+	Override json.RawMessage `json:"override,omitempty"` // the stored value; a JSON string if the value is not JSON or has too many brackets
 	ETag     string          `json:"etag,omitempty"`     // the ETag of the stored value, for If-Match
 	Version  int64           `json:"version,omitempty"`  // the version of the change; only in the answer to a change
 

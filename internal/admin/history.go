@@ -140,7 +140,7 @@ type Rollback struct {
 	RestoredVersion int64 `json:"restored"`          // the version whose limits are in force again
 	DryRun          bool  `json:"dry_run,omitempty"`
 
-	Note          string     `json:"note,omitempty"` // says that the newest change is not among UndoneChanges
+	Note          string     `json:"note,omitempty"` // says that the rollback does not undo the newest change
 	UndoneChanges []Change   `json:"undone"`         // the changes after RestoredVersion, the newest first; only fields that the caller may use
 	Fields        []Override `json:"fields"`         // the fields that the rollback has written
 }
