@@ -36,7 +36,7 @@ type counterBackend struct {
 	isPerReplica   bool               // each replica has its own counters
 	storeState     func() *live.Redis // the state of the store for the live page; nil if the counters are local
 	explain        explain.Options    // serve adds the limits and the settings of the service
-	firstPing      <-chan struct{}    // is closed after the first ping of the store; nil if the counters are local
+	firstPing      <-chan struct{}    // is closed when the first ping of the store has ended; nil if the counters are local
 }
 
 func newBackend(process *process, settings *env.Settings, serviceEvents *events.Events, recorder *live.Recorder, tracer *tracing.Tracer) (*counterBackend, error) {
@@ -80,12 +80,12 @@ type sharedStore struct {
 	addLeases func(*counterBackend, *fallback.Limiter) // adds leases to the layers; nil for memcached
 }
 
-// idleProbePause is the pause between two probes of a store that works. Such a probe can find an
-// outage of the store before a call does.
+// idleProbePause is the pause between two probes of a store that works. A probe can find an outage before a call does.
 const idleProbePause = 10 * time.Second
 
-// newStoreBackend returns a backend that counts in a store. While the store is down, the backend counts in
-// localCounters.
+const connectPause = 200 * time.Millisecond // the pause between two attempts to connect to a store
+
+// newStoreBackend returns a backend that counts in a store. While the store is down, the backend counts in localCounters.
 func newStoreBackend(process *process, settings *env.Settings, serviceEvents *events.Events, storeOptions sharedStore, localCounters *local.Limiter) *counterBackend {
 	mode, _ := limit.ParseFailureMode(settings.RedisFailureMode)
 	storeOptions.events.Mode, storeOptions.events.Ratio, storeOptions.events.NeedsStore = mode, settings.RedisFallbackRatio, settings.RedisHealthCheckActive
@@ -111,7 +111,7 @@ func newStoreBackend(process *process, settings *env.Settings, serviceEvents *ev
 	process.start(func(ctx context.Context) {
 		isConnected := connect(ctx)
 		close(firstPing)
-		for !isConnected && wait.Sleep(ctx, 200*time.Millisecond) {
+		for !isConnected && wait.Sleep(ctx, connectPause) {
 			isConnected = connect(ctx)
 		}
 	})

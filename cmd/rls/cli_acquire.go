@@ -31,8 +31,8 @@ const (
 	exitSignal        = 128 // plus the number of the signal
 )
 
-// passesSignals is true while a command runs. This process then passes its signals to the command,
-// and a second signal does not end this process.
+// passesSignals is true while a command runs. This process then sends its signals on to the command, and a second signal
+// does not end this process.
 var passesSignals atomic.Bool
 
 // acquireFlags are the flags of the command rls acquire.
@@ -58,8 +58,8 @@ func newAcquire() *cobra.Command {
 			"  rls acquire -d partner api=orders -n 5 -- curl https://partner.example/orders",
 		Args: cobra.ArbitraryArgs, // RunE checks the arguments, so that a mistake has the exit code 125
 		RunE: func(cmd *cobra.Command, args []string) error {
-			dash := cmd.ArgsLenAtDash()
-			if dash != 1 || len(args) < 2 {
+			argsBeforeDash := cmd.ArgsLenAtDash()
+			if argsBeforeDash != 1 || len(args) < 2 {
 				return acquireFailure(errors.New("got no descriptor or no command, want KEY=VALUE -- COMMAND"))
 			}
 			return flags.run(cmd.Context(), cmd.ErrOrStderr(), args[0], args[1:])
@@ -153,8 +153,8 @@ func (f *acquireFlags) timeoutError(err error) error {
 	return fmt.Errorf("%srls hit shows whether %s answers", problem, f.addr)
 }
 
-// interruptedError returns the error for a signal that came before the command. moment says when, such as "before the
-// permit came".
+// interruptedError returns the error for the signal s, which came before the command started. moment is the time in words,
+// such as "before the permit came".
 func interruptedError(s os.Signal, moment string) error {
 	code := exitSignal
 	if number, ok := s.(syscall.Signal); ok {
@@ -171,14 +171,14 @@ func endingSignal(ctx context.Context) syscall.Signal {
 }
 
 // runCommand runs the command at path to its end and returns its exit code as an error. Before the command starts, a
-// signal in endSignals ends rls. Then runCommand passes signals to the command. Signals after the end of the command
-// have no effect, so that rls can release the hold and exit with the code of the command.
+// signal in endSignals ends rls. Then runCommand passes signals to the command. After the end of the command,
+// signals have no effect, so that rls can release the hold and exit with the code of the command.
 func runCommand(stderr io.Writer, path string, command []string, hold *client.Hold, endSignals chan os.Signal) error {
 	passesSignals.Store(true)
 	defer passesSignals.Store(false)
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, passedSignals()...)
-	signal.Stop(endSignals) // from here on, all signals are in the other channel
+	signal.Notify(signals, signalsForCommand()...)
+	signal.Stop(endSignals) // from here on, all signals go to the channel signals
 	select {
 	case s := <-endSignals:
 		return interruptedError(s, "before the command started")

@@ -110,7 +110,7 @@ func TestAcquirePassesSignalsToCommand(t *testing.T) {
 }
 
 func TestSignalAfterPermitStartsNoCommand(t *testing.T) {
-	t.Cleanup(func() { signal.Reset(passedSignals()...) })
+	t.Cleanup(func() { signal.Reset(signalsForCommand()...) })
 	endSignals := make(chan os.Signal, 1)
 	endSignals <- syscall.SIGTERM
 	path := filepath.Join(t.TempDir(), "started")

@@ -51,7 +51,7 @@ func newCheck() *cobra.Command {
 }
 
 type limitsCheck struct {
-	OK           bool             `json:"ok"` // the service would load the files; with --strict, there is no warning either
+	OK           bool             `json:"ok"` // the service would load the files; with --strict, the files also have no warnings
 	Problems     []fields.Problem `json:"problems"`
 	Warnings     []fields.Problem `json:"warnings"`
 	SkippedFiles []string         `json:"skipped,omitempty"` // the files that are no limits files, with the reasons
@@ -65,14 +65,14 @@ type checkedRule struct {
 	Limits string `json:"limits"`
 }
 
-// newLimitsCheck checks limits files. errs are the errors of files that can't be read. It returns the limits, or nil
-// after a problem.
+// newLimitsCheck checks limits files. errs are the errors of files that can't be read. After a problem, the
+// returned Config is nil.
 func newLimitsCheck(files []limitsfile.File, errs []error, isStrict bool, limitsOptions limitsfile.Options) (*limitsCheck, *descriptors.Config) {
 	check := &limitsCheck{Problems: []fields.Problem{}, Warnings: []fields.Problem{}, IsStrict: isStrict}
 	set, err := filesource.Parse(files, limitsOptions)
 	for _, err := range append(errs, err) {
-		if list := fields.Problems(nil); errors.As(err, &list) {
-			check.Problems = append(check.Problems, list...)
+		if problems := fields.Problems(nil); errors.As(err, &problems) {
+			check.Problems = append(check.Problems, problems...)
 		} else if err != nil {
 			check.Problems = append(check.Problems, fields.Problem{Reason: err.Error()})
 		}

@@ -98,7 +98,8 @@ func (c *adminClient) call(ctx context.Context, method, path string, query url.V
 		return err
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
+	const maxBytes = 64 << 20
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxBytes))
 	if err != nil {
 		return connectionError(resp.Request.URL.Host, false, err)
 	}

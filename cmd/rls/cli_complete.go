@@ -14,9 +14,9 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
-// rulePaths returns the paths of rules. With --limits, it returns the rules of these files. Otherwise it returns the rules
-// in force in the service at --admin. If the service does not answer within a second, or within --timeout, it returns the
-// rules of the files at LIMITS_PATH.
+// rulePaths returns the paths of rules. With --limits, these are the rules of the files. Otherwise, they are the rules in
+// force in the service at --admin. If the service does not answer within a second, or within --timeout, rulePaths returns
+// the rules of the files at LIMITS_PATH.
 func rulePaths(cmd *cobra.Command, filter string) (paths []string) {
 	client, files := adminClient{addr: "localhost:6070", timeout: time.Second}, []string{os.Getenv("LIMITS_PATH")}
 	if flag := cmd.Flag("admin"); flag != nil {

@@ -25,7 +25,7 @@ func generatedPages() map[string]func(io.Writer) error {
 	}
 }
 
-// newDocs returns the hidden command rls docs. `make docs` uses it, and the build of packages for the manual page.
+// newDocs returns the hidden command rls docs. The build of packages uses it for the manual page.
 func newDocs() *cobra.Command {
 	pages := generatedPages()
 	pages["man"] = commandPages(manualTemplate)
@@ -35,7 +35,7 @@ func newDocs() *cobra.Command {
 	})
 }
 
-// printOneOf makes cmd print one of the contents: the command has one argument, the key in contents.
+// printOneOf makes cmd print one of contents. The only argument of cmd is the key in contents.
 func printOneOf(contents map[string]func(io.Writer) error, cmd *cobra.Command) *cobra.Command {
 	name := cmd.Use
 	cmd.Use += " " + strings.Join(cmd.ValidArgs, "|")
@@ -56,7 +56,7 @@ var commandsTemplate string
 //go:embed rls.1.tmpl
 var manualTemplate string
 
-// commandPages returns a function that writes the help of each command by a template: docs/cli.md, or rls(1).
+// commandPages returns a function that writes the help of each command with a template, for docs/cli.md or rls(1).
 func commandPages(pageTemplate string) func(io.Writer) error {
 	return func(out io.Writer) error {
 		root := newRoot()
@@ -80,7 +80,7 @@ func commandPages(pageTemplate string) func(io.Writer) error {
 				addFlags(flagSet, cmd, false)
 				return flagSet.FlagUsages()
 			},
-			// A command and its subcommands share a block of docs/cli.md, except for rls itself.
+			// isLast reports whether a block of docs/cli.md ends after cmd. A command and its subcommands share a block.
 			"isLast": func(cmd *cobra.Command) bool {
 				i := slices.Index(commands, cmd) + 1
 				return i == len(commands) || commands[i].Parent() == root

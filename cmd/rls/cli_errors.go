@@ -15,9 +15,8 @@ import (
 )
 
 // connectionProblems explain the errors of connections. The first row whose text is in the error applies. grpcStep and
-// adminStep say what the user can do. A row with an empty grpcStep never
-// applies to the gRPC listener, and a row with an empty adminStep never to the debug listener. The rows have
-// texts, because gRPC keeps only the text of a cause, and not its type.
+// adminStep say what the user can do. If grpcStep is empty, the row never applies to the gRPC listener. If adminStep is
+// empty, the row never applies to the debug listener. The rows have texts, because gRPC keeps only the text of a cause.
 var connectionProblems = []struct{ text, problem, grpcStep, adminStep string }{
 	{"connection refused", "connection refused", "set --addr to the gRPC listener of the service (GRPC_PORT), and check that the service runs", "set --admin to the debug listener of the service (DEBUG_PORT), and check that the service runs"},
 	{"no such file or directory", "the socket does not exist", "set --addr to the socket of the service (GRPC_UDS)", ""},

@@ -73,8 +73,8 @@ func readLimits(stdin io.Reader, paths []string, ignoreDotFiles bool) (files []l
 	return files, skippedFiles, errs
 }
 
-// readBounded reads a file of at most maxBytes.
-func readBounded(path string, maxBytes int64) ([]byte, error) {
+// readBoundedFile reads a file of at most maxBytes.
+func readBoundedFile(path string, maxBytes int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err

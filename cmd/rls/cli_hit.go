@@ -236,9 +236,9 @@ func printCall(out io.Writer, callNumber int, req *rlsv3.RateLimitRequest, resp 
 func readSwitches(trailer metadata.MD) map[int]*service.Switch {
 	switches := map[int]*service.Switch{}
 	for _, text := range trailer.Get(service.SwitchesTrailerKey) {
-		var list []*service.Switch
-		if json.Unmarshal([]byte(text), &list) == nil {
-			for _, s := range list {
+		var parsedSwitches []*service.Switch
+		if json.Unmarshal([]byte(text), &parsedSwitches) == nil {
+			for _, s := range parsedSwitches {
 				switches[s.Descriptor] = s
 			}
 		}

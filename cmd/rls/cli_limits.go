@@ -236,7 +236,7 @@ func switchTarget(args []string, isAll bool) (string, error) {
 type change struct {
 	client *adminClient
 
-	domain, target string // target is as rls limits show --changes prints it
+	domain, target string // target has the form that rls limits show --changes prints
 	isRule, isAll  bool
 
 	duration        time.Duration
@@ -322,7 +322,7 @@ func (c *change) remove(cmd *cobra.Command, path string, query url.Values) error
 	return c.send(cmd, http.MethodDelete, path, query, nil)
 }
 
-// send sends a change with its condition.
+// send sends a change with the condition of --new or --if-match.
 func (c *change) send(cmd *cobra.Command, method, path string, query url.Values, value []byte) error {
 	client := *c.client
 	switch {

@@ -121,7 +121,7 @@ func (o *planOptions) openLogs(stdin io.Reader) (readers []limitsplan.Reader, cl
 	}
 	var mapping *limitsplan.Mapping
 	if o.mappingPath != "" {
-		data, err := readBounded(o.mappingPath, limitsplan.MaxMappingBytes)
+		data, err := readBoundedFile(o.mappingPath, limitsplan.MaxMappingBytes)
 		if err != nil {
 			return nil, closeLogs, err
 		}

@@ -62,7 +62,7 @@ func printAs(out io.Writer, asJSON bool, v any, printText func(io.Writer) error)
 	return printText(newColourWriter(out))
 }
 
-// printAnswer prints v as JSON, or as text by the template name of answers. It aligns the columns of a table.
+// printAnswer prints v as JSON, or as text with the template name of answers. It aligns the columns of a table.
 func printAnswer(out io.Writer, asJSON bool, v any, name string) error {
 	return printAs(out, asJSON, v, func(out io.Writer) error {
 		table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -115,7 +115,7 @@ func switchNotes(author, reason string, end, now time.Time) string {
 	return text
 }
 
-// parseTime parses a time of an answer. It returns the zero Time if stamp is empty or invalid.
+// parseTime parses a time of an answer. It returns the zero Time if timestamp is empty or invalid.
 func parseTime(timestamp string) time.Time {
 	moment, _ := time.Parse(time.RFC3339, timestamp)
 	return moment

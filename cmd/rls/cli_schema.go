@@ -34,8 +34,8 @@ func newSchema() *cobra.Command {
 	})
 }
 
-// writeProtocol writes a FileDescriptorSet with the file of Envoy's rate-limit service and all files that it imports,
-// each after its imports.
+// writeProtocol writes a FileDescriptorSet with the file of Envoy's rate-limit service, and with all imported files. Each
+// file comes after its imports.
 func writeProtocol(out io.Writer) error {
 	set := new(descriptorpb.FileDescriptorSet)
 	isAdded := map[string]bool{}

@@ -21,7 +21,7 @@ import (
 // decisionsPath is the path of the stream of live decisions on the debug listener.
 const decisionsPath = "/decisions"
 
-// errRefused means that the service refused the stream. Another attempt would not help.
+// errRefused means that the service refused the stream, so another attempt would not help.
 var errRefused = errors.New("stream refused")
 
 func newTail() *cobra.Command {
@@ -92,7 +92,7 @@ func (t *tail) run(ctx context.Context) error {
 
 // stream prints the lines of one connection. wasConnected reports whether the stream had begun.
 func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err error) {
-	// A connection is lost if it brings neither decisions nor heartbeats.
+	// A connection without decisions and heartbeats is lost.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silenceTimer := time.AfterFunc(3*decisionlog.HeartbeatPause, func() { cancel(errors.New("no data from the service")) })
@@ -133,7 +133,7 @@ func (t *tail) stream(ctx context.Context, isFirst bool) (wasConnected bool, err
 	return true, fmt.Errorf("%s: %w", host, err)
 }
 
-// printLine prints a line of the stream. It returns an error if the line is invalid or the write fails.
+// printLine prints a line of the stream. It returns an error if the line is invalid, or if the write fails.
 func (t *tail) printLine(line []byte) error {
 	if len(line) == 0 { // a heartbeat
 		return nil

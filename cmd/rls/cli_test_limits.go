@@ -88,7 +88,7 @@ func (o *testOptions) run(ctx context.Context, paths []string) error {
 	return nil
 }
 
-// findTestFiles returns the test files in all paths, each once. The error names every path without test files.
+// findTestFiles returns the test files in all paths, each file once. The error names every path without test files.
 func findTestFiles(paths []string) ([]string, error) {
 	var testFiles []string
 	var errs []error
@@ -114,7 +114,7 @@ func findTestFiles(paths []string) ([]string, error) {
 }
 
 func loadTest(path string) (*limitstest.File, *descriptors.Config, error) {
-	data, err := readBounded(path, limitstest.MaxFileBytes)
+	data, err := readBoundedFile(path, limitstest.MaxFileBytes)
 	if err != nil {
 		return nil, nil, err
 	}

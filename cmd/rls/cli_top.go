@@ -191,7 +191,7 @@ func (t *top) showScreens(ctx context.Context, snapshot *live.Snapshot, size fun
 	}
 }
 
-// quitOnKey calls quit when it reads q, Ctrl-C or Ctrl-D from in, or when a read fails. At the end of in, it returns.
+// quitOnKey calls quit when it reads q, Ctrl-C or Ctrl-D, or when a read fails. It returns at the end of keyboard.
 func quitOnKey(keyboard io.Reader, quit func()) {
 	key := make([]byte, 1)
 	for {
@@ -254,7 +254,7 @@ type topView struct {
 // Age returns the time since the start of the process.
 func (v topView) Age() time.Duration { return v.Time.Sub(v.Started).Round(time.Second) }
 
-// TitleWidth returns the width of the title: the clock takes the other columns of the line.
+// TitleWidth returns the width of the title. The clock takes the other columns of the line.
 func (v topView) TitleWidth() int { return v.width - len(v.Clock(v.Time)) - 1 }
 
 // Clock returns a time of day.
@@ -279,7 +279,7 @@ func (v topView) KeyRow(key, perSecond, share, lastColumn string) string {
 	return keyRow(v.width, key, perSecond, share, lastColumn)
 }
 
-// section returns the lines of a template. For lines that are wider than the screen, fit returns lines that fit.
+// section returns the lines of a template. fit cuts or breaks a line that is wider than the screen.
 func (v topView) section(name string, fit func(line string, columns int) []string) []string {
 	var text strings.Builder
 	_ = reports.Text(&text, sections.Lookup(name), v) // Text fails only if the template does not fit topView
@@ -399,7 +399,7 @@ func keyListLines(title, rateName string, mode live.KeyMode, keys []live.Key, co
 	return lines
 }
 
-// keysTitle returns the title of a list of keys, with the mode unless viewers see the keys.
+// keysTitle returns the title of a list of keys. It adds a note if the keys are hashed, or if there are no keys.
 func keysTitle(title string, mode live.KeyMode) string {
 	switch mode {
 	case live.KeysOff:
@@ -467,7 +467,8 @@ func replaceControls(text string) string {
 // sparkline draws the points of the last five minutes as bars, one bar in each column. A bar of unknown points is a space.
 func sparkline(points []live.Value, columns int) string {
 	levels := []rune("▁▂▃▄▅▆▇█")
-	pointsPerColumn := 60 / columns // there is a point for each five seconds
+	const maxPoints = 60 // five minutes have a point for each five seconds
+	pointsPerColumn := maxPoints / columns
 	maxValue := max(highestPoint(points), math.SmallestNonzeroFloat64)
 	text := make([]rune, columns)
 	for i := range text {

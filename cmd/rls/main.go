@@ -78,9 +78,9 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// commandArgs returns the arguments of the command line, with the current names of commands. If the program or its
-// first argument has a name of the incumbent's program, commandArgs returns no arguments, so that rls serves:
-// deployments have the command /bin/ratelimit. The incumbent ignores further arguments too.
+// commandArgs returns the arguments of the command line, with the current names of commands. Deployments of the incumbent
+// run /bin/ratelimit. If the program or its first argument has a name of the incumbent's program, commandArgs returns no
+// arguments, so that rls serves. The incumbent ignores further arguments too.
 func commandArgs(args []string) []string {
 	for _, arg := range args[:min(len(args), 2)] {
 		if slices.Contains([]string{"ratelimit", "service_cmd"}, filepath.Base(arg)) {
@@ -97,7 +97,7 @@ func commandArgs(args []string) []string {
 	return args
 }
 
-// formerCommands are the commands of earlier versions, which scripts may still use, with their new names.
+// formerCommands has the old and the new names of renamed commands, because scripts may still use the old names.
 var formerCommands = []struct{ oldName, newName string }{
 	{"counter get", "explain"},
 	{"counter reset", "reset"},

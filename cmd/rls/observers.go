@@ -38,8 +38,8 @@ func callObservers(settings *env.Settings, serviceEvents *events.Events, otherOb
 // closeTimeout bounds the time in which the last records of the decision log and the last spans are written.
 const closeTimeout = 3 * time.Second
 
-// newDecisionObservers starts the decision log. It returns the observers that describe decisions. One of them is the hub, which
-// sends live decisions to its subscribers, such as rls tail.
+// newDecisionObservers starts the decision log. It returns the observers that describe decisions, and one of these
+// observers again: the hub, which sends live decisions to its subscribers, such as rls tail.
 func newDecisionObservers(process *process, settings *env.Settings, serviceEvents *events.Events) (*decisionlog.Hub, []service.Observer) {
 	hash := decisionlog.NewHash(settings.DecisionLogHashKey)
 	hub := decisionlog.NewHub(nil, hash)

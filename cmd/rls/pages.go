@@ -174,7 +174,7 @@ func newLive(ctx context.Context, process *process, settings *env.Settings, limi
 	return liveView
 }
 
-func livePages(handlers live.Handlers) []server.Page {
+func liveJSONPages(handlers live.Handlers) []server.Page {
 	return []server.Page{
 		{Path: live.SnapshotPath, Help: "the state and the traffic of this moment, as JSON", Handler: http.HandlerFunc(handlers.Snapshot)},
 		{Path: live.StreamPath, Help: "the state and the traffic each second, as server-sent events", Handler: http.HandlerFunc(handlers.Stream), IsStream: true},
@@ -183,10 +183,10 @@ func livePages(handlers live.Handlers) []server.Page {
 	}
 }
 
-// bindCallers returns a service in front of next that refuses a call if its caller may not use the domain. It also
-// returns the function that checks a domain. It reads the file of the callers again when the file changes, until the
-// process ends. Without CALLER_DOMAINS_FILE, it returns next and no function.
-func bindCallers(process *process, settings *env.Settings, next rlsv3.RateLimitServiceServer, serviceEvents *events.Events) (
+// checkCallerDomains returns a service that refuses a call if the caller may not use the domain, and otherwise calls next.
+// checkDomain makes the same check. Both follow changes of the file until the process ends. Without CALLER_DOMAINS_FILE,
+// checkCallerDomains returns next and no checkDomain.
+func checkCallerDomains(process *process, settings *env.Settings, next rlsv3.RateLimitServiceServer, serviceEvents *events.Events) (
 	_ rlsv3.RateLimitServiceServer, checkDomain func(context.Context, string) error, _ error,
 ) {
 	if settings.CallerDomainsFile == "" {

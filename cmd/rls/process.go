@@ -18,8 +18,8 @@ type process struct {
 	closers    []func()
 }
 
-// newProcess returns a process without goroutines. The process does not stop when ctx ends, because calls are still in
-// flight then. It runs until end is called.
+// newProcess returns a process without goroutines. The process runs until end is called. It does not stop when ctx ends,
+// because calls are still in flight then.
 func newProcess(ctx context.Context) *process {
 	p := &process{}
 	p.ctx, p.cancel = context.WithCancel(context.WithoutCancel(ctx))

@@ -28,8 +28,8 @@ import (
 // quotaTimeout bounds each trip to Redis about quotas.
 const quotaTimeout = 200 * time.Millisecond
 
-// addQuotas adds Envoy's RateLimitQuotaService to serverOptions. The service ends when the process ends. memcached can't keep
-// quotas, so with memcached there is no such service, the result is nil, and limits files with quotas are invalid.
+// addQuotas adds Envoy's RateLimitQuotaService to serverOptions. The service ends when the process ends. memcached can't
+// keep quotas, so with memcached, addQuotas adds no service and returns nil, and limits files with quotas are invalid.
 func addQuotas(process *process, settings *env.Settings, serviceEvents *events.Events, limits limits, tracer *tracing.Tracer, access pageAccess, checkDomain func(context.Context, string) error, serverOptions *server.Options) (*quota.Service, error) {
 	options := quota.Options{
 		Limits: limits.store, ShadowMode: settings.ShadowMode, FallbackRatio: settings.RedisFallbackRatio,
@@ -47,7 +47,7 @@ func addQuotas(process *process, settings *env.Settings, serviceEvents *events.E
 			return nil, err
 		}
 		process.addCloser(func() { _ = store.Close() })
-		// Once a limit has a quota, Redis needs a mark. Without the mark, the state of a quota would look lost.
+		// When a limit has a quota, Redis needs a mark. Without the mark, the state of the quota would count as lost.
 		process.start(func(ctx context.Context) {
 			for isRunning := true; isRunning && !limits.store.Load().HasQuota(); {
 				isRunning = wait.Sleep(ctx, time.Second)

@@ -117,7 +117,7 @@ func serve(ctx context.Context, settings *env.Settings, log *slog.Logger) error 
 			return tracer.HTTPContext(callers.HTTPContext(r, settings.CallerHeader), r.Header)
 		}
 	}
-	if rateLimitServer, checkOptions.CheckDomain, err = bindCallers(process, settings, rateLimitServer, serviceEvents); err != nil {
+	if rateLimitServer, checkOptions.CheckDomain, err = checkCallerDomains(process, settings, rateLimitServer, serviceEvents); err != nil {
 		return err
 	}
 	options.JSON, options.JSONRefunds = rateLimitServer, settings.JSONRefunds
@@ -139,12 +139,12 @@ func serve(ctx context.Context, settings *env.Settings, log *slog.Logger) error 
 		explainOptions.Shares = quotas.SharesOf
 	}
 	explainer := explain.New(explainOptions)
-	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), livePages(liveHandlers), livePage(settings, access, liveHandlers, explainer), adminPages(adminCallers, limits, counters, overrides, log),
+	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), liveJSONPages(liveHandlers), livePage(settings, access, liveHandlers, explainer), adminPages(adminCallers, limits, counters, overrides, log),
 		[]server.Page{
 			access.protect(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}),
 			access.protect(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + access.help(), Handler: hub, IsStream: true}),
 		})
-	if counters.firstPing != nil { // the first calls then need not wait until rls has connected to the store
+	if counters.firstPing != nil { // rls connects to the store before it listens, so the first calls need not wait
 		select {
 		case <-counters.firstPing:
 		case <-time.After(time.Second):
@@ -296,7 +296,7 @@ func metricsHandler(settings *env.Settings, serviceEvents *events.Events) http.H
 	return serviceEvents.Metrics.Handler(settings.ExtraTags)
 }
 
-// newGate returns the gate of a listener. The gate refuses connections beyond the bounds that newGate adds to options.
+// newGate returns the gate of a listener. newGate adds the bounds on connections to options.
 func newGate(listener string, options admission.Options, settings *env.Settings, serviceEvents *events.Events) *admission.Gate {
 	options.Listener, options.Log = listener, serviceEvents.Log
 	options.MaxConnections, options.MaxPeerConnections = settings.MaxConnections, settings.MaxPeerConnections

@@ -35,9 +35,9 @@ import (
 type limits struct {
 	*reload.Reloader
 	store  *descriptors.Store
-	source string // events.SourceFile or events.SourceXDS; overrides are a second source
+	source string // events.SourceFile or events.SourceXDS; overrides have another source
 
-	liveView *atomic.Pointer[live.Live] // has the figures for the report of this replica; empty while the service starts
+	liveView *atomic.Pointer[live.Live] // has the figures for the report of this replica; nil while the service starts
 }
 
 func newLimits(settings *env.Settings, serviceEvents *events.Events) limits {
@@ -195,8 +195,8 @@ const (
 	// overrideTimeout bounds each command to Redis about overrides.
 	overrideTimeout = time.Second
 
-	// expiredRetention is the time for which an expired override stays in Redis, so that a
-	// replica with a slow clock does not lose the override too early.
+	// An expired override stays in Redis for expiredRetention, so that a replica with a slow clock does not lose it too
+	// early.
 	expiredRetention = time.Minute
 )
 

@@ -6,7 +6,7 @@
 //   - target: the name of a descriptor (descriptors.Target) in the query parameter
 //     target, such as shop|tenant=acme. The target of an override has keys and values of
 //     limits files or requests. The target of a counter has keys and values of a request.
-//   - change, version, history, tag: have the same meaning as in package changes.
+//   - field, change, version, history, tag: have the same meaning as in package changes.
 //   - caller: a client with a token, or with a client certificate that TLS has verified.
 //   - audit: a log line for each change, and for each refused change, with the name of the caller.
 //
@@ -47,7 +47,7 @@ type Options struct {
 	// stores these versions.
 	LimitsVersions func(context.Context) ([]changes.LimitsVersion, error)
 
-	Log *slog.Logger // gets the audit, and lines about unauthorized calls; if nil, rls logs neither
+	Log *slog.Logger // gets the audit, and lines about unauthorized calls; may be nil
 }
 
 // Overrides stores overrides, rules and switches for all replicas.
@@ -58,7 +58,7 @@ type Overrides interface {
 	// DryRun returns the state that the value of a field would have, and stores nothing.
 	DryRun(field, value string) override.State
 
-	// MakeChange makes a change. It is in force on this replica when MakeChange returns. If a condition
+	// MakeChange makes a change. The change is in force on this replica when MakeChange returns. If a condition
 	// of the change doesn't hold, the error is a changes.ConflictError.
 	MakeChange(context.Context, changes.Change) (changes.Result, error)
 
@@ -86,7 +86,7 @@ type handler struct {
 // answer is a status and a body, which is encoded as JSON.
 type answer struct {
 	code int
-	body any // if body is an Override, its ETag is a header too
+	body any // if body is an Override, the header has its ETag too
 }
 
 // call is a request of an authorized caller.

@@ -148,10 +148,10 @@ func (f *TokenFile) Set(data []byte) error {
 	callers, lines := map[tokenHash]Caller{}, map[string]int{}
 	file := fields.File{Name: "tokens", Data: data, MaxBytes: maxTokenBytes, ItemsName: "tokens", IsSecret: true}
 	err := file.Read(func(reader *fields.Reader, root *yaml.Node) {
-		list := fields.Field{
+		listOfTokens := fields.Field{
 			Name: "file", Kind: fields.List, Want: "a list with items such as {name: alice, token: SECRET, access: read, domains: [shop]}",
 		}
-		items := reader.List(root, list)
+		items := reader.List(root, listOfTokens)
 		if len(items) > maxTokens {
 			reader.Errorf(root, "got %d items, want at most %d", len(items), maxTokens)
 			return

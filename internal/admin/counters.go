@@ -35,7 +35,7 @@ type targetCounter struct {
 	key    []byte
 }
 
-// countedLimits returns the limits of the rule that have a state: all limits that are not unlimited.
+// countedLimits returns the limits of the rule, except the unlimited limits, which have no state.
 func (counter *targetCounter) countedLimits() []*descriptors.RateLimit {
 	return slices.DeleteFunc(slices.Clone(counter.rule.Limits), func(l *descriptors.RateLimit) bool { return l.Unlimited })
 }
@@ -59,7 +59,7 @@ func (counter *targetCounter) hits(n int64) []backend.Hit {
 	return hits
 }
 
-// findCounter returns the counter of a call. If there is none, it returns nil and the answer to the call.
+// findCounter returns the counter of a call. If the call has no counter, findCounter returns nil and the answer to the call.
 func (h *handler) findCounter(call *call) (*targetCounter, answer) {
 	target, hasAllValues, err := descriptors.ParseRequestTarget(call.target())
 	switch {
@@ -126,7 +126,7 @@ func (h *handler) resetCounter(call *call) answer {
 	if slices.ContainsFunc(limitsBefore, func(l Limit) bool { return l.Degraded }) {
 		return problem(http.StatusServiceUnavailable, "counter not reset: the backend is down, so the counter keeps its value")
 	}
-	hits, now := counter.hits(-limit.MaxHits), h.options.Counters.Now() // the largest refund returns all spent hits
+	hits, now := counter.hits(-limit.MaxHits), h.options.Counters.Now() // the largest refund gives all spent hits back
 	results := make([]backend.Result, len(hits))
 	h.options.Counters.Layer.Take(call.Context(), now, hits, results)
 	isPublished := h.publishReset(call, counter.target.String())
@@ -141,8 +141,8 @@ func (h *handler) resetCounter(call *call) answer {
 	limitsAfter := counter.limits(now, peeks)
 	answerBody := Reset{Counter: counter.answer(limitsAfter), LimitsBefore: limitsBefore, Published: isPublished}
 	notes := h.missedReplicaNotes(isPublished)
-	isInstance := func(l Limit) bool { return l.Scope == limit.Instance.String() }
-	if !h.options.Counters.PerReplica && slices.ContainsFunc(limitsAfter, isInstance) {
+	isPerInstance := func(l Limit) bool { return l.Scope == limit.Instance.String() }
+	if !h.options.Counters.PerReplica && slices.ContainsFunc(limitsAfter, isPerInstance) {
 		notes = append(notes, "limits per instance were reset on this replica only")
 	}
 	answerBody.Note = strings.Join(notes, "; ")
@@ -174,8 +174,7 @@ func (counter *targetCounter) resetFailure(results []backend.Result) string {
 	return text + fmt.Sprintf("not known to be reset: %s (%s)", strings.Join(uncertainLimits, " and "), reason)
 }
 
-// publishReset sends the reset of a target, or of allCounters, to the other replicas. It reports
-// whether rls has sent the reset.
+// publishReset sends the reset of a target, or of allCounters, to the other replicas. It reports whether this worked.
 func (h *handler) publishReset(call *call, target string) bool {
 	if h.options.Counters.PublishReset == nil || h.options.Counters.PerReplica {
 		return false
@@ -213,15 +212,15 @@ func (counter *targetCounter) answer(limits []Limit) Counter {
 
 // limits returns the limits of the rule at now. peeks has the result of each hit that counter.hits returns.
 func (counter *targetCounter) limits(now time.Time, peeks []backend.Peek) []Limit {
-	list := make([]Limit, len(counter.rule.Limits))
+	limits := make([]Limit, len(counter.rule.Limits))
 	for i, limit := range counter.rule.Limits {
 		if limit.Unlimited {
-			list[i] = Limit{Limit: "unlimited", Name: limit.Name, Unlimited: true}
+			limits[i] = Limit{Limit: "unlimited", Name: limit.Name, Unlimited: true}
 			continue
 		}
 		peek := peeks[0]
 		peeks = peeks[1:]
-		list[i] = Limit{
+		limits[i] = Limit{
 			Limit:        limit.String(),
 			Name:         limit.Name,
 			Tag:          limit.Tag(),
@@ -232,13 +231,13 @@ func (counter *targetCounter) limits(now time.Time, peeks []backend.Peek) []Limi
 			Degraded:     peek.IsDegraded(),
 		}
 		if !peek.IsDegraded() { // a degraded result is for a share of the limit
-			list[i].Capacity, list[i].Spent = limit.Capacity(), limit.Spent(peek.Result.Result)
+			limits[i].Capacity, limits[i].Spent = limit.Capacity(), limit.Spent(peek.Result.Result)
 		}
 		if d := peek.Denial; d != nil {
-			list[i].CachedDenial = &CachedDenial{Source: d.Source.String(), Since: d.FirstDenialTime.UTC(), EndsInSeconds: d.NextAskTime.Sub(now).Seconds()}
+			limits[i].CachedDenial = &CachedDenial{Source: d.Source.String(), Since: d.FirstDenialTime.UTC(), EndsInSeconds: d.NextAskTime.Sub(now).Seconds()}
 		}
 	}
-	return list
+	return limits
 }
 
 // spentList describes the spent hits of each limit, for the audit log.
@@ -260,7 +259,7 @@ const (
 )
 
 // resetCounters resets the counters of ?target= or of ?prefix=. A call must have exactly one of these parameters, so
-// that rls never takes a descriptor for a prefix.
+// that rls never resets a prefix if the caller meant one descriptor.
 func (h *handler) resetCounters(call *call) answer {
 	hasTarget, hasPrefix := call.query.Has("target"), call.query.Has("prefix")
 	switch {
@@ -366,5 +365,5 @@ func (r Resets) ForgetCounter(target string) {
 	}
 }
 
-// ForgetAll makes the layer forget all counters, after a reset by prefix, or if this replica may have missed resets.
+// ForgetAll makes the layer forget all counters. It is needed after a reset by prefix, and if messages about resets are lost.
 func (r Resets) ForgetAll() { r.Layer.Forget(nil) }

@@ -21,8 +21,8 @@ type Endpoint struct {
 	Kind          override.Kind // the kind of the fields
 	IsConditional bool          // If-Match and If-None-Match apply; the answer to a conflict is then a Conflict
 
-	// Answers are values of the types of successful answers. Every other answer is a Problems,
-	// or an Override if its value is invalid.
+	// Answers has an empty value of each type of a successful answer. Every other answer is a Problems, or an Override if
+	// the value is invalid.
 	Answers []any
 
 	serve         func(h *handler, c *call) answer
@@ -85,9 +85,9 @@ var endpoints = slices.Concat(
 		newEndpoint("POST", "rollback", "restores the limits before the last change, or the limits of ?version=; ?dry_run=true changes nothing, ?force=true replaces values that the history does not have",
 			(*handler).rollBack, []Param{versionParam, dryRunParam, forceParam, reasonParam}, Rollback{}),
 		newEndpoint("GET", "counters", "returns the counters of requests with the keys and values of ?target=",
-			(*handler).getCounter, []Param{requiredTargetParam}, Counter{}).forCounters(),
+			(*handler).getCounter, []Param{requiredTargetParam}, Counter{}).asCounterEndpoint(),
 		newEndpoint("DELETE", "counters", "resets the counters of requests with the keys and values of ?target=; ?prefix= in place of ?target= resets all counters that start with its entries, at most ?max=10000, and ?dry_run=true only counts these counters",
-			(*handler).resetCounters, []Param{targetParam, prefixParam, maxParam, dryRunParam}, Reset{}, ResetByPrefix{}).forCounters(),
+			(*handler).resetCounters, []Param{targetParam, prefixParam, maxParam, dryRunParam}, Reset{}, ResetByPrefix{}).asCounterEndpoint(),
 	},
 	fieldEndpoints(override.KindOverride, "overrides", true,
 		"returns all overrides, or the override of ?target=",
@@ -107,7 +107,7 @@ func newEndpoint(method, path, help string, serve func(*handler, *call) answer, 
 	return Endpoint{Method: method, Path: Prefix + path, Help: help, Kind: override.KindOverride, serve: serve, Params: params, Answers: answers}
 }
 
-func (e Endpoint) forCounters() Endpoint {
+func (e Endpoint) asCounterEndpoint() Endpoint {
 	e.isForCounters, e.hasTarget = true, true
 	return e
 }
@@ -120,15 +120,15 @@ func fieldEndpoints(kind override.Kind, path string, hasTargets bool, getHelp, p
 	if !hasTargets {
 		getParams, putParams, deleteParams, getAnswers = nil, putParams[1:], deleteParams[1:], getAnswers[1:]
 	}
-	list := []Endpoint{
+	kindEndpoints := []Endpoint{
 		newEndpoint("GET", path, getHelp, (*handler).getFields, getParams, getAnswers...),
 		newEndpoint("PUT", path, putHelp+"; ?dry_run=true changes nothing", (*handler).putField, putParams, Override{}),
 		newEndpoint("DELETE", path, deleteHelp, (*handler).deleteField, deleteParams, Override{}),
 	}
-	for i := range list {
-		list[i].Kind, list[i].hasTarget, list[i].IsConditional = kind, true, i > 0
+	for i := range kindEndpoints {
+		kindEndpoints[i].Kind, kindEndpoints[i].hasTarget, kindEndpoints[i].IsConditional = kind, true, i > 0
 	}
-	return list
+	return kindEndpoints
 }
 
 // Endpoints returns all methods of all paths.

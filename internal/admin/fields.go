@@ -137,11 +137,11 @@ func (c *call) hasCondition() bool {
 	return c.condition.Exists || c.condition.Absent || c.condition.Tags != nil || c.condition.ForbiddenTags != nil
 }
 
-// losesEndlessValue reports whether a value without an end, such as the contract of a customer, gives way to a value
-// with an end. old may be nil. A switch or a shadow mode without an end is no such value.
-func losesEndlessValue(old, replacement *override.State) bool {
-	isLimit := replacement.Kind == override.KindOverride || replacement.Kind == override.KindRule
-	return isLimit && old != nil && old.ExpiresAt.IsZero() && !replacement.ExpiresAt.IsZero()
+// losesEndlessValue reports whether a limit with an end replaces a limit without an end, such as the contract of a
+// customer. oldState may be nil. It returns false for a switch and for shadow mode.
+func losesEndlessValue(oldState, newState *override.State) bool {
+	isLimit := newState.Kind == override.KindOverride || newState.Kind == override.KindRule
+	return isLimit && oldState != nil && oldState.ExpiresAt.IsZero() && !newState.ExpiresAt.IsZero()
 }
 
 // store makes a change in the name of the caller.

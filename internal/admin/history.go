@@ -70,20 +70,20 @@ func (h *handler) getHistory(call *call) answer {
 		allChanges = append(allChanges, newChange(&history[i], call.caller.mayUseField))
 	}
 	slices.SortStableFunc(allChanges, func(a, b Change) int { return b.ChangedAt.Compare(a.ChangedAt) })
-	list := History{Changes: []Change{}}
+	shownHistory := History{Changes: []Change{}}
 	for _, change := range allChanges {
 		if call.query.Has("target") {
 			change.Fields = slices.DeleteFunc(change.Fields, func(w FieldChange) bool { return w.Target != call.target() })
 		}
 		switch {
 		case len(change.Fields) == 0:
-		case len(list.Changes) == int(call.count):
-			list.OlderChanges++
+		case len(shownHistory.Changes) == int(call.count):
+			shownHistory.OlderChanges++
 		default:
-			list.Changes = append(list.Changes, change)
+			shownHistory.Changes = append(shownHistory.Changes, change)
 		}
 	}
-	return okAnswer(list)
+	return okAnswer(shownHistory)
 }
 
 // KindLimits is the Kind of a FieldChange of limits that come from a file or another source.
@@ -94,7 +94,7 @@ const maxLimitsFields = 100
 
 // limitsChanges returns the differences between the last versions of the limits, the newest first. Without Redis,
 // it returns nothing.
-func (h *handler) limitsChanges(call *call) (list []Change) {
+func (h *handler) limitsChanges(call *call) (limitsChanges []Change) {
 	if h.options.LimitsVersions == nil {
 		return nil
 	}
@@ -123,9 +123,9 @@ func (h *handler) limitsChanges(call *call) (list []Change) {
 				change.Fields = append(change.Fields, FieldChange{KindLimits, path, storedLimits(previousVersion, path), storedLimits(version, path)})
 			}
 		}
-		list = append(list, change)
+		limitsChanges = append(limitsChanges, change)
 	}
-	return list
+	return limitsChanges
 }
 
 func (h *handler) history(call *call) ([]changes.Entry, error) {
@@ -140,7 +140,7 @@ type Rollback struct {
 	RestoredVersion int64 `json:"restored"`          // the version whose limits are in force again
 	DryRun          bool  `json:"dry_run,omitempty"`
 
-	Note          string     `json:"note,omitempty"` // says that the newest change is none of UndoneChanges
+	Note          string     `json:"note,omitempty"` // says that the rollback does not undo the newest change
 	UndoneChanges []Change   `json:"undone"`         // the changes after RestoredVersion, the newest first; only fields that the caller may use
 	Fields        []Override `json:"fields"`         // the fields that the rollback has written
 }
@@ -155,9 +155,9 @@ func (h *handler) rollBack(call *call) answer {
 		return problem(http.StatusConflict, "rollback: %s", err)
 	}
 	note := ""
-	if loads := h.limitsChanges(call); call.version == noVersion && len(loads) > 0 && loads[0].ChangedAt.After(history[0].ChangedAt) {
+	if limitsChanges := h.limitsChanges(call); call.version == noVersion && len(limitsChanges) > 0 && limitsChanges[0].ChangedAt.After(history[0].ChangedAt) {
 		note = fmt.Sprintf("the newest change came from %s at %s, and a rollback leaves it in force. To undo it, restore it there",
-			map[string]string{"file": "a limits file", "xds": "the xDS server"}[loads[0].Author], loads[0].ChangedAt.UTC().Format(time.RFC3339))
+			map[string]string{"file": "a limits file", "xds": "the xDS server"}[limitsChanges[0].Author], limitsChanges[0].ChangedAt.UTC().Format(time.RFC3339))
 		if !call.isDryRun && !call.isForced {
 			return problem(http.StatusConflict, "rollback: %s. To undo the last change at run time in its place, give --to %d; --dry-run shows it", note, version)
 		}
@@ -256,7 +256,7 @@ type Replica struct {
 	State       ReplicaState `json:"state"`
 }
 
-// ReplicaState compares a replica with the others.
+// ReplicaState compares a replica with all other replicas.
 type ReplicaState string
 
 // The states of replicas.

@@ -33,7 +33,7 @@ const (
 // bodyReader reads the bodies for all handlers. The handlers share the bounds of the bodyReader.
 type bodyReader struct {
 	maxBytes     int64         // the size of the largest accepted body
-	largeSlots   chan struct{} // has an element for each large body that the server is reading
+	largeBodies  chan struct{} // has an element for each large body that the server is reading
 	answerBounds *answerBounds
 	calls        *callCounter
 	newContext   func(*http.Request) context.Context // may be nil
@@ -42,7 +42,7 @@ type bodyReader struct {
 func newBodyReader(o *Options, calls *callCounter) *bodyReader {
 	return &bodyReader{
 		maxBytes:     int64(o.GRPC.MaxMessageBytes),
-		largeSlots:   make(chan struct{}, max(maxLargeBodyBytes/o.GRPC.MaxMessageBytes, 1)),
+		largeBodies:  make(chan struct{}, max(maxLargeBodyBytes/o.GRPC.MaxMessageBytes, 1)),
 		answerBounds: newAnswerBounds(),
 		calls:        calls,
 		newContext:   o.HTTPContext,
@@ -62,8 +62,8 @@ func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error
 		return body, err
 	}
 	select {
-	case b.largeSlots <- struct{}{}:
-		defer func() { <-b.largeSlots }()
+	case b.largeBodies <- struct{}{}:
+		defer func() { <-b.largeBodies }()
 	default:
 		return nil, errManyLargeBodies
 	}
@@ -101,9 +101,9 @@ func (b *bodyReader) handler(next BodyHandler) http.Handler {
 }
 
 const (
-	// maxAnsweringBytes bounds the total size of the bodies that the server answers at the same time.
-	// maxPeerAnsweringBytes bounds the total size for one IP address. Without these bounds, hundreds of busy
-	// connections would delay all other calls.
+	// maxAnsweringBytes bounds the total size of the bodies of the requests that the server answers at the same time.
+	// maxPeerAnsweringBytes is the bound for one IP address. Without these bounds, hundreds of busy connections would
+	// delay all other calls.
 	maxAnsweringBytes, maxPeerAnsweringBytes = 64 << 10, 32 << 10
 
 	// requestOverhead is added to the size of each body, because a request with an empty body costs time too.
@@ -121,7 +121,7 @@ type answerBounds struct {
 // peerBound bounds the requests of one IP address.
 type peerBound struct {
 	bytes    *semaphore.Weighted // the bytes of the requests that the server is answering
-	requests int                 // the number of requests that wait or that the server is answering, and of open streams
+	requests int                 // the number of open streams, of requests that wait, and of requests that the server is answering
 
 	streamBytes *rate.Limiter // bounds the bytes of the messages of all streams
 }
@@ -151,8 +151,7 @@ func (a *answerBounds) acquire(ctx context.Context, address string, bodyBytes in
 	}, nil
 }
 
-// releasingWriter calls release before it writes the answer. So a client that does not read its answer delays no other
-// client.
+// releasingWriter calls release before it writes the answer, so that a client that does not read delays no other client.
 type releasingWriter struct {
 	http.ResponseWriter
 	release func()

@@ -37,7 +37,7 @@ var pprofPages = []Page{
 	{Path: "/debug/pprof/trace", Help: "execution trace; ?seconds=1", Handler: requireLocal(pprof.Trace), AllowsAnyHost: true},
 }
 
-// debugHandler serves pages and pprof. "/endpoints" lists all of them. "/" shows the same list if no page has this path.
+// debugHandler serves pages and pprof. "/endpoints" lists all pages. "/" shows the same list if no page has the path "/".
 // Streams end when streamCtx is done. allowedNames are Options.DebugNames.
 func debugHandler(pages []Page, allowedNames []string, streamCtx context.Context) http.Handler { //nolint:revive // streamCtx is not the context of a call
 	pages = slices.Concat(pages, pprofPages)
@@ -115,8 +115,8 @@ func isPrivateName(name string) bool {
 }
 
 // requireOwnName answers 403 to a request without TLS that addresses the name of a site on the internet, unless
-// allowedNames has this name. Otherwise a page of the site could read h by DNS rebinding. It checks only requests for
-// which mustCheck returns true.
+// allowedNames has the name. Otherwise a page of the site could read h by DNS rebinding. requireOwnName checks only requests
+// for which mustCheck returns true.
 func requireOwnName(allowedNames []string, mustCheck func(*http.Request) bool, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := hostName(r.Host)

@@ -14,8 +14,8 @@ import (
 // DrainDelay.
 var ErrInterrupted = errors.New("interrupted")
 
-// drain stops the listeners in order. The debug and the metrics listener stop last, so that an operator can see a drain
-// that hangs, and the metrics of the last calls.
+// drain stops the listeners. The debug and the metrics listener stop last, so that an operator can see a drain that hangs,
+// and the metrics of the last calls.
 func (s *Server) drain(delay time.Duration) {
 	start, callsInFlight, totalAtStart := time.Now(), s.calls.inFlight.Load(), s.calls.total.Load()
 	s.options.Log.Info("drain started", "calls_in_flight", callsInFlight, "drain_delay", delay, "drain_timeout", s.options.DrainTimeout)
@@ -64,8 +64,8 @@ func (s *Server) serveDuringDelay(delay time.Duration) {
 	}
 }
 
-// optionalTimeout bounds the time in which the debug and the metrics listener wait for requests in flight. After that
-// time they cut the requests, such as a long profile.
+// optionalTimeout is the time after which the debug and the metrics listener cut the requests in flight, such as a long
+// profile.
 const optionalTimeout = 3 * time.Second
 
 // stopGRPC waits for calls in flight. When ctx is done, it calls beforeCut and cuts the calls.
@@ -101,9 +101,9 @@ func (s *Server) Close() {
 	}
 }
 
-// cancelStreams returns a function that grpc calls before each call. The function makes a stream end when drainCtx is
-// done. Otherwise GracefulStop would wait for health watches and reflection.
-func cancelStreams(isStream map[string]bool, drainCtx context.Context) tap.ServerInHandle {
+// streamCanceller returns a function that grpc calls before each call. If the call is a stream, the function ends the
+// stream when drainCtx is done. Otherwise GracefulStop would wait for health watches and reflection.
+func streamCanceller(isStream map[string]bool, drainCtx context.Context) tap.ServerInHandle {
 	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
 		if !isStream[info.FullMethodName] {
 			return ctx, nil

@@ -38,7 +38,7 @@ const (
 
 func newGRPCServer(o *Options, certs *tlsReloader, calls *callCounter, drainCtx context.Context) *grpc.Server {
 	isStream := make(map[string]bool) // the key is the full name of a method; the loop below fills the map
-	opts := []grpc.ServerOption{
+	serverOptions := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(o.GRPC.MaxMessageBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(o.GRPC.MaxStreams),
@@ -60,15 +60,15 @@ func newGRPCServer(o *Options, certs *tlsReloader, calls *callCounter, drainCtx 
 		// A worker keeps its large stack. Without workers, each call would grow a new stack, which takes a fifth of the
 		// CPU of the server (BenchmarkServerCPU). With more workers, the CPU caches help less.
 		grpc.NumStreamWorkers(uint32(32 * runtime.GOMAXPROCS(0))),
-		grpc.InTapHandle(cancelStreams(isStream, drainCtx)),
+		grpc.InTapHandle(streamCanceller(isStream, drainCtx)),
 	}
-	creds := insecure.NewCredentials()
+	transport := insecure.NewCredentials()
 	if certs != nil {
-		creds = credentials.NewTLS(certs.config())
+		transport = credentials.NewTLS(certs.config())
 	}
-	opts = append(opts, grpc.Creds(admission.Credentials(creds)))
+	serverOptions = append(serverOptions, grpc.Creds(admission.Credentials(transport)))
 
-	s := grpc.NewServer(opts...)
+	s := grpc.NewServer(serverOptions...)
 	registrar := callRegistrar{s, o.ObserveMethod, calls, newAnswerBounds(), o.Log}
 	for _, register := range o.Services {
 		register(registrar)

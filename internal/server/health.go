@@ -56,7 +56,7 @@ func (h *Health) Set(component string, isHealthy bool, detail string) {
 	}
 }
 
-// logTo logs the current faults to logger. From then on, Set logs there when the process becomes healthy or unhealthy.
+// logTo logs the current faults to logger. Later, Set logs to logger when the process becomes healthy or unhealthy.
 func (h *Health) logTo(logger *slog.Logger) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -69,7 +69,7 @@ func (j *jsonHandler) ServeBody(w http.ResponseWriter, r *http.Request, body []b
 	}
 	resp, err := j.service.ShouldRateLimit(ctx, &req)
 	if err != nil {
-		// The incumbent answers 400 to every failed call. It has no forbidden calls, and refuses no callers.
+		// The incumbent answers 400 to every failed call. The other codes are for failures that only rls has.
 		code := http.StatusBadRequest
 		switch status.Code(err) {
 		case codes.PermissionDenied:

@@ -61,8 +61,8 @@ func listenTCP(a Addr) (net.Listener, error) {
 	return nil, fmt.Errorf("%s: %w by %s; %s, or change %s", a, syscall.EADDRINUSE, program, nextStep, cmp.Or(a.Setting, "the port"))
 }
 
-// ListeningProgram returns the program that listens on a TCP port, such as "rls (process 4711)". It finds only programs of
-// this user on Linux. It returns "" if it finds no program.
+// ListeningProgram returns the program that listens on a TCP port, such as "rls (process 4711)". It returns "" if it finds
+// no program. It finds only programs of the user of this process, and only on Linux.
 func ListeningProgram(port int) string {
 	const listenState, addressColumn, stateColumn, inodeColumn = "0A", 1, 3, 9
 	portSuffix := fmt.Sprintf(":%04X", port)

@@ -53,8 +53,8 @@ type Options struct {
 	DebugTLS   *TLS   // nil means plain text
 	DebugPages []Page // the pages of the debug listener, without the pages of pprof
 
-	// DebugNames are names of this host on the internet. A request for a debug page, or a request of a browser to the
-	// HTTP listener, must address one of these names, an IP address, localhost or a name of the private network.
+	// DebugNames are names of this host on the internet. Requests for debug pages, and requests of browsers to the HTTP
+	// listener, may address only these names, IP addresses, localhost and names of the private network.
 	DebugNames []string
 
 	Metrics *MetricsListener // nil means no listener for metrics

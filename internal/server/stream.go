@@ -15,18 +15,18 @@ import (
 // maxPeerStreamBytes bounds the bytes that the streams of one IP address receive in a second.
 const maxPeerStreamBytes = 4 << 20
 
-// decodedGrowth bounds the memory of a decoded message: at most decodedGrowth times the size of the encoded message.
+// A decoded message takes at most decodedGrowth times the memory of the encoded message.
 const decodedGrowth = 16
 
 // boundedStream is a stream of a client that sends many messages. A message waits for answerBounds before the stream decodes
-// it, and counts there until the handler receives the next message. So a client with many streams delays mostly itself.
+// the message, and counts until the handler receives the next message. So a client with many streams delays mostly itself.
 type boundedStream struct {
 	grpc.ServerStream
 	bounds       *answerBounds
 	address      string
 	peer         *peerBound
 	messageBytes int    // the size of the last message
-	endMessage   func() // ends the count of the last message
+	endMessage   func() // makes answerBounds no longer count the last message
 }
 
 func newBoundedStream(s grpc.ServerStream, bounds *answerBounds) *boundedStream {

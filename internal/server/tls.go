@@ -35,44 +35,48 @@ type TLS struct {
 	ReloadEvery time.Duration
 }
 
-// tlsReloader keeps the TLS configuration for the next handshake. It does not use the pemfile provider of grpc, because
-// the provider starts even if files are missing, and logs the private key if key and certificate do not match.
+// tlsReloader keeps the TLS configuration for the next handshake. The pemfile provider of grpc is no alternative: it starts
+// even if files are missing, and it logs the private key if key and certificate do not match.
 type tlsReloader struct {
 	options       TLS
 	files         *watchfile.Files
 	currentConfig atomic.Pointer[tls.Config]
 }
 
-func newTLSReloader(opts TLS, observe func(subject string, err error), log *slog.Logger) (*tlsReloader, error) {
-	paths := []string{opts.CertFile, opts.KeyFile}
+func newTLSReloader(options TLS, observe func(subject string, err error), log *slog.Logger) (*tlsReloader, error) {
+	paths := []string{options.CertFile, options.KeyFile}
 	switch {
-	case opts.ClientCAFile != "":
-		paths = append(paths, opts.ClientCAFile)
-	case opts.ClientSAN != "":
+	case options.ClientCAFile != "":
+		paths = append(paths, options.ClientCAFile)
+	case options.ClientSAN != "":
 		return nil, errors.New("a client SAN needs a client CA; without a client CA, no client certificate is verified")
-	case opts.ClientCertOptional:
+	case options.ClientCertOptional:
 		return nil, errors.New("optional client certificates need a client CA; without a client CA, no client certificate is verified")
 	}
-	if opts.CertFile == "" || opts.KeyFile == "" {
+	if options.CertFile == "" || options.KeyFile == "" {
 		return nil, errors.New("certificate and key are both required")
 	}
-	r := &tlsReloader{options: opts}
+	r := &tlsReloader{options: options}
 	var err error
 	r.files, err = watchfile.Read(watchfile.Options{
-		Paths: paths, ContentName: "TLS files", Apply: r.apply, Interval: cmp.Or(opts.ReloadEvery, 500*time.Millisecond), Log: log,
-		Details: func() []any { return []any{"subject", r.leaf().Subject.String(), "not_after", r.leaf().NotAfter} },
+		Paths: paths, ContentName: "TLS files", Apply: r.apply, Interval: cmp.Or(options.ReloadEvery, 500*time.Millisecond), Log: log,
+		Details: func() []any {
+			return []any{"subject", r.certificate().Subject.String(), "not_after", r.certificate().NotAfter}
+		},
 		Observe: func(err error) {
 			if err != nil {
 				observe("", err)
 			} else {
-				observe(r.leaf().Subject.String(), nil)
+				observe(r.certificate().Subject.String(), nil)
 			}
 		},
 	})
 	return r, err
 }
 
-func (r *tlsReloader) leaf() *x509.Certificate { return r.currentConfig.Load().Certificates[0].Leaf }
+func (r *tlsReloader) certificate() *x509.Certificate {
+	return r.currentConfig.Load().Certificates[0].Leaf
+}
 
 // config returns the configuration of a listener. Each handshake uses the current configuration.
 func (r *tlsReloader) config() *tls.Config {

@@ -44,8 +44,8 @@ type Update struct {
 func NamesAttr(key string, names []string) slog.Attr {
 	const maxNames = 10
 	text := strings.Join(names[:min(len(names), maxNames)], "; ")
-	if omitted := len(names) - maxNames; omitted > 0 {
-		text += fmt.Sprintf("; and %d more", omitted)
+	if omittedCount := len(names) - maxNames; omittedCount > 0 {
+		text += fmt.Sprintf("; and %d more", omittedCount)
 	}
 	return slog.String(key, text)
 }

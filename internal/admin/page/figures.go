@@ -19,7 +19,7 @@ type figure struct {
 	Spark                   spark
 }
 
-// spark is a chart of the last five minutes, with one or two lines.
+// spark is a small chart of the last five minutes, with one or two lines.
 type spark struct {
 	Text             string // the text for screen readers
 	HighestText      string // the highest value, such as "highest 12"

@@ -27,8 +27,8 @@ type keyRow struct {
 	PassesNow      bool   // the key was limited, and its next hit passes
 }
 
-// newKeyList returns a list of keys. In the list unmatched-keys, Used is the reason why no rule limits the key. In the
-// list callers, Used is the rate of denied calls.
+// newKeyList returns a list of keys. In the list unmatched-keys, UsedText is the reason why no rule limits the key. In the
+// list callers, UsedText is the rate of denied calls.
 func newKeyList(id, caption, keyName, rateName, usedName string, mode live.KeyMode, keys []live.Key) keyList {
 	list := keyList{id, caption, keyName, rateName, usedName, mode, nil}
 	for _, key := range keys {
@@ -105,7 +105,7 @@ func newLimitedKeys(snapshot *live.Snapshot) limitedKeys {
 	return table
 }
 
-// keysNote says why the lists of keys are not complete.
+// keysNote returns the reasons why the lists of keys are not complete.
 func keysNote(k live.TopKeys) string {
 	var notes []string
 	switch {

@@ -51,8 +51,7 @@ const (
 //go:embed assets page.html
 var files embed.FS
 
-// removableText matches indents, empty lines, and lines with comments. Assets removes this text, because browsers do not
-// need it.
+// removableText matches the indents, empty lines and comment lines that Assets removes, because browsers do not need them.
 var removableText = regexp.MustCompile(`(?m)^ *(//.*|/\*.*\*/)?\n|^ +`)
 
 // contentPolicy allows the page to load files of its own server only, and forbids other sites to show the page in a frame.
@@ -125,7 +124,7 @@ func (p *Page) hitCommand() string {
 	return command + "-d " + ShellWord(rules[i].Domain) + " " + ShellWord(exampleDescriptor(rules[i].Path)) + " -n 8"
 }
 
-// plainWord matches a word that a shell takes as it is.
+// plainWord matches a word that needs no quotes in a shell.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_=,./:@%+-]+$`)
 
 // ShellWord returns word as a shell reads it. It quotes a word with special characters.
@@ -136,8 +135,8 @@ func ShellWord(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// effectiveLimits returns the limits of a rule with the origin of their fields. It returns
-// nil if the caller has no right to use explain, or if another rule limits the example.
+// effectiveLimits returns the limits of a rule with the origin of their fields. It returns nil if the caller may not use
+// explain, or if another rule limits the example descriptor of the rule.
 func (p *Page) effectiveLimits(r *http.Request, rule *live.Rule) []explain.Limit {
 	if p.options.Explain == nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
 
-// maxRows is the maximum number of rules in the table. A filter finds the others.
+// maxRows is the maximum number of rules in the table. A filter finds all other rules.
 const maxRows = 200
 
 type ruleTable struct {
@@ -68,8 +68,8 @@ func (c userChoice) href() string {
 	return "/?" + query.Encode() + "#rules"
 }
 
-// newRuleTable returns the table of the rules that choice chooses from rules. rules can have a rule twice. hiddenRules is the
-// number of matching rules that are not in rules. details describes the open rule, or is nil if no rule is open.
+// newRuleTable returns the table of the rules that choice chooses from rules. The list rules can have a rule twice.
+// hiddenRules is the number of matching rules that are not in rules. details is nil if no rule is open.
 func newRuleTable(snapshot *live.Snapshot, rules []live.Rule, hiddenRules int, details *ruleDetails, choice userChoice) ruleTable {
 	table := ruleTable{RulesWithTraffic: len(snapshot.Rules.Shown) + snapshot.Rules.More}
 	var chosenRules []*live.Rule

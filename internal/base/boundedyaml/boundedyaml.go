@@ -1,6 +1,6 @@
-// Package boundedyaml parses YAML files in bounded memory. The tree of nodes that a parser makes of a file takes up to a
-// hundred times the memory of the file, and aliases can multiply the tree. So this package counts the nodes before it
-// makes a tree, counts the nodes behind aliases before anybody follows an alias, and parses a long list in pieces.
+// Package boundedyaml parses YAML files in bounded memory. The tree of a file takes up to a hundred times the memory of the
+// file, and aliases can multiply the tree. So this package counts the nodes before it makes a tree, and the nodes behind an
+// alias before anybody follows the alias. It parses a long list in pieces.
 //
 // An error of the parser names no remedy, so this package looks for the cause itself. The parser of goccy/go-yaml does
 // not help: of the 50 mistakes in cause_test.go, it accepts 3 and puts 22 in a wrong place.
@@ -24,7 +24,7 @@ import (
 
 // Bounds are the bounds of a file. 0 means the default.
 type Bounds struct {
-	// MaxNodes bounds the nodes of one tree. A tree is a whole document, or one piece of the list of Open.
+	// MaxNodes bounds the nodes of one tree. A tree is a whole document, or one piece of a list.
 	MaxNodes int
 
 	// MaxRepeatedNodes bounds the nodes behind all aliases. A node counts again at each use of its alias.
@@ -65,14 +65,14 @@ var ErrEmpty = errors.New("file is empty")
 
 // Document is the first document of a file.
 type Document struct {
-	// Root is the root node. If IsInPieces is true, Root lacks the items of the list of Open.
+	// Root is the root node. If IsInPieces is true, Root lacks the items that Items returns.
 	Root *yaml.Node
 
 	// SecondRoot is the root node of the second document of the file; nil if the file has one document.
 	SecondRoot *yaml.Node
 
 	data    []byte // the whole file
-	field   string // the name of the list of Open; empty in a document of Parse
+	field   string // the name of the list that Items returns; empty in a document of Parse
 	bounds  Bounds
 	aliases aliasCounter
 	decoder *yaml.Decoder // parses all pieces in their order, because anchors can be in other pieces; nil without anchors
@@ -203,7 +203,7 @@ func (d *Document) forEachPiece(f func(items []*yaml.Node) bool) (handledItems i
 	return handledItems, nil
 }
 
-// parsePiece parses piece i. If d has a decoder, the caller must call parsePiece for each piece in turn.
+// parsePiece parses piece i. If d has a decoder, the caller must parse the pieces in their order.
 func (d *Document) parsePiece(i int) ([]*yaml.Node, error) {
 	p := d.pieces[i]
 	if err := d.checkCount(p.data, p.line); err != nil {

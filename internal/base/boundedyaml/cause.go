@@ -125,8 +125,8 @@ func (f *causeFinder) readLines() (lines []line) {
 	return lines
 }
 
-// pattern describes a mistake in a line. mistake matches a line with the mistake, and its group "at" is the place of the
-// mistake. fixes are templates of package regexp for the line without the mistake. reason can name groups, such as $at.
+// pattern describes a mistake in a line. mistake matches a line with the mistake, and the group "at" is the place of the
+// mistake. fixes are templates of package regexp for the corrected line. reason can name groups, such as $at.
 type pattern struct {
 	mistake *regexp.Regexp
 	reason  string
@@ -288,7 +288,7 @@ func closingBracket(open byte) string {
 
 const notYAML = "not valid YAML: "
 
-// blockError matches the errors of the parser that name the line before the block with the mistake, not its first line.
+// blockError matches the errors of the parser that name the line before the block with the mistake.
 var blockError = regexp.MustCompile(`^did not find expected (key|'-' indicator|',' or|node content|<)`)
 
 var unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)

@@ -9,8 +9,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 )
 
-// Parse splits a descriptor of the command line into entries: key=value,key=value. A comma in an entry, a = in a key
-// and a \ need a \ before them. hasValue[i] reports whether entry i has a =.
+// Parse splits a text such as key=value,key=value into entries. The text has \, for a comma, \= for a = in a key, and \\
+// for a \. hasValue[i] reports whether entry i has a =.
 func Parse(text string) (entries []*ratelimitv3.RateLimitDescriptor_Entry, hasValue []bool, err error) {
 	var part []byte // the start of the key or value that is being read
 	e := &ratelimitv3.RateLimitDescriptor_Entry{}

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxPercent is GOGC for a small heap: a collection starts when the garbage is four times as large as the live heap.
-	// Calls leave much garbage, so fewer collections save CPU time.
+	// maxPercent is GOGC for a small heap. A collection then starts when the garbage is four times as large as the live
+	// heap. Calls leave much garbage, so fewer collections save CPU time.
 	maxPercent = 400
 
 	// minPercent is GOGC for a large heap. A smaller GOGC would cause more collections, and each collection of a large heap

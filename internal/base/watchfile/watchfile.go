@@ -45,7 +45,7 @@ type Files struct {
 	options         Options
 	appliedContents [][]byte
 	lastContents    [][]byte // the contents that the last read found
-	loggedError     string   // the error of the last log line; empty if a change has come into force since that line
+	loggedError     string   // the error of the last log line; empty if the last log line was about a change
 }
 
 // Read reads the files and puts them in force.

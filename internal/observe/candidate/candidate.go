@@ -64,7 +64,7 @@ type Candidate struct {
 
 var _ service.Observer = (*Candidate)(nil)
 
-// evaluation is a call that waits for its evaluation. It also observes the service that evaluates the call.
+// evaluation is a call that waits for its evaluation. It is also the observer of the service that evaluates the call.
 type evaluation struct {
 	candidate          *Candidate
 	start              time.Time

@@ -65,7 +65,7 @@ func (f *Filter) setParam(name, value string) (err error) {
 	return err
 }
 
-// parseName returns the name that differs from value only in upper and lower case. It returns an empty value unchanged.
+// parseName returns the name in names that is equal to value, in upper or lower case. It returns an empty value unchanged.
 func parseName[T ~string](param, value string, names []T) (T, error) {
 	if value == "" {
 		return "", nil

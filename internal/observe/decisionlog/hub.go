@@ -25,8 +25,8 @@ type Hub struct {
 
 var _ service.Observer = (*Hub)(nil)
 
-// NewHub returns a Hub without subscribers. now is the clock of the service, or nil for time.Now. Filters compare
-// the values before hash replaces them.
+// NewHub returns a Hub without subscribers. now is the clock of the service, or nil for time.Now. hash replaces values
+// after the filters have compared them.
 func NewHub(now func() time.Time, hash *Hash) *Hub {
 	if now == nil {
 		now = time.Now

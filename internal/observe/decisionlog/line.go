@@ -35,7 +35,7 @@ func appendLine(b *bytes.Buffer, v any) {
 	start := b.Len()
 	encoder := json.NewEncoder(b)
 	encoder.SetEscapeHTML(false) // paths of rules contain >
-	_ = encoder.Encode(v)        // can't fail: all values of records have a JSON form
+	_ = encoder.Encode(v)        // can't fail, because all values of records have a JSON form
 	for _, c := range b.Bytes()[start:] {
 		if c >= 0x7f {
 			line := string(b.Bytes()[start:])
@@ -46,8 +46,8 @@ func appendLine(b *bytes.Buffer, v any) {
 	}
 }
 
-// appendPrintable appends a line of JSON to b. It writes characters that a terminal does not print as JSON escapes. Only
-// strings of the line contain such characters. The encoder has escaped all characters below the space already.
+// appendPrintable appends a line of JSON to b. If a terminal does not print a character, appendPrintable writes a JSON
+// escape. Only strings contain such characters. The encoder has already escaped all characters below the space.
 func appendPrintable(b *bytes.Buffer, line string) {
 	for _, r := range line {
 		switch {

@@ -53,7 +53,7 @@ type Log struct {
 	records        chan Record
 	reopenRequests chan struct{}
 
-	currentSecond atomic.Pointer[secondCounts] // the records of this second
+	currentSecond atomic.Pointer[secondCounts] // the numbers of records in this second
 
 	writtenCount  atomic.Uint64
 	droppedCounts [dropReasonCount]atomic.Uint64
@@ -67,14 +67,14 @@ type Log struct {
 var _ service.Observer = (*Log)(nil)
 
 const (
-	logBuffer = 4096    // the number of records in the buffer
-	maxWrite  = 1 << 16 // the number of bytes after which lines are written
+	maxBufferedRecords = 4096    // bounds the records that wait for Run
+	flushBytes         = 1 << 16 // Run writes its lines when they have this number of bytes, or when no record waits
 )
 
 // NewLog returns a Log. The Log writes nothing before Run.
 func NewLog(o LogOptions) *Log {
 	logOutput := &output{path: o.Path, writer: o.Writer, log: o.Log}
-	l := &Log{options: o, output: logOutput, records: make(chan Record, logBuffer), reopenRequests: make(chan struct{}, 1)}
+	l := &Log{options: o, output: logOutput, records: make(chan Record, maxBufferedRecords), reopenRequests: make(chan struct{}, 1)}
 	l.currentSecond.Store(newSecondCounts())
 	return l
 }
@@ -123,15 +123,15 @@ func (l *Log) CallAnswered(ctx context.Context, call *service.Call) {
 
 // secondCounts has the numbers of records in a second. It is safe for concurrent use.
 type secondCounts struct {
-	seed      maphash.Seed // chooses other groups of keys in each second
+	seed      maphash.Seed // is new in each second, so that the groups of keys change
 	total     atomic.Int64
-	keyCounts [4096]atomic.Int64 // the index is a part of the hash of the key, so that a group of keys shares a count
+	keyCounts [4096]atomic.Int64 // a group of keys shares a count; the index is the hash of the key modulo 4096
 }
 
 func newSecondCounts() *secondCounts { return &secondCounts{seed: maphash.MakeSeed()} }
 
-// addRecord counts a record of the key with this hash. It returns false if the key has already as many records as remain
-// of maxRecords for all keys. For example, if maxRecords is 1000, one busy key gets 500 records, because 500 then remain.
+// addRecord counts a record of the key with this hash. It returns false if the count of the key has reached the number of
+// records that are left for all keys. For example, one busy key gets 500 of 1000 records, because 500 are then left.
 func (c *secondCounts) addRecord(hash uint64, maxRecords int) bool {
 	keyCount := &c.keyCounts[hash%uint64(len(c.keyCounts))]
 	if keyCount.Load() >= int64(maxRecords)-c.total.Load() {
@@ -175,7 +175,7 @@ func (l *Log) writeRecords(record Record) {
 		l.options.Hash.replaceValues(&record)
 		appendLine(&l.lines, &record)
 		count++
-		if len(l.records) == 0 || l.lines.Len() >= maxWrite {
+		if len(l.records) == 0 || l.lines.Len() >= flushBytes {
 			break
 		}
 		record = <-l.records

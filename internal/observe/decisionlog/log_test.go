@@ -287,13 +287,13 @@ func TestSlowWriterDropsRecordsAndDelaysNoCall(t *testing.T) {
 		fixture := startLog(t, LogOptions{SampledShare: 1, Writer: out})
 		start := time.Now()
 		fixture.call("trial=x") // the writer takes this record, and blocks
-		for range logBuffer + 7 {
+		for range maxBufferedRecords + 7 {
 			fixture.call("trial=x")
 		}
 		assert.Zero(t, time.Since(start))
 		close(out.unblocked)
 		fixture.stop()
-		assert.Equal(t, Stats{logBuffer + 1, dropCounts(map[DropReason]uint64{DroppedByBuffer: 7})}, fixture.Stats())
+		assert.Equal(t, Stats{maxBufferedRecords + 1, dropCounts(map[DropReason]uint64{DroppedByBuffer: 7})}, fixture.Stats())
 	})
 }
 

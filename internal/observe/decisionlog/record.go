@@ -57,7 +57,7 @@ type Record struct {
 	Acquire bool   `json:"acquire,omitempty"`
 
 	Source   string `json:"source,omitempty"` // the part of the service that decided
-	Degraded bool   `json:"degraded"`         // the fallback decided
+	Degraded bool   `json:"degraded"`         // the fallback made the decision
 	Reason   string `json:"reason,omitempty"` // the reason why the backend did not decide, if Degraded
 	Mode     string `json:"mode,omitempty"`   // the way in which the fallback decided, if Degraded
 
@@ -83,11 +83,11 @@ func FormatEntries(entries []Entry) string { return entrytext.Format(RequestEntr
 
 // RequestEntries returns the entries in the form of a request.
 func RequestEntries(entries []Entry) []*ratelimitv3.RateLimitDescriptor_Entry {
-	list := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(entries))
+	requestEntries := make([]*ratelimitv3.RateLimitDescriptor_Entry, len(entries))
 	for i, e := range entries {
-		list[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value}
+		requestEntries[i] = &ratelimitv3.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value}
 	}
-	return list
+	return requestEntries
 }
 
 // outcome is a decision of a call, or a descriptor without a decision. A Record describes an outcome.
@@ -98,7 +98,7 @@ type outcome struct {
 	hasDecision     bool
 	decision        service.Decision // has no meaning without hasDecision
 
-	readDecisions int // the number of decisions that advance has read
+	nextDecision int // the index of the decision that advance reads next
 }
 
 // newOutcomes returns an iterator before the first outcome of c. A request without descriptors has one outcome.
@@ -107,9 +107,9 @@ func newOutcomes(c *service.Call) outcome { return outcome{call: c, descriptorIn
 // advance moves o to the next outcome of the call. It reports false after the last outcome.
 func (o *outcome) advance() bool {
 	call := o.call
-	hasNextDecision := o.readDecisions < call.DecisionCount()
+	hasNextDecision := o.nextDecision < call.DecisionCount()
 	if hasNextDecision {
-		o.decision = call.Decision(o.readDecisions)
+		o.decision = call.Decision(o.nextDecision)
 	}
 	if isSameDescriptor := o.hasDecision && hasNextDecision && o.decision.Descriptor == o.descriptorIndex; !isSameDescriptor {
 		if o.descriptorIndex++; o.descriptorIndex >= max(len(call.Request.GetDescriptors()), 1) {
@@ -119,7 +119,7 @@ func (o *outcome) advance() bool {
 	o.hasDecision = hasNextDecision && o.decision.Descriptor == o.descriptorIndex
 	err, isAllowed := call.Err, true
 	if o.hasDecision {
-		o.readDecisions++
+		o.nextDecision++
 		err, isAllowed = o.decision.Result.Err, o.decision.Result.Allowed
 	}
 	switch {

@@ -102,7 +102,7 @@ func (s *stream) run(r *http.Request) {
 			return
 		case record := <-records:
 			appendLine(&s.lines, record)
-			for sentRecords++; s.lines.Len() < maxWrite && len(s.records) > 0 && (s.perSecond == 0 || sentRecords < s.perSecond); sentRecords++ {
+			for sentRecords++; s.lines.Len() < flushBytes && len(s.records) > 0 && (s.perSecond == 0 || sentRecords < s.perSecond); sentRecords++ {
 				appendLine(&s.lines, <-s.records)
 			}
 			heartbeat.Reset(HeartbeatPause)

@@ -36,7 +36,7 @@ func New(o Options) *Events {
 	return serviceEvents
 }
 
-// details returns details of an event. pairs are names and values in turn. details leaves out pairs with an empty value.
+// details returns details of an event. pairs has names, each followed by its value. details leaves out empty values.
 func details(pairs ...any) []timeline.Attr {
 	var attrs []timeline.Attr
 	for i := 0; i < len(pairs); i += 2 {

@@ -44,7 +44,7 @@ type Store struct {
 
 // outageLog bounds the log lines about outages and blips. After a line, it counts further outages and blips for
 // outageLogPause, and then logs one line about all of them. But blips never delay the line about the start of an outage.
-// Each outage whose start has a line has a line about its end.
+// If the start of an outage has a line, the end has a line too.
 type outageLog struct {
 	pauseEnd        time.Time // before this time, new blips are only counted
 	outagePauseEnd  time.Time // before this time, new outages are only counted
@@ -207,7 +207,7 @@ func (s *Store) BreakerChanged(change fallback.BreakerChange) {
 	}
 }
 
-// priceAttrs returns names and values, in turn, that describe the price of an outage.
+// priceAttrs returns the price of an outage as names, each followed by its value.
 func priceAttrs(outage *fallback.Outage) []any {
 	attrs := []any{
 		"lasted", outage.Duration().Round(time.Millisecond), "calls", outage.Calls, "calls_admitted", outage.AdmittedCalls,

@@ -78,7 +78,7 @@ func (h Handlers) Rule(w http.ResponseWriter, r *http.Request) {
 func encode(answer any) []byte {
 	text, err := json.Marshal(answer)
 	if err != nil {
-		panic(err) // an answer has no value that JSON can't express
+		panic(err) // JSON can express all values of an answer
 	}
 	return text
 }
@@ -102,8 +102,8 @@ const (
 	writeTimeout = 10 * time.Second
 )
 
-// Stream sends a snapshot each second as a server-sent event, until the client leaves. It sends nothing to a viewer beyond
-// maxViewers.
+// Stream sends a snapshot each second as a server-sent event, until the client leaves. If maxViewers viewers are connected,
+// it refuses further viewers.
 func (h Handlers) Stream(w http.ResponseWriter, r *http.Request) {
 	select {
 	case h.viewers <- struct{}{}:

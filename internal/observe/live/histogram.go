@@ -45,12 +45,12 @@ func (h *histogram) add(other *histogram) {
 }
 
 // quantile returns the quantile q of the durations, in seconds: with a q of 0.99, 99 % of the durations are shorter. If
-// there are no durations, quantile returns Unknown. A duration in lastHistogram counts as lastShare durations.
-func (h *histogram) quantile(q float64, lastHistogram *histogram, lastShare float64) Value {
+// there are no durations, quantile returns Unknown. A duration in otherHistogram counts as otherShare durations.
+func (h *histogram) quantile(q float64, otherHistogram *histogram, otherShare float64) Value {
 	var counts [histogramBuckets]float64
 	total := 0.0
 	for i := range counts {
-		counts[i] = float64(h[i]) + lastShare*float64(lastHistogram[i])
+		counts[i] = float64(h[i]) + otherShare*float64(otherHistogram[i])
 		total += counts[i]
 	}
 	if total == 0 {

@@ -12,37 +12,37 @@ const (
 )
 
 // stepClock divides time into steps of about stepSeconds. The current value of a figure describes the last stepSeconds:
-// the step in progress and the end of the step before. The clock assumes that the hits of the step before were spread
-// evenly over that step.
+// the step in progress and the end of the previous step. The clock assumes that the hits of the previous step were spread
+// evenly over the step.
 type stepClock struct {
 	elapsedSeconds  float64 // the seconds since the start of the step in progress
-	lastStepSeconds float64 // the seconds of the step before; 0 in the first step
+	lastStepSeconds float64 // the seconds of the previous step; 0 in the first step
 }
 
 // advance moves the clock forward by seconds, and reports whether a step ends.
 func (c *stepClock) advance(seconds float64) bool {
 	c.elapsedSeconds += seconds
-	if c.elapsedSeconds < stepSeconds-0.5 {
+	if c.elapsedSeconds < stepSeconds-0.5 { // a sample can come a little early
 		return false
 	}
 	c.lastStepSeconds, c.elapsedSeconds = c.elapsedSeconds, 0
 	return true
 }
 
-// previousStepShare returns the share of the step before that is in the last stepSeconds: 0.4 if 3 of 5 seconds have elapsed.
+// previousStepShare returns the share of the previous step that is in the last stepSeconds: 0.4 after 3 of 5 seconds.
 func (c *stepClock) previousStepShare() float64 { return max(1-c.elapsedSeconds/stepSeconds, 0) }
 
-// ratePerSecond returns the current rate, from the count in the step in progress and the count in the step before. The
-// rate is NaN before the clock advances for the first time.
-func (c *stepClock) ratePerSecond(currentCount, lastCount float64) float64 {
-	return (currentCount + c.previousStepShare()*lastCount) / (c.elapsedSeconds + c.previousStepShare()*c.lastStepSeconds)
+// ratePerSecond returns the current rate. currentCount is the count in the step in progress, and previousCount is the
+// count in the previous step. The rate is NaN before the clock advances for the first time.
+func (c *stepClock) ratePerSecond(currentCount, previousCount float64) float64 {
+	return (currentCount + c.previousStepShare()*previousCount) / (c.elapsedSeconds + c.previousStepShare()*c.lastStepSeconds)
 }
 
 // history has the figures of the last five minutes.
 type history struct {
 	stepClock
-	currentSample, lastSample sample  // the samples of the step in progress and of the step before
-	steps                     Figures // has only the points, which describe past steps
+	currentSample, previousSample sample  // the samples of the step in progress and of the previous step
+	steps                         Figures // has only the points, which describe past steps
 }
 
 // sample describes what happened in a span of time.
@@ -60,7 +60,7 @@ func (h *history) add(newSample *sample, seconds float64) (endsStep bool) {
 	if !h.advance(seconds) {
 		return false
 	}
-	h.lastSample, h.currentSample = h.currentSample, sample{}
+	h.previousSample, h.currentSample = h.currentSample, sample{}
 	figures := h.currentFigures()
 	currentSeries := figures.series()
 	for i, pastSeries := range h.steps.series() {
@@ -72,25 +72,25 @@ func (h *history) add(newSample *sample, seconds float64) (endsStep bool) {
 
 // currentFigures returns the current values of the figures, without points.
 func (h *history) currentFigures() Figures {
-	currentCalls, lastCalls := &h.currentSample.calls, &h.lastSample.calls
-	perSecond := func(n, lastCalls uint64) Series {
-		return Series{Now: Value(h.ratePerSecond(float64(n), float64(lastCalls)))}
+	currentCalls, previousCalls := &h.currentSample.calls, &h.previousSample.calls
+	perSecond := func(currentCount, previousCount uint64) Series {
+		return Series{Now: Value(h.ratePerSecond(float64(currentCount), float64(previousCount)))}
 	}
-	quantile := func(currentHistogram, lastCalls *histogram, q float64) Series {
-		return Series{Now: currentHistogram.quantile(q, lastCalls, h.previousStepShare())}
+	quantile := func(currentHistogram, previousHistogram *histogram, q float64) Series {
+		return Series{Now: currentHistogram.quantile(q, previousHistogram, h.previousStepShare())}
 	}
 	deniedShare := Unknown
-	if calls := float64(currentCalls.calls) + h.previousStepShare()*float64(lastCalls.calls); calls > 0 {
-		deniedShare = Value((float64(currentCalls.deniedCalls) + h.previousStepShare()*float64(lastCalls.deniedCalls)) / calls)
+	if calls := float64(currentCalls.calls) + h.previousStepShare()*float64(previousCalls.calls); calls > 0 {
+		deniedShare = Value((float64(currentCalls.deniedCalls) + h.previousStepShare()*float64(previousCalls.deniedCalls)) / calls)
 	}
 	return Figures{
 		StepSeconds: stepSeconds,
-		Calls:       perSecond(currentCalls.calls, lastCalls.calls), DeniedShare: Series{Now: deniedShare}, Errors: perSecond(currentCalls.failedCalls, lastCalls.failedCalls), Refused: perSecond(currentCalls.refusedCalls, lastCalls.refusedCalls), GivenUp: perSecond(currentCalls.givenUpCalls, lastCalls.givenUpCalls),
-		P50: quantile(&currentCalls.latency, &lastCalls.latency, 0.5), P99: quantile(&currentCalls.latency, &lastCalls.latency, 0.99),
-		RedisP50: quantile(&h.currentSample.redis, &h.lastSample.redis, 0.5), RedisP99: quantile(&h.currentSample.redis, &h.lastSample.redis, 0.99),
-		RedisMax: quantile(&h.currentSample.redis, &h.lastSample.redis, 1), RedisStalls: perSecond(currentCalls.redisStalls, lastCalls.redisStalls),
-		WithoutRedis: perSecond(currentCalls.fallbackDecisions, lastCalls.fallbackDecisions), Unmatched: perSecond(currentCalls.unmatchedDescriptors, lastCalls.unmatchedDescriptors),
-		CPU: Series{Now: Value(h.ratePerSecond(h.currentSample.cpuTime.Seconds(), h.lastSample.cpuTime.Seconds()))},
+		Calls:       perSecond(currentCalls.calls, previousCalls.calls), DeniedShare: Series{Now: deniedShare}, Errors: perSecond(currentCalls.failedCalls, previousCalls.failedCalls), Refused: perSecond(currentCalls.refusedCalls, previousCalls.refusedCalls), GivenUp: perSecond(currentCalls.givenUpCalls, previousCalls.givenUpCalls),
+		P50: quantile(&currentCalls.latency, &previousCalls.latency, 0.5), P99: quantile(&currentCalls.latency, &previousCalls.latency, 0.99),
+		RedisP50: quantile(&h.currentSample.redis, &h.previousSample.redis, 0.5), RedisP99: quantile(&h.currentSample.redis, &h.previousSample.redis, 0.99),
+		RedisMax: quantile(&h.currentSample.redis, &h.previousSample.redis, 1), RedisStalls: perSecond(currentCalls.redisStalls, previousCalls.redisStalls),
+		WithoutRedis: perSecond(currentCalls.fallbackDecisions, previousCalls.fallbackDecisions), Unmatched: perSecond(currentCalls.unmatchedDescriptors, previousCalls.unmatchedDescriptors),
+		CPU: Series{Now: Value(h.ratePerSecond(h.currentSample.cpuTime.Seconds(), h.previousSample.cpuTime.Seconds()))},
 	}
 }
 

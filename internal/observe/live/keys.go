@@ -86,7 +86,7 @@ func (l *Live) keyText(key []byte) string {
 // hashKeyText returns the hash of a key. Another process makes another hash of the same key.
 func (l *Live) hashKeyText(text string) string { return "#" + l.hash.Value(text) }
 
-// hashedKeys returns a copy of top with hashes in place of the keys.
+// hashedKeys returns a copy of topKeys with hashes in place of the keys.
 func (l *Live) hashedKeys(topKeys TopKeys) TopKeys {
 	if topKeys.Mode != KeysOn {
 		return topKeys

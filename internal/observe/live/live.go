@@ -63,18 +63,18 @@ type Live struct {
 	startTime time.Time
 	viewers   chan struct{} // has a value for each viewer of the stream
 
-	mu           sync.Mutex // guards the fields below
-	lastSample   time.Time
-	lastCPUTime  time.Duration
-	history      history
-	denials      denialWatch
-	traffic      *traffic
-	rules        ruleIndex
-	limitsState  State        // has only the fields that change with the limits in force
-	overrides    OverrideList // the overrides of the limits in force
-	countsReadAt time.Time    // the time of the last read of the hits on all limits
-	viewedAt     time.Time    // the last time at which somebody looked at a snapshot or at rules
-	snapshot     *Snapshot    // the last snapshot, or nil
+	mu             sync.Mutex // guards the fields below
+	lastSampleTime time.Time
+	lastCPUTime    time.Duration
+	history        history
+	denials        denialWatch
+	traffic        *traffic
+	rules          ruleIndex
+	limitsState    State        // has only the fields that change with the limits in force
+	overrides      OverrideList // the overrides of the limits in force
+	countsReadAt   time.Time    // the time of the last read of the hits on all limits
+	viewedAt       time.Time    // the last time at which somebody looked at a snapshot or at rules
+	snapshot       *Snapshot    // the last snapshot, or nil
 }
 
 // New returns a Live. Its figures are empty until Run runs.
@@ -83,7 +83,7 @@ func New(options Options) *Live {
 	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
 	return &Live{
 		options: options, hash: decisionlog.NewHash(rand.Text()), viewers: make(chan struct{}, maxViewers), traffic: &traffic{rules: map[string]*ruleTraffic{}},
-		startTime: now, lastSample: now, countsReadAt: now,
+		startTime: now, lastSampleTime: now, countsReadAt: now,
 	}
 }
 
@@ -107,17 +107,17 @@ func (l *Live) takeSample(now time.Time) {
 	l.addSample(now)
 }
 
-// For viewerTimeout after a view, each sample reads the hits on all limits. Without viewers, only one sample in each step
-// reads these hits, because there can be many rules.
+// viewerTimeout is the time after the last view in which each sample reads the hits on all limits. Later, only one sample
+// in each step reads these hits, because there can be many rules.
 const viewerTimeout = 10 * time.Second
 
 // addSample does the work of takeSample. The caller holds l.mu.
 func (l *Live) addSample(now time.Time) {
-	seconds := now.Sub(l.lastSample).Seconds()
+	seconds := now.Sub(l.lastSampleTime).Seconds()
 	if seconds <= 0 {
 		return
 	}
-	l.lastSample = now
+	l.lastSampleTime = now
 	calls, redis, uses := l.options.Recorder.collect(seconds)
 	l.traffic.addUses(uses)
 	cpuTime := l.options.CPUTime()
@@ -145,7 +145,7 @@ func (l *Live) Snapshot() *Snapshot {
 		l.snapshot = l.newSnapshot(now)
 	}
 	if len(l.snapshot.Rules.Shown) == 0 || now.Sub(l.countsReadAt) > 2*time.Second {
-		// The counts are old, because nobody was looking. A new sample lets the viewer see the latest hits at once.
+		// The counts are old, because there was no viewer. A new sample has the latest hits.
 		l.addSample(now)
 		l.snapshot = l.newSnapshot(now)
 	}

@@ -40,7 +40,7 @@ type Recorder struct {
 	sampleInterval atomic.Uint32 // 10 means that the sketches get one of ten calls
 
 	givenUpCalls, redisStalls atomic.Uint64 // the counts since the last collect
-	lastLoss                  atomic.Int64  // when Redis lost counters last, in Unix nanoseconds, or 0
+	lastLoss                  atomic.Int64  // the time when Redis last lost counters, in Unix nanoseconds, or 0
 
 	redisMu    sync.Mutex
 	redisTrips histogram // round trips to Redis since the last collect
@@ -57,7 +57,7 @@ type Recorder struct {
 type stripe struct {
 	mu sync.Mutex
 	callCounts
-	_ [64]byte
+	_ [64]byte // keeps two stripes out of one cache line
 }
 
 // callCounts has the numbers of calls and decisions in a span of time.
@@ -104,7 +104,7 @@ type event struct {
 // NewRecorder returns a Recorder. overHits returns how many hits of a denied decision are beyond its limit. Without
 // keepKeys, the Recorder keeps no keys of requests and no callers.
 func NewRecorder(overHits func(service.Decision) int64, keepKeys bool) *Recorder {
-	stripes := min(1<<bits.Len(uint(4*runtime.GOMAXPROCS(0)-1)), maxStripes)
+	stripes := min(1<<bits.Len(uint(4*runtime.GOMAXPROCS(0)-1)), maxStripes) // four stripes for each core, or more
 	r := &Recorder{
 		overHits: overHits, keepKeys: keepKeys, seed: maphash.MakeSeed(), stripes: make([]stripe, stripes),
 		hottestKeys: newSketch(maxSketchKeys), deniedKeys: newSketch(maxSketchKeys), examples: newSketch(maxExampleKeys), callers: newSketch(maxCallerKeys),
@@ -137,8 +137,7 @@ func (r *Recorder) CallAnswered(ctx context.Context, call *service.Call) {
 	}
 }
 
-// addCaller counts a number of calls of the caller of call. This number is weight: the call itself, and the calls that are
-// not in the sample.
+// addCaller adds weight calls to the count of the caller of call: the call itself, and the calls that are not in the sample.
 func (r *Recorder) addCaller(ctx context.Context, call *service.Call, weight float64) {
 	var memory [maxKeyBytes]byte
 	key := call.AppendCaller(memory[:0], ctx)
@@ -290,11 +289,11 @@ func spentAndCapacity(decision *service.Decision) (spent, capacity int64) {
 // seconds is the time since this last call.
 func (r *Recorder) collect(seconds float64) (counts callCounts, redisTrips histogram, uses map[string]float64) {
 	for i := range r.stripes {
-		sketch := &r.stripes[i]
-		sketch.mu.Lock()
-		counts.add(&sketch.callCounts)
-		sketch.callCounts = callCounts{}
-		sketch.mu.Unlock()
+		stripe := &r.stripes[i]
+		stripe.mu.Lock()
+		counts.add(&stripe.callCounts)
+		stripe.callCounts = callCounts{}
+		stripe.mu.Unlock()
 	}
 	counts.givenUpCalls, counts.redisStalls = r.givenUpCalls.Swap(0), r.redisStalls.Swap(0)
 	r.redisMu.Lock()

@@ -12,19 +12,19 @@ import (
 
 // Bounds of the signals. A jump is a sudden growth of the share of denied calls.
 const (
-	recentSteps      = 30 / stepSeconds // the steps of the last 30 seconds, which are compared with the steps before
-	minSignalRate    = 1                // calls per second; fewer calls, or fewer given up calls, cause no signal
-	minStalls        = 3                // fewer stalls of Redis in five minutes cause no signal
-	jumpDeniedShare  = 0.5              // after a jump, at least this share of the calls is denied
-	jumpDifference   = 0.3              // in a jump, the share grows by at least this value
-	mostDeniedShare  = 0.9              // if this share of the calls is denied, there is a warning even without a jump
-	causeTime        = 10 * time.Minute // a change can cause a jump that comes within this time
-	minCompareSteps  = recentSteps + 3  // with fewer steps, nothing is compared
-	admittedFallRate = 0.5              // if the admitted calls fall below this part, limits deny what they admitted before
-	warningSteps     = 60 / stepSeconds // the steps after the last stall of Redis in which there is a warning
-	denialLogPause   = 5 * time.Minute  // the least time between two log lines about the start of a mass denial
-	lossWarningTime  = 10 * time.Minute // the time after a loss of counters in which there is a warning
-	floodGrowth      = 1.5              // if the calls grow by this factor, and no limits changed, some callers send more
+	recentSteps       = 30 / stepSeconds // the steps of the last 30 seconds, which are compared with the steps before
+	minSignalRate     = 1                // calls per second; fewer calls, or fewer given up calls, cause no signal
+	minStalls         = 3                // fewer stalls of Redis in five minutes cause no signal
+	jumpDeniedShare   = 0.5              // after a jump, at least this share of the calls is denied
+	jumpDifference    = 0.3              // in a jump, the share grows by at least this value
+	mostDeniedShare   = 0.9              // if this share of the calls is denied, there is a warning even without a jump
+	causeTime         = 10 * time.Minute // a change can cause a jump that comes within this time
+	minCompareSteps   = recentSteps + 3  // with fewer steps, nothing is compared
+	admittedFallShare = 0.5              // if the admitted calls fall below this part, limits deny what they admitted before
+	warningSteps      = 60 / stepSeconds // the steps after the last stall of Redis in which there is a warning
+	denialLogPause    = 5 * time.Minute  // the least time between two log lines about the start of a mass denial
+	lossWarningTime   = 10 * time.Minute // the time after a loss of counters in which there is a warning
+	floodGrowth       = 1.5              // if the calls grow by this factor, and no limits changed, some callers send more
 )
 
 // signals are figures that can make the state worse.
@@ -50,7 +50,7 @@ func (s signals) describe(now time.Time, addPart func(Level, string), addDetail 
 		addPart(Warning, "Redis lost counters at "+clockText(s.lastLoss, now))
 		addDetail(Warning, "Limits admit the lost hits again, and overrides can be lost too: rls limits show --changes lists the overrides in force. Look for FLUSHALL, evictions, a restart without saved data, or a failover")
 	}
-	if stalls := mean(s.figures.RedisStalls.Points) * float64(len(s.figures.RedisStalls.Points)*stepSeconds); stalls >= minStalls-0.5 {
+	if stalls := mean(s.figures.RedisStalls.Points) * float64(len(s.figures.RedisStalls.Points)*stepSeconds); stalls >= minStalls-0.5 { // stalls has a rounding error
 		level, points := Well, s.figures.RedisStalls.Points
 		steps := 0 // the steps since the last stall
 		for points[len(points)-1-steps] == 0 {
@@ -113,7 +113,7 @@ func (a *denialAlarm) isMassDenial() bool {
 	if !a.isJump || a.lastChange == "" && a.recentRates.total > floodGrowth*a.earlierRates.total {
 		return !a.isJump && a.lastChange != ""
 	}
-	return a.recentRates.admitted() < admittedFallRate*a.earlierRates.admitted()
+	return a.recentRates.admitted() < admittedFallShare*a.earlierRates.admitted()
 }
 
 // denialWatch compares the denied calls of the recent steps with the denied calls before.
@@ -201,7 +201,7 @@ func (a *denialAlarm) describe(now time.Time, addPart func(Level, string), addDe
 			100*a.earlierRates.deniedShare(), a.earlierRates.admitted(), a.lastStepRates.admitted())
 	case a.isJump:
 		share += " since " + clockText(a.startTime, now)
-		minAdmitted := admittedFallRate * a.earlierRates.admitted()
+		minAdmitted := admittedFallShare * a.earlierRates.admitted()
 		switch {
 		case a.recentRates.admitted() < minAdmitted:
 			addPart(Warning, share+": no limit changed, some callers send more, and others less")

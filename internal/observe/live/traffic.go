@@ -11,7 +11,7 @@ import (
 // traffic has the hits of each rule in the last five minutes.
 type traffic struct {
 	rules       map[string]*ruleTraffic // the key is the path of the rule
-	lastReading uint64                  // the number of the last call of addCounts, from 1 on
+	lastReading uint64                  // the number of calls of addCounts; a call is a reading
 }
 
 // ruleTraffic is the traffic of a rule. Each limit of a rule counts the same hits, so addCounts adds the hits of only
@@ -23,8 +23,8 @@ type ruleTraffic struct {
 	stepHits hits   // the hits in the step in progress
 	points   []hits // the hits per second in past steps, the newest last; nil for a quiet rule
 
-	// stepUse is the highest use of a limit in the step in progress, and lastStepUse in the step
-	// before. 0 means that the use is unknown.
+	// stepUse is the highest use of a limit in the step in progress. lastStepUse is the highest use in the previous step.
+	// 0 means that the use is unknown.
 	stepUse, lastStepUse float64
 }
 
@@ -61,7 +61,7 @@ func (h hits) compare(other hits) int {
 // endsStep is true, a step of stepLength seconds ends.
 func (t *traffic) addCounts(counts iter.Seq[metrics.RuleCounts], endsStep bool, stepLength float64) {
 	t.lastReading++
-	currentRule := &ruleTraffic{} // the rule whose limits counts yields now
+	currentRule := &ruleTraffic{} // the rule of the last limit that counts has yielded
 	var newHits hits              // the most hits on a limit of currentRule
 	for limitCounts := range counts {
 		ruleOfLimit := t.rule(limitCounts.Rule)
@@ -70,7 +70,8 @@ func (t *traffic) addCounts(counts iter.Seq[metrics.RuleCounts], endsStep bool, 
 			currentRule, newHits = ruleOfLimit, hits{}
 		}
 		ruleOfLimit.lastReading = t.lastReading
-		total, lastTotal := limitTotal{limitCounts.Limit, limitCounts.WithinLimit, limitCounts.NearLimit, limitCounts.OverLimit - limitCounts.ShadowHits, limitCounts.ShadowHits}, ruleOfLimit.lastTotal(limitCounts.Limit)
+		total := limitTotal{limit: limitCounts.Limit, ok: limitCounts.WithinLimit, near: limitCounts.NearLimit, denied: limitCounts.OverLimit - limitCounts.ShadowHits, shadow: limitCounts.ShadowHits}
+		lastTotal := ruleOfLimit.lastTotal(limitCounts.Limit)
 		limitHits := hits{
 			ok: increase(total.ok, lastTotal.ok), near: increase(total.near, lastTotal.near),
 			denied: increase(total.denied, lastTotal.denied), shadow: increase(total.shadow, lastTotal.shadow),
@@ -84,15 +85,15 @@ func (t *traffic) addCounts(counts iter.Seq[metrics.RuleCounts], endsStep bool, 
 	if endsStep {
 		t.endStep(float32(stepLength))
 	}
-	for path, ruleOfLimit := range t.rules {
-		if ruleOfLimit.lastReading != t.lastReading && ruleOfLimit.stepUse+ruleOfLimit.lastStepUse == 0 { // counts no longer yields the rule
+	for path, rule := range t.rules {
+		if rule.lastReading != t.lastReading && rule.stepUse+rule.lastStepUse == 0 { // counts no longer yields the rule
 			delete(t.rules, path)
 		}
 	}
 }
 
-// endStep appends a point to each rule for a step of the given number of seconds. If maxHistories rules have several points, the
-// new point of a further rule replaces its only point.
+// endStep appends a point to each rule for a step of the given number of seconds. If maxHistories rules have several points,
+// the new point of a further rule replaces its only point.
 func (t *traffic) endStep(seconds float32) {
 	historyCount := 0 // the number of rules with several points
 	for _, rule := range t.rules {
@@ -147,7 +148,7 @@ func (r *ruleTraffic) lastTotal(limit string) *limitTotal {
 	return &r.totals[i]
 }
 
-// sum returns the sum of the rates of all steps in the last five minutes. The sum serves only to compare rules.
+// sum adds up the rates of all steps in the last five minutes. Only comparisons of rules need the sum.
 func (r *ruleTraffic) sum() hits {
 	sum := r.stepHits.perSecond(stepSeconds)
 	for _, p := range r.points {
@@ -199,7 +200,7 @@ func (t *traffic) setTraffic(rule *Rule, clock *stepClock) {
 	}
 }
 
-// busiest returns the paths of the n busiest rules, in the order of hits.compare, and the number of further rules with
+// busiestRules returns the paths of the n busiest rules, in the order of hits.compare, and the number of further rules with
 // hits in the last five minutes.
 func (t *traffic) busiestRules(n int) (paths []string, moreRules int) {
 	type ruleSum struct {

@@ -13,9 +13,9 @@ import (
 
 // outageObserver is a fallback.Observer that measures outages of Redis.
 type outageObserver struct {
-	upGauge                         prometheus.Gauge
-	downChanges, upChanges          prometheus.Counter // changes of upGauge
-	servedHits, replayedHits, blips prometheus.Counter
+	upGauge                               prometheus.Gauge
+	downChanges, upChanges                prometheus.Counter // changes of upGauge
+	hitsWithoutRedis, replayedHits, blips prometheus.Counter
 
 	mu        sync.Mutex
 	downSince time.Time     // zero if Redis is up
@@ -26,12 +26,12 @@ type outageObserver struct {
 func (m *Metrics) Fallback() fallback.Observer {
 	changes := m.newCounters("rls_redis_state_changes_total", "Changes of rls_redis_up, by the new state.", "state")
 	observer := &outageObserver{
-		upGauge:      m.newGauge("rls_redis_up", "1 if all Redis breakers are closed, else 0. Without traffic, probes find out whether Redis answers."),
-		downChanges:  changes.WithLabelValues("down"),
-		upChanges:    changes.WithLabelValues("up"),
-		servedHits:   m.newCounter("rls_redis_fallback_hits_total", "Hits decided without Redis."),
-		replayedHits: m.newCounter("rls_fallback_replayed_hits_total", "Hits admitted without Redis and charged to Redis later."),
-		blips:        m.newCounter("rls_redis_blips_total", "Short times with decisions without Redis in which no breaker opened. Blips within ten seconds count once."),
+		upGauge:          m.newGauge("rls_redis_up", "1 if all Redis breakers are closed, else 0. Without traffic, probes find out whether Redis answers."),
+		downChanges:      changes.WithLabelValues("down"),
+		upChanges:        changes.WithLabelValues("up"),
+		hitsWithoutRedis: m.newCounter("rls_redis_fallback_hits_total", "Hits decided without Redis."),
+		replayedHits:     m.newCounter("rls_fallback_replayed_hits_total", "Hits admitted without Redis and charged to Redis later."),
+		blips:            m.newCounter("rls_redis_blips_total", "Short times with decisions without Redis in which no breaker opened. Blips within ten seconds count once."),
 	}
 	observer.upGauge.Set(1)
 	m.registerReader(func(s scrape) {
@@ -71,7 +71,7 @@ func (o *outageObserver) BreakerChanged(fallback.BreakerChange) {}
 
 func (o *outageObserver) BlipEnded(fallback.Outage) { o.blips.Inc() }
 
-func (o *outageObserver) HitsServed(hits int) { o.servedHits.Add(float64(hits)) }
+func (o *outageObserver) HitsServed(hits int) { o.hitsWithoutRedis.Add(float64(hits)) }
 
 func (o *outageObserver) HitsReplayed(hits int64) { o.replayedHits.Add(float64(hits)) }
 
@@ -96,8 +96,8 @@ func (m *Metrics) newFallbackDecisions() *fallbackDecisions {
 }
 
 // count counts a decision of the fallback. A denial by a limit in shadow mode has the code OK.
-func (w *fallbackDecisions) count(r *backend.Result, isShadow bool) {
-	if counter := w[r.Reason][r.Mode][!r.Allowed && !isShadow]; counter != nil { // nil if the decision has no reason or no mode
+func (d *fallbackDecisions) count(r *backend.Result, isShadow bool) {
+	if counter := d[r.Reason][r.Mode][!r.Allowed && !isShadow]; counter != nil { // nil if the decision has no reason or no mode
 		counter.Inc()
 	}
 }
@@ -118,15 +118,15 @@ func (s scrape) sendOutage(outage *fallback.Outage) {
 	if !outage.Start.IsZero() {
 		start, seconds = float64(outage.Start.UnixMilli())/1000, outage.Duration().Seconds()
 	}
-	const timeOfOutage = " in the current outage, or else in the last outage."
+	const inLastOutage = " in the current outage, or else in the last outage."
 	s.sendGauge("rls_outage_start_timestamp_seconds", "Start of the current outage of Redis, or else of the last outage. 0 if there was no outage.", start)
 	s.sendGauge("rls_outage_duration_seconds", "Length of the current outage of Redis, or else of the last outage.", seconds)
-	s.sendGauge("rls_outage_calls", "Calls with a decision without Redis"+timeOfOutage, float64(outage.Calls))
-	s.sendGauge("rls_outage_admitted_calls", "Calls that no decision without Redis denied"+timeOfOutage, float64(outage.AdmittedCalls))
-	s.sendGauge("rls_outage_admitted_hits", "Hits admitted without Redis"+timeOfOutage, float64(outage.AdmittedHits))
-	s.sendGauge("rls_outage_max_excess_hits", "The most hits that this process can have admitted beyond the limits"+timeOfOutage, float64(outage.MaxExcessHits))
+	s.sendGauge("rls_outage_calls", "Calls with a decision without Redis"+inLastOutage, float64(outage.Calls))
+	s.sendGauge("rls_outage_admitted_calls", "Calls that no decision without Redis denied"+inLastOutage, float64(outage.AdmittedCalls))
+	s.sendGauge("rls_outage_admitted_hits", "Hits admitted without Redis"+inLastOutage, float64(outage.AdmittedHits))
+	s.sendGauge("rls_outage_max_excess_hits", "The most hits that this process can have admitted beyond the limits"+inLastOutage, float64(outage.MaxExcessHits))
 	for _, l := range outage.Limits {
-		s.sendGauge("rls_outage_limit_max_excess_hits", "The most hits that this process can have admitted beyond each limit"+timeOfOutage, float64(l.MaxExcessHits), "rule", l.Rule, "limit", l.Limit)
+		s.sendGauge("rls_outage_limit_max_excess_hits", "The most hits that this process can have admitted beyond each limit"+inLastOutage, float64(l.MaxExcessHits), "rule", l.Rule, "limit", l.Limit)
 	}
 }
 

@@ -10,11 +10,11 @@ import (
 type limitTable struct {
 	mu sync.Mutex
 
-	limitsByRule map[string]*limitSeries // the first limit of each rule; limitSeries.next is the next limit
+	limitsByRule map[string]*limitSeries // the first limit of each rule; the field next of a limit is the next limit
 	configCount  uint32                  // the number of configurations since the start
 }
 
-const rulesPerStep = 100 // after this number of rules, a walk releases the lock for a moment, so that calls can go on
+const rulesBeforePause = 100 // after this number of rules, walk releases the lock for a moment, so that calls can go on
 
 // find returns the limit with this name, or nil. The caller holds the lock.
 func (t *limitTable) find(name limitName) *limitSeries {
@@ -66,7 +66,7 @@ func (t *limitTable) markRemoved(now time.Time) {
 	})
 }
 
-// all returns all limits. The limits of a rule follow each other.
+// allLimits returns all limits. The limits of a rule follow each other.
 func (t *limitTable) allLimits(now time.Time) []*limitSeries {
 	t.mu.Lock()
 	limits := make([]*limitSeries, 0, len(t.limitsByRule))
@@ -80,19 +80,19 @@ func (t *limitTable) allLimits(now time.Time) []*limitSeries {
 func (t *limitTable) walk(now time.Time, visit func(*limitSeries)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	steps := 0
+	visitedRules := 0
 	for rule, firstLimit := range t.limitsByRule {
-		firstRemaining := firstLimit.deleteOldLimits(now)
-		for l := firstRemaining; l != nil; l = l.next {
+		firstRemainingLimit := firstLimit.deleteOldLimits(now)
+		for l := firstRemainingLimit; l != nil; l = l.next {
 			visit(l)
 		}
 		switch {
-		case firstRemaining == nil:
+		case firstRemainingLimit == nil:
 			delete(t.limitsByRule, rule)
-		case firstRemaining != firstLimit:
-			t.limitsByRule[rule] = firstRemaining
+		case firstRemainingLimit != firstLimit:
+			t.limitsByRule[rule] = firstRemainingLimit
 		}
-		if steps++; steps%rulesPerStep == 0 {
+		if visitedRules++; visitedRules%rulesBeforePause == 0 {
 			t.mu.Unlock()
 			runtime.Gosched()
 			t.mu.Lock()

@@ -38,7 +38,7 @@ func TestLimitWithAFirstHitDuringAReloadIsNotRemoved(t *testing.T) {
 // TestWalkFindsAllLimitsWhileOthersAreAdded adds limits while two goroutines walk over the table. A walk must find each
 // limit that was in the table before the walk.
 func TestWalkFindsAllLimitsWhileOthersAreAdded(t *testing.T) {
-	const rules = 20 * rulesPerStep
+	const rules = 20 * rulesBeforePause
 	table, now := newLimitTable(), time.Now()
 	add := func(i int) { table.add(limitName{rule: fmt.Sprint(i)}) }
 	for i := range rules {

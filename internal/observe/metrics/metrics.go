@@ -1,9 +1,7 @@
-// Package metrics serves the metrics of the process to Prometheus. Each file holds the
-// metrics of one package and implements the Observer of that package. A new metric of an
-// event that an Observer already receives belongs into one file here.
+// Package metrics serves the metrics of the process to Prometheus. Each file has the metrics of one package and implements
+// the Observer of the package. If an Observer already receives an event, a new metric of the event changes only one file.
 //
-// A metric that envoyproxy/ratelimit has as well keeps its name. The names of all other
-// metrics begin with rls_.
+// A metric that envoyproxy/ratelimit has as well keeps its name. The names of all other metrics begin with rls_.
 package metrics
 
 import (
@@ -74,7 +72,7 @@ func (scrapeReader) Describe(chan<- *prometheus.Desc) {}
 
 func (r scrapeReader) Collect(metrics chan<- prometheus.Metric) { r(metrics) }
 
-// scrape receives the metrics of a scrapeReader. The parameter labels of the methods has names and values in turn.
+// scrape receives the metrics of a scrapeReader. The parameter labels of the methods has names, each followed by its value.
 type scrape chan<- prometheus.Metric
 
 func (s scrape) sendGauge(name, help string, value float64, labels ...string) {

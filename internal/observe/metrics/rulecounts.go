@@ -85,8 +85,8 @@ func (h *hitClassifier) count(counts *hitCounts, decision *service.Decision) {
 	}
 }
 
-// nearHits returns how many hits the counter of countedLimit has beyond the near limit, after result has allowed hits. The fallback
-// knows only the counter of this replica, so nearHits compares this counter with the share of this replica.
+// nearHits returns how many hits the counter of countedLimit has beyond the near limit. result has the state of the counter
+// after its hits were allowed. The fallback knows only the counter and the share of this replica, so nearHits compares these.
 func (h *hitClassifier) nearHits(countedLimit *limit.Limit, result *backend.Result) int64 {
 	if result.Source == backend.SourceFallback {
 		if result.Share == nil {
@@ -121,8 +121,8 @@ func (h *hitClassifier) overHits(d *service.Decision) (overHits, nearHits int64)
 	return spentAfter - countedLimit.Capacity(), countedLimit.Capacity() - max(h.nearLimit(countedLimit), spentBefore)
 }
 
-// nearLimit returns the count above which hits are near the limit: 8 for a limit of 10 and a ratio of 0.8. It rounds
-// with 32 bits, as envoyproxy/ratelimit does.
+// nearLimit returns the count above which hits are near the limit: 8 for a limit of 10 and a ratio of 0.8. nearLimit
+// rounds with 32 bits, as envoyproxy/ratelimit does.
 func (h *hitClassifier) nearLimit(l *limit.Limit) int64 {
 	return int64(math.Floor(float64(float32(l.Capacity()) * h.nearRatio)))
 }

@@ -18,18 +18,18 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// removedRuleTTL is the time that the counts of a removed rule stay, so that Prometheus reads the last counts, and the
+// removedRuleTTL is the time for which the counts of a removed rule stay. Prometheus then reads the last counts, and the
 // counts continue if the rule comes back.
 const removedRuleTTL = 10 * time.Minute
 
-// idleValueTTL is the time after which a value of requests without a hit loses its series to another value.
+// If a value of requests has no hit for idleValueTTL, its series is deleted, so that another value can have a series.
 const idleValueTTL = time.Hour
 
 // RuleOptions configure the metrics of rules.
 type RuleOptions struct {
 	NearLimitRatio float32 // 0.8: hits are near a limit of 10 when the count is above 8
 	MaxSeries      int     // bounds, for each limit, the values of requests with their own series; other values share one series
-	NoRuleLabel    bool    // leave out the label rule for Prometheus, and add up the series that differ only in this label
+	NoRuleLabel    bool    // the metrics have no label rule, and series that differ only in this label are added up
 	Log            *slog.Logger
 }
 
@@ -104,7 +104,7 @@ func (m *Metrics) Rules() iter.Seq[RuleCounts] {
 	return func(yield func(RuleCounts) bool) {
 		limits := m.rules.limits.allLimits(time.Now())
 		for ruleCount := 1; len(limits) > 0; ruleCount++ {
-			if ruleCount%rulesPerStep == 0 {
+			if ruleCount%rulesBeforePause == 0 {
 				runtime.Gosched() // lets calls run, because there can be many rules
 			}
 			end := slices.IndexFunc(limits, func(l *limitSeries) bool { return l.name.rule != limits[0].name.rule })
@@ -281,8 +281,8 @@ func (v *varyingSeries) deleteIdleValues(now time.Time) {
 	v.checkedAt = now
 	v.values.deleteFunc(func(s *series) bool {
 		sums := s.sums()
-		isIdle := s.checkedTotal == sums.Total
-		if s.checkedTotal = sums.Total; isIdle {
+		isIdle := s.totalAtLastCheck == sums.Total
+		if s.totalAtLastCheck = sums.Total; isIdle {
 			v.deletedSums.add(sums)
 		}
 		return isIdle

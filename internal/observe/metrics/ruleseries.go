@@ -20,9 +20,9 @@ const (
 // series has the counts that share one set of labels.
 type series struct {
 	hitCounts
-	checkedTotal uint64 // the total at the last check for idle values; the mutex of limitTable guards it
-	key          string // the metric key after PlainKey
-	path         string // the path of the rule, with values of requests in place of patterns
+	totalAtLastCheck uint64 // the total at the last call of deleteIdleValues; the mutex of limitTable guards this field
+	key              string // the metric key after PlainKey
+	path             string // the path of the rule, with values of requests in place of patterns
 }
 
 // ruleLabels are the labels of a series of a rule, in the order of ruleLabelNames.

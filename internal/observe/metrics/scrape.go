@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// maxScrapeWait bounds the time that a scrape waits for the scrape in progress. Prometheus itself cuts a
-	// scrape after 10 s by default.
+	// maxScrapeWait bounds the time that a scrape waits for the scrape in progress. By default, Prometheus also ends a
+	// scrape after 10 s.
 	maxScrapeWait = 10 * time.Second
 
-	// maxScrapeTime bounds a scrape, so that a client that does not read can't block further scrapes for long.
+	// maxScrapeTime bounds a scrape. Without this bound, a client that does not read would block further scrapes.
 	maxScrapeTime = 15 * time.Second
 )
 
@@ -32,8 +32,8 @@ type family struct {
 }
 
 // Handler returns the handler for Prometheus. Each tag becomes a label of all metrics. If the query has parameters
-// name[], the answer has only the metrics with these names. The handlers of m serve one scrape at a time, because each
-// scrape needs memory. Another scrape waits for at most maxScrapeWait, and then gets the code 503.
+// name[], the answer has only the metrics with these names. The handlers of m serve one scrape at a time, because a scrape
+// needs much memory. Another scrape waits for at most maxScrapeWait, and then gets the code 503.
 func (m *Metrics) Handler(extraTags map[string]string) http.Handler {
 	return m.handler(extraTags, maxScrapeTime, nil)
 }
@@ -55,7 +55,7 @@ func (m *Metrics) handler(extraTags map[string]string, maxTime time.Duration, ma
 			return
 		}
 		defer m.endScrape()
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxTime)) // the deadline also holds after the handler has returned
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxTime)) // also bounds writes after the handler has returned
 		families, err := m.families(labels, r.URL.Query()["name[]"], mapFamilies)
 		if err != nil {
 			http.Error(w, "An error has occurred while serving metrics:\n\n"+err.Error(), http.StatusInternalServerError)

@@ -19,7 +19,7 @@ type callObserver struct {
 	redisErrors, serviceErrors prometheus.Counter
 	refusedCalls               prometheus.Counter
 	okCalls, deniedCalls       prometheus.Counter
-	globalShadows              prometheus.Counter
+	globalShadowCalls          prometheus.Counter
 
 	metrics *Metrics // has the fallbackDecisions, which Fallback can set later
 }
@@ -34,13 +34,13 @@ func (m *Metrics) Service() service.Observer {
 	m.givenUpCalls = errors.WithLabelValues("given_up")
 	callsByCode := m.newCounters("rls_calls_total", "Answered calls by their code: ok or over_limit. A call over a limit in shadow mode is ok.", "code")
 	observer := &callObserver{
-		okCalls:       callsByCode.WithLabelValues("ok"),
-		deniedCalls:   callsByCode.WithLabelValues("over_limit"),
-		metrics:       m,
-		serviceErrors: errors.WithLabelValues("service_error"),
-		refusedCalls:  errors.WithLabelValues("caller_limited"),
-		redisErrors:   errors.WithLabelValues("redis_error"),
-		globalShadows: m.newCounter("ratelimit_service_global_shadow_mode", "Calls over a limit that passed because of SHADOW_MODE."),
+		okCalls:           callsByCode.WithLabelValues("ok"),
+		deniedCalls:       callsByCode.WithLabelValues("over_limit"),
+		metrics:           m,
+		serviceErrors:     errors.WithLabelValues("service_error"),
+		refusedCalls:      errors.WithLabelValues("caller_limited"),
+		redisErrors:       errors.WithLabelValues("redis_error"),
+		globalShadowCalls: m.newCounter("ratelimit_service_global_shadow_mode", "Calls over a limit that passed because of SHADOW_MODE."),
 	}
 	for _, source := range backend.Sources() {
 		observer.okDecisions = append(observer.okDecisions, decisions.WithLabelValues("ok", source.String()))
@@ -57,24 +57,24 @@ func (m *Metrics) CallGivenUp() {
 	}
 }
 
-func (d *callObserver) CallAnswered(_ context.Context, call *service.Call) {
+func (o *callObserver) CallAnswered(_ context.Context, call *service.Call) {
 	switch status.Code(call.Err) {
 	case codes.OK:
 		if call.Response.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
-			d.deniedCalls.Inc()
+			o.deniedCalls.Inc()
 		} else {
-			d.okCalls.Inc()
+			o.okCalls.Inc()
 		}
 	case codes.Canceled, codes.DeadlineExceeded: // CallGivenUp counts the call
 	case codes.ResourceExhausted:
-		d.refusedCalls.Inc()
+		o.refusedCalls.Inc()
 	case codes.InvalidArgument, codes.FailedPrecondition:
-		d.serviceErrors.Inc()
+		o.serviceErrors.Inc()
 	default:
-		d.redisErrors.Inc()
+		o.redisErrors.Inc()
 	}
 	if call.GlobalShadow {
-		d.globalShadows.Inc()
+		o.globalShadowCalls.Inc()
 	}
 	for i := range call.DecisionCount() {
 		decision := call.Decision(i)
@@ -83,14 +83,14 @@ func (d *callObserver) CallAnswered(_ context.Context, call *service.Call) {
 		case result.Err != nil:
 			continue
 		case result.Allowed:
-			d.okDecisions[result.Source].Inc()
+			o.okDecisions[result.Source].Inc()
 		case decision.Shadow:
-			d.shadowDecisions[result.Source].Inc()
+			o.shadowDecisions[result.Source].Inc()
 		default:
-			d.deniedDecisions[result.Source].Inc()
+			o.deniedDecisions[result.Source].Inc()
 		}
-		if result.IsDegraded() && d.metrics.fallbackDecisions != nil {
-			d.metrics.fallbackDecisions.count(result, decision.Shadow)
+		if result.IsDegraded() && o.metrics.fallbackDecisions != nil {
+			o.metrics.fallbackDecisions.count(result, decision.Shadow)
 		}
 	}
 }

@@ -17,7 +17,7 @@ type logSink struct {
 	lastGauges map[string]float64 // the last written values; the key is the name of the metric
 }
 
-// flush implements sink. It reads no metrics while the log drops lines of level info.
+// flush implements sink. While the log drops lines of level info, flush reads no metrics.
 func (l *logSink) flush(ctx context.Context, readPoints func() (iter.Seq[point], error)) error {
 	if !l.log.Enabled(ctx, slog.LevelInfo) {
 		return nil

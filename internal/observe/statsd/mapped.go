@@ -21,8 +21,8 @@ func LoadMapping(file string) (*mapper.MetricMapper, error) {
 	return m, m.InitFromFile(file)
 }
 
-// FamilyMapper returns a function that replaces the metrics of envoyproxy/ratelimit in families. Like statsd_exporter,
-// metricMapper makes the new metrics from the names that the old metrics have in statsd.
+// FamilyMapper returns a function that replaces the metrics of envoyproxy/ratelimit in families. metricMapper makes the new
+// metrics from the names that the old metrics have in statsd, as in statsd_exporter.
 func FamilyMapper(metricMapper *mapper.MetricMapper, rules func() iter.Seq[metrics.KeyCounts]) func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
 	return func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error) {
 		reader := pointReader{gatherer: prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return families, nil }), rules: rules}
@@ -60,10 +60,10 @@ type mappedSeries struct {
 
 var statsdTypes = map[kind]mapper.MetricType{counter: mapper.MetricTypeCounter, gauge: mapper.MetricTypeGauge, timer: mapper.MetricTypeObserver}
 
-// add adds metricPoint to the series to which mappings assigns it. A family has the kind of its first point. add drops
-// points of other kinds.
-func (m mappedFamilies) add(mappings *mapper.MetricMapper, metricPoint *point) {
-	mapping, labels, isMapped := mappings.GetMapping(metricPoint.name, statsdTypes[metricPoint.kind])
+// add adds metricPoint to the series that metricMapper chooses. A family has the kind of its first point. add drops points
+// of other kinds.
+func (m mappedFamilies) add(metricMapper *mapper.MetricMapper, metricPoint *point) {
+	mapping, labels, isMapped := metricMapper.GetMapping(metricPoint.name, statsdTypes[metricPoint.kind])
 	if !isMapped {
 		mapping = &mapper.MetricMapping{}
 	}
@@ -77,22 +77,22 @@ func (m mappedFamilies) add(mappings *mapper.MetricMapper, metricPoint *point) {
 	name := mapper.EscapeMetricName(cmp.Or(mapping.Name, metricPoint.name))
 	family := m[name]
 	if family == nil {
-		family = &mappedFamily{metricPoint.kind, cmp.Or(mapping.HelpText, "Metric of envoyproxy/ratelimit."), addDefaults(*mapping, mappings), map[string]*mappedSeries{}}
+		family = &mappedFamily{metricPoint.kind, cmp.Or(mapping.HelpText, "Metric of envoyproxy/ratelimit."), addDefaults(*mapping, metricMapper), map[string]*mappedSeries{}}
 		m[name] = family
 	}
 	if family.kind != metricPoint.kind {
 		return
 	}
 	key := ""
-	var pairs []*dto.LabelPair
+	var labelPairs []*dto.LabelPair
 	for _, label := range slices.Sorted(maps.Keys(labels)) {
 		value := strings.ToValidUTF8(labels[label], "_")
 		key += label + separator + value + separator
-		pairs = append(pairs, &dto.LabelPair{Name: &label, Value: &value})
+		labelPairs = append(labelPairs, &dto.LabelPair{Name: &label, Value: &value})
 	}
 	series := family.series[key]
 	if series == nil {
-		series = &mappedSeries{pairs, 0, map[float64]int{}}
+		series = &mappedSeries{labelPairs, 0, map[float64]int{}}
 		family.series[key] = series
 	}
 	switch metricPoint.kind {
@@ -105,10 +105,10 @@ func (m mappedFamilies) add(mappings *mapper.MetricMapper, metricPoint *point) {
 	}
 }
 
-func addDefaults(mapping mapper.MetricMapping, m *mapper.MetricMapper) mapper.MetricMapping {
-	mapping.ObserverType = cmp.Or(mapping.ObserverType, m.Defaults.ObserverType)
-	mapping.HistogramOptions = cmp.Or(mapping.HistogramOptions, &m.Defaults.HistogramOptions)
-	mapping.SummaryOptions = cmp.Or(mapping.SummaryOptions, &m.Defaults.SummaryOptions)
+func addDefaults(mapping mapper.MetricMapping, metricMapper *mapper.MetricMapper) mapper.MetricMapping {
+	mapping.ObserverType = cmp.Or(mapping.ObserverType, metricMapper.Defaults.ObserverType)
+	mapping.HistogramOptions = cmp.Or(mapping.HistogramOptions, &metricMapper.Defaults.HistogramOptions)
+	mapping.SummaryOptions = cmp.Or(mapping.SummaryOptions, &metricMapper.Defaults.SummaryOptions)
 	return mapping
 }
 

@@ -28,12 +28,12 @@ var dogStatsdReplacer = strings.NewReplacer(",", "_", "|", "_")
 
 // sortedTags returns tags sorted by name, with the values that envoyproxy/ratelimit sends.
 func sortedTags(tags map[string]string) []Tag {
-	var list []Tag
+	var tagList []Tag
 	for name, value := range tags {
-		list = append(list, Tag{name, tagReplacer.Replace(value)})
+		tagList = append(tagList, Tag{name, tagReplacer.Replace(value)})
 	}
-	slices.SortFunc(list, func(a, b Tag) int { return cmp.Compare(a.Name, b.Name) })
-	return list
+	slices.SortFunc(tagList, func(a, b Tag) int { return cmp.Compare(a.Name, b.Name) })
+	return tagList
 }
 
 // plainName returns a name for servers without tags. An extra tag becomes a segment .__name=value of the name.

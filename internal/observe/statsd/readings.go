@@ -133,7 +133,8 @@ func keepsName(name string) bool {
 
 const separator = "\xff" // separates the parts of a key; no part contains separator
 
-// growth returns the growth of a counter since the last flush. A counter with a lower value has started again at 0.
+// growth stores the value of a counter in counts, and returns its growth since the last flush. If the value is lower than
+// at the last flush, the counter has started again at 0.
 func (r *pointReader) growth(counts map[string]float64, key string, value float64) float64 {
 	counts[key] = value
 	if lastValue := r.counts[key]; value >= lastValue {

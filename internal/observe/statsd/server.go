@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-const packetBytes = 1432 // most networks carry packets of this size without splitting them
+const packetBytes = 1432 // most networks do not split packets of this size
 
 const sendTimeout = 2 * time.Second // the time to connect to the server, and then to send all points
 

@@ -35,10 +35,10 @@ type Event struct {
 	Attrs  []Attr    `json:"attrs,omitempty"`  // details; viewers show them in this order
 
 	// Repeats says that the event can come often, such as an outage. If the Timeline has an event with the same text that
-	// is younger than foldTime, the new event replaces it. Events that repeat never displace other events.
+	// is younger than mergeTime, the new event replaces the old event. Events that repeat never remove other events.
 	Repeats bool `json:"-"`
 
-	foldedEvents int       // the number of events that this event stands for
+	mergedEvents int       // the number of events that this event stands for
 	firstTime    time.Time // the time of the first of these events
 }
 
@@ -54,7 +54,7 @@ const (
 	maxTextBytes = 2 << 10 // longer texts and values are cut
 )
 
-const foldTime = 15 * time.Minute
+const mergeTime = 15 * time.Minute
 
 // Timeline keeps the last events. It is safe for concurrent use.
 type Timeline struct {
@@ -73,11 +73,11 @@ func (t *Timeline) Add(event Event) {
 	if event.Time.IsZero() {
 		event.Time = time.Now()
 	}
-	event.Text, event.foldedEvents, event.firstTime = cut(event.Text), 1, event.Time
+	event.Text, event.mergedEvents, event.firstTime = cut(event.Text), 1, event.Time
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if event.Repeats {
-		t.makeSpaceForRepeated(&event)
+		t.removeOldEvent(&event)
 	}
 	event.Attrs = slices.Clone(event.Attrs[:min(len(event.Attrs), maxAttrs)])
 	for i := range event.Attrs {
@@ -91,18 +91,18 @@ func (t *Timeline) Add(event Event) {
 	t.events = append(t.events, event)
 }
 
-// makeSpaceForRepeated removes the old event that event replaces, and adds the foldedEvents of the old event to event. If too
-// many events repeat, makeSpaceForRepeated removes the oldest of these events.
-func (t *Timeline) makeSpaceForRepeated(event *Event) {
+// removeOldEvent removes the old event that event replaces, and adds the mergedEvents of the old event to event. If event
+// replaces no event and too many events repeat, removeOldEvent removes the oldest event that repeats.
+func (t *Timeline) removeOldEvent(event *Event) {
 	repeatedCount, oldestIndex := 0, 0
 	for i := len(t.events) - 1; i >= 0; i-- {
 		oldEvent := &t.events[i]
 		if !oldEvent.Repeats {
 			continue
 		}
-		if oldEvent.Text == event.Text && event.Time.Sub(oldEvent.Time) < foldTime {
-			event.foldedEvents, event.firstTime = oldEvent.foldedEvents+1, oldEvent.firstTime
-			event.Attrs = slices.Concat([]Attr{{"times", strconv.Itoa(event.foldedEvents)}, {"first", event.firstTime.UTC().Format(time.RFC3339)}}, event.Attrs)
+		if oldEvent.Text == event.Text && event.Time.Sub(oldEvent.Time) < mergeTime {
+			event.mergedEvents, event.firstTime = oldEvent.mergedEvents+1, oldEvent.firstTime
+			event.Attrs = slices.Concat([]Attr{{"times", strconv.Itoa(event.mergedEvents)}, {"first", event.firstTime.UTC().Format(time.RFC3339)}}, event.Attrs)
 			t.events = slices.Delete(t.events, i, i+1)
 			return
 		}

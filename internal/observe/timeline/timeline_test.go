@@ -63,7 +63,7 @@ func TestRepeatedEventsAreOneEntry(t *testing.T) {
 		assert.Equal(t, []Attr{{"times", "1000"}, {"first", start}, {"kind", "timeout"}}, got[1].Attrs)
 		assert.Equal(t, time.Now(), got[0].Time, "the time of the last repetition")
 
-		time.Sleep(foldTime)
+		time.Sleep(mergeTime)
 		events.Add(Event{Kind: Breaker, Text: "outage started", Repeats: true})
 		got = events.Events()
 		assert.Empty(t, got[0].Attrs, "an outage after a time without outages is a new event")
@@ -78,7 +78,7 @@ func TestRepeatedEventsNeverTakeThePlaceOfOthers(t *testing.T) {
 		}
 		for range 20 {
 			events.Add(Event{Kind: Breaker, Text: "outage started", Repeats: true})
-			time.Sleep(foldTime)
+			time.Sleep(mergeTime)
 		}
 		texts := ""
 		for _, e := range events.Events() {

@@ -41,8 +41,8 @@ func (t *Tracer) Service(s rlsv3.RateLimitServiceServer) rlsv3.RateLimitServiceS
 
 func (s tracedService) ShouldRateLimit(ctx context.Context, req *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	carrier := propagation.MapCarrier{}
-	md, _ := metadata.FromIncomingContext(ctx)
-	for key, values := range md {
+	callMetadata, _ := metadata.FromIncomingContext(ctx)
+	for key, values := range callMetadata {
 		if len(values) > 0 {
 			carrier[key] = values[0]
 		}

@@ -40,7 +40,7 @@ type Options struct {
 	ServiceName, Namespace, InstanceID string
 
 	Protocol     string       // HTTP or GRPC
-	SamplingRate *float64     // the share of recorded traces among traces without a sampled parent; if nil, the SDK chooses
+	SamplingRate *float64     // the share of the traces without a parent span that are recorded; if nil, the SDK chooses
 	Log          *slog.Logger // gets the errors of the SDK
 }
 
@@ -96,11 +96,11 @@ func newResource(options Options) *resource.Resource {
 			attributes = append(attributes, attribute.String(name, value))
 		}
 	}
-	merged, err := resource.Merge(resource.Default(), resource.NewSchemaless(attributes...))
+	mergedResource, err := resource.Merge(resource.Default(), resource.NewSchemaless(attributes...))
 	if err != nil {
 		return resource.Default() // can't fail, because the attributes have no schema
 	}
-	return merged
+	return mergedResource
 }
 
 // Close exports the spans that are in the queue. It returns an error if ctx is done before all spans are exported.

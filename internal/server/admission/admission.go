@@ -1,7 +1,7 @@
 // Package admission bounds the resources that the clients of a listener can use. These are connections and, with gRPC,
 // the request bytes in memory and the frames that cost CPU time without an answer: calls that the client resets, pings and
-// other frames. If a client exceeds a bound, the package cuts the connection: it closes the connection at once. The package
-// grpc bounds one message and the streams of one connection, but not all connections together.
+// other frames. If a client exceeds a bound, the package cuts the connection, which means that it closes the connection at
+// once. Package grpc bounds one message and the streams of one connection, but not all connections together.
 package admission
 
 import (
@@ -36,7 +36,7 @@ type Options struct {
 	// OnRefusal is called for each connection that the Gate refuses or cuts. OnRefusal can be nil.
 	OnRefusal func(Reason)
 
-	// OnReset is called for each stream that a client resets: the client has given up the call before it got the whole
+	// OnReset is called for each stream that a client resets, because the client gave up the call before it got the whole
 	// answer. OnReset can be nil.
 	OnReset func()
 
@@ -81,8 +81,8 @@ type Gate struct {
 }
 
 // maxPeerCuts bounds the cut connections of one address in a second. With more cuts, the Gate refuses connections of the
-// address until the second ends, because a connection costs CPU time before it is cut. The Gate still admits connections
-// of the address if another connection of the address has got an answer, because a good client can share the address.
+// address until the second ends, because a connection costs CPU time before it is cut. If another connection of the address
+// has got an answer, the Gate still admits connections, because a good client can share the address.
 const maxPeerCuts = 8
 
 // New returns a Gate without connections.
@@ -170,7 +170,7 @@ func (g *Gate) release(c *conn) {
 	}
 }
 
-// addPendingBytes adds n pending bytes. If the sum exceeds the bound, it cuts the connection with the most such bytes.
+// addPendingBytes adds n pending bytes. If the sum exceeds the bound, it cuts the connection with the most pending bytes.
 func (g *Gate) addPendingBytes(n int64) {
 	total := g.pendingBytes.Add(n)
 	if n < 0 || g.options.MaxPendingBytes == 0 || total <= g.options.MaxPendingBytes {

@@ -25,7 +25,7 @@ import (
 // appendFrame appends a frame with a payload of zeros.
 func appendFrame(b []byte, f frame) []byte {
 	b = append(b, byte(f.length>>16), byte(f.length>>8), byte(f.length), f.kind, f.flags)
-	b = binary.BigEndian.AppendUint32(b, f.stream)
+	b = binary.BigEndian.AppendUint32(b, f.streamID)
 	return append(b, make([]byte, f.length)...)
 }
 
@@ -33,10 +33,10 @@ func TestScannerFindsFramesInAnyPieces(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		frames := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) frame {
 			return frame{
-				length: rapid.IntRange(0, 300).Draw(t, "length"),
-				kind:   rapid.Uint8Range(0, 9).Draw(t, "kind"),
-				flags:  rapid.Uint8().Draw(t, "flags"),
-				stream: rapid.Uint32Range(0, 1<<31-1).Draw(t, "stream"),
+				length:   rapid.IntRange(0, 300).Draw(t, "length"),
+				kind:     rapid.Uint8Range(0, 9).Draw(t, "kind"),
+				flags:    rapid.Uint8().Draw(t, "flags"),
+				streamID: rapid.Uint32Range(0, 1<<31-1).Draw(t, "stream"),
 			}
 		}), 0, 10).Draw(t, "frames")
 		data := []byte(clientPreface)
@@ -58,7 +58,7 @@ func TestScannerFindsFramesInAnyPieces(t *testing.T) {
 }
 
 func FuzzScanner(f *testing.F) {
-	f.Add(appendFrame([]byte(clientPreface), frame{length: 3, kind: frameData, stream: 1}))
+	f.Add(appendFrame([]byte(clientPreface), frame{length: 3, kind: frameData, streamID: 1}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s := frameScanner{}
 		bytes := 0
@@ -147,7 +147,7 @@ func (c *client) send(frames ...frame) error {
 
 // answer sends the answer of a stream to the client.
 func (c *client) answer(stream uint32) {
-	data := appendFrame(nil, frame{length: 5, kind: frameHeaders, flags: 5, stream: stream})
+	data := appendFrame(nil, frame{length: 5, kind: frameHeaders, flags: 5, streamID: stream})
 	go func() { _, _ = io.ReadFull(c, make([]byte, len(data))) }()
 	_, _ = c.server.Write(data)
 }
@@ -172,15 +172,15 @@ func TestConnectionsAreBounded(t *testing.T) {
 func TestConnectionWithMostPendingBytesIsCut(t *testing.T) {
 	fixture := newGateFixture(t, Options{MaxPendingBytes: 50_000})
 	attackerClient, otherClient := fixture.connect("10.0.0.1"), fixture.connect("10.0.0.2")
-	require.NoError(t, otherClient.send(frame{length: 1000, kind: frameData, stream: 1}))
+	require.NoError(t, otherClient.send(frame{length: 1000, kind: frameData, streamID: 1}))
 	for stream := range uint32(2) {
-		require.NoError(t, attackerClient.send(frame{length: 16_000, kind: frameData, stream: 1 + 2*stream}))
+		require.NoError(t, attackerClient.send(frame{length: 16_000, kind: frameData, streamID: 1 + 2*stream}))
 	}
 	assert.Empty(t, fixture.reasons)
-	_ = attackerClient.send(frame{length: 16_000, kind: frameData, stream: 5})
+	_ = attackerClient.send(frame{length: 16_000, kind: frameData, streamID: 5})
 	assert.Equal(t, []Reason{ReasonPendingBytes}, fixture.reasons)
 	assert.EqualValues(t, 1000+frameOverhead, fixture.gate.PendingBytes(), "the bytes of the other client")
-	require.NoError(t, otherClient.send(frame{length: 1000, kind: frameData, stream: 3}))
+	require.NoError(t, otherClient.send(frame{length: 1000, kind: frameData, streamID: 3}))
 	assert.Equal(t, 1, fixture.gate.Connections())
 }
 
@@ -191,13 +191,15 @@ func TestConnectionsSendWhileAnotherIsCut(t *testing.T) {
 	thirdErr := make(chan error)
 	var attackerClient *client
 	attackerClient = fixture.connectBeforeClose("10.0.0.1", func() {
-		attackerClient.server.(*streamConn).countRequest(frame{length: 1, kind: frameData, stream: 3})
-		go func() { thirdErr <- thirdClient.send(frame{length: 60_000, kind: frameData, stream: 1}) }()
+		attackerClient.server.(*streamConn).countRequest(frame{length: 1, kind: frameData, streamID: 3})
+		go func() { thirdErr <- thirdClient.send(frame{length: 60_000, kind: frameData, streamID: 1}) }()
 		polltest.Until(t, 10*time.Second, func() bool { return fixture.gate.PendingBytes() > maxPending })
 	})
-	require.NoError(t, attackerClient.send(frame{length: 40_000, kind: frameData, stream: 1}))
+	require.NoError(t, attackerClient.send(frame{length: 40_000, kind: frameData, streamID: 1}))
 	sendErr := make(chan error)
-	go func() { sendErr <- fixture.connect("10.0.0.2").send(frame{length: 20_000, kind: frameData, stream: 1}) }()
+	go func() {
+		sendErr <- fixture.connect("10.0.0.2").send(frame{length: 20_000, kind: frameData, streamID: 1})
+	}()
 	for _, conn := range []struct {
 		sendErr <-chan error
 		isCut   bool
@@ -217,17 +219,17 @@ func TestAnsweredAndResetStreamsAreNotPending(t *testing.T) {
 	resets := 0
 	fixture := newGateFixture(t, Options{MaxPendingBytes: 1 << 20, OnReset: func() { resets++ }})
 	client := fixture.connect("10.0.0.1")
-	require.NoError(t, client.send(frame{length: 9000, kind: frameData, stream: 1}, frame{length: 9000, kind: frameData, stream: 3}))
+	require.NoError(t, client.send(frame{length: 9000, kind: frameData, streamID: 1}, frame{length: 9000, kind: frameData, streamID: 3}))
 	assert.EqualValues(t, 2*(9000+frameOverhead), fixture.gate.PendingBytes())
 	client.answer(1)
 	assert.EqualValues(t, 9000+frameOverhead, fixture.gate.PendingBytes())
-	require.NoError(t, client.send(frame{length: 9000, kind: frameData, stream: 1}))
+	require.NoError(t, client.send(frame{length: 9000, kind: frameData, streamID: 1}))
 	assert.EqualValues(t, 9000+frameOverhead, fixture.gate.PendingBytes(), "a late frame of an answered stream")
 	assert.Zero(t, resets)
-	require.NoError(t, client.send(frame{length: 4, kind: frameReset, stream: 3}))
+	require.NoError(t, client.send(frame{length: 4, kind: frameReset, streamID: 3}))
 	assert.Zero(t, fixture.gate.PendingBytes())
 	assert.Equal(t, 1, resets)
-	require.NoError(t, client.send(frame{length: 4, kind: frameReset, stream: 1}))
+	require.NoError(t, client.send(frame{length: 4, kind: frameReset, streamID: 1}))
 	assert.Equal(t, 2, resets, "a caller that gave up before the answer arrived")
 }
 
@@ -235,7 +237,7 @@ func TestSmallWholeRequestsAreNotPending(t *testing.T) {
 	fixture := newGateFixture(t, Options{MaxPendingBytes: 1})
 	client := fixture.connect("10.0.0.1")
 	for stream := range uint32(100) {
-		require.NoError(t, client.send(frame{length: maxSmallRequest, kind: frameData, flags: 1, stream: stream}))
+		require.NoError(t, client.send(frame{length: maxSmallRequest, kind: frameData, flags: 1, streamID: stream}))
 	}
 	assert.Zero(t, fixture.gate.PendingBytes())
 	assert.Empty(t, fixture.reasons)
@@ -244,7 +246,7 @@ func TestSmallWholeRequestsAreNotPending(t *testing.T) {
 // maxResetsOfTests is the bound on resets in tests. It allows 1,500 frames in a second.
 const maxResetsOfTests = 250
 
-var resetFrame = frame{length: 4, kind: frameReset, stream: 1}
+var resetFrame = frame{length: 4, kind: frameReset, streamID: 1}
 
 // sendEvenly sends n frames in a second of the fake clock, and returns the first error.
 func (c *client) sendEvenly(n int, f frame) error {
@@ -263,11 +265,11 @@ func TestFloodOfFramesCutsItsConnectionOnly(t *testing.T) {
 		"pings":                         {length: 8, kind: 6},
 		"settings":                      {length: 6, kind: 4},
 		"window updates":                {length: 4, kind: 8},
-		"continuations":                 {kind: 9, stream: 1},
-		"headers":                       {kind: frameHeaders, stream: 1},
-		"priorities":                    {length: 5, kind: 2, stream: 1},
+		"continuations":                 {kind: 9, streamID: 1},
+		"headers":                       {kind: frameHeaders, streamID: 1},
+		"priorities":                    {length: 5, kind: 2, streamID: 1},
 		"frames of an unknown kind":     {kind: 99},
-		"ends of streams without calls": {kind: frameData, flags: 1, stream: 1},
+		"ends of streams without calls": {kind: frameData, flags: 1, streamID: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -290,7 +292,7 @@ func TestFramesOfAnsweredStreamCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixture := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
 		client := fixture.connect("10.0.0.1")
-		lateFrame := frame{length: 1, kind: frameData, stream: 1}
+		lateFrame := frame{length: 1, kind: frameData, streamID: 1}
 		require.NoError(t, client.send(lateFrame))
 		client.answer(1)
 		require.NoError(t, client.sendEvenly(900, lateFrame))
@@ -306,8 +308,8 @@ func TestDataOfResetCallsCounts(t *testing.T) {
 		client := fixture.connect("10.0.0.1")
 		stream := uint32(1)
 		sendCall := func() error {
-			frames := slices.Repeat([]frame{{length: 1, kind: frameData, stream: stream}}, 96)
-			frames = append(frames, frame{length: 4, kind: frameReset, stream: stream})
+			frames := slices.Repeat([]frame{{length: 1, kind: frameData, streamID: stream}}, 96)
+			frames = append(frames, frame{length: 4, kind: frameReset, streamID: stream})
 			stream += 2
 			return client.send(frames...)
 		}
@@ -341,7 +343,7 @@ func TestResetsAfterStallAreNoFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixture := newGateFixture(t, Options{MaxResets: maxResetsOfTests})
 		client := fixture.connect("10.0.0.1")
-		call := []frame{{kind: frameHeaders, stream: 1}, {length: 9, kind: frameData, flags: 1, stream: 1}}
+		call := []frame{{kind: frameHeaders, streamID: 1}, {length: 9, kind: frameData, flags: 1, streamID: 1}}
 		for range 2 {
 			for range 2000 {
 				require.NoError(t, client.send(call...))
@@ -362,7 +364,7 @@ func TestNewConnectionCanHaveAllItsCallsInFlight(t *testing.T) {
 		client := fixture.connect("10.0.0.1")
 		for range 3 {
 			for range 1024 {
-				require.NoError(t, client.send(frame{kind: frameHeaders, stream: 1}, frame{length: 9, kind: frameData, flags: 1, stream: 1}))
+				require.NoError(t, client.send(frame{kind: frameHeaders, streamID: 1}, frame{length: 9, kind: frameData, flags: 1, streamID: 1}))
 			}
 			for range 1024 {
 				client.answer(1)
@@ -389,13 +391,13 @@ func TestAddressWithManyCutConnectionsWaitsForNextSecond(t *testing.T) {
 		fixture := newGateFixture(t, Options{MaxPendingBytes: 10_000})
 		openClient := fixture.connect("10.0.0.1")
 		for range maxPeerCuts + 1 {
-			_ = fixture.connect("10.0.0.1").send(frame{length: 16_000, kind: frameData, stream: 1})
+			_ = fixture.connect("10.0.0.1").send(frame{length: 16_000, kind: frameData, streamID: 1})
 		}
 		assert.Nil(t, fixture.connect("10.0.0.1"))
 		assert.Equal(t, ReasonPeerCuts, fixture.reasons[len(fixture.reasons)-1])
 		assert.NotNil(t, fixture.connect("10.0.0.2"))
 		assert.NotNil(t, fixture.connect(""), "unix sockets have no address")
-		require.NoError(t, openClient.send(frame{length: 100, kind: frameData, stream: 1}), "open connections go on")
+		require.NoError(t, openClient.send(frame{length: 100, kind: frameData, streamID: 1}), "open connections go on")
 		time.Sleep(time.Second)
 		assert.NotNil(t, fixture.connect("10.0.0.1"))
 	})
@@ -406,7 +408,7 @@ func TestAddressThatGetsAnswersCanConnectAgain(t *testing.T) {
 		fixture := newGateFixture(t, Options{MaxPendingBytes: 10_000})
 		innocentClient := fixture.connect("10.0.0.1")
 		for range maxPeerCuts + 1 {
-			_ = fixture.connect("10.0.0.1").send(frame{length: 16_000, kind: frameData, stream: 1})
+			_ = fixture.connect("10.0.0.1").send(frame{length: 16_000, kind: frameData, streamID: 1})
 		}
 		assert.Nil(t, fixture.connect("10.0.0.1"), "no connection has got an answer")
 		innocentClient.answer(1)
@@ -439,9 +441,9 @@ func TestEveryReasonHasAName(t *testing.T) {
 
 func BenchmarkSmallRequest(b *testing.B) {
 	var data []byte
-	data = appendFrame(data, frame{length: 60, kind: frameHeaders, flags: 4, stream: 1})
-	data = appendFrame(data, frame{length: 120, kind: frameData, flags: 1, stream: 1})
-	answer := appendFrame(nil, frame{length: 20, kind: frameHeaders, flags: 5, stream: 1})
+	data = appendFrame(data, frame{length: 60, kind: frameHeaders, flags: 4, streamID: 1})
+	data = appendFrame(data, frame{length: 120, kind: frameData, flags: 1, streamID: 1})
+	answer := appendFrame(nil, frame{length: 20, kind: frameHeaders, flags: 5, streamID: 1})
 	c := newStreamConn(nil, &conn{gate: New(Options{MaxResets: 1000})})
 	c.readFrames.skipBytes = 0
 	b.ReportAllocs()

@@ -55,7 +55,7 @@ func (t gatedCredentials) Clone() credentials.TransportCredentials {
 	return gatedCredentials{t.TransportCredentials.Clone()}
 }
 
-// conn is an admitted connection. With TLS, the bytes of Read and Write are encrypted.
+// conn is an admitted connection. With TLS, Read and Write handle encrypted bytes.
 type conn struct {
 	net.Conn
 	gate    *Gate
@@ -86,9 +86,8 @@ func (c *conn) addPendingBytes(n int64) {
 }
 
 const (
-	// maxSmallRequest is the size of the largest small request. A small request in one frame does not count as
-	// pending, because grpc bounds the streams of a connection. Nearly all requests are small. They need no lock
-	// and no memory of this package.
+	// maxSmallRequest is the size of the largest small request. A small request in one frame does not count as pending,
+	// because grpc bounds the streams of a connection. So nearly all requests need no lock and no memory of this package.
 	maxSmallRequest = 4 << 10
 
 	// frameOverhead is the number of bytes to add for each counted frame, because grpc rounds up the size of a buffer.
@@ -111,7 +110,7 @@ type streamConn struct {
 	mu              sync.Mutex // guards the fields below, and the pendingStreams
 	streams         map[uint32]*pendingStream
 	answeredStreams [maxAnsweredStreams]uint32
-	oldestIndex     int // the index of the oldest stream in answeredStreams; the next answered stream replaces it
+	oldestIndex     int // the index in answeredStreams of the oldest stream, which the next answered stream replaces
 }
 
 func newStreamConn(decryptedConn net.Conn, admittedConn *conn) *streamConn {
@@ -148,7 +147,7 @@ func (c *streamConn) countRequest(f frame) {
 	case frameData:
 		c.addFrame(f)
 	case frameReset:
-		c.removeStream(f.stream)
+		c.removeStream(f.streamID)
 		frames = resetFrames
 		c.admittedConn.gate.options.OnReset()
 	}
@@ -162,11 +161,11 @@ func (c *streamConn) countResponse(f frame) {
 	switch {
 	case f.kind == frameHeaders && f.endsStream():
 		c.admittedConn.answers.Add(1)
-		c.removeStream(f.stream)
+		c.removeStream(f.streamID)
 	case f.kind == frameReset:
-		c.removeStream(f.stream)
+		c.removeStream(f.streamID)
 	case f.kind == frameData:
-		c.releaseMessages(f.stream)
+		c.releaseMessages(f.streamID)
 	}
 }
 
@@ -176,20 +175,20 @@ func (c *streamConn) addFrame(f frame) {
 		return
 	}
 	c.mu.Lock()
-	st := c.streams[f.stream]
-	isSmallRequest := st == nil && f.length <= maxSmallRequest && f.endsStream()
-	if isSmallRequest || slices.Contains(c.answeredStreams[:], f.stream) {
+	stream := c.streams[f.streamID]
+	isSmallRequest := stream == nil && f.length <= maxSmallRequest && f.endsStream()
+	if isSmallRequest || slices.Contains(c.answeredStreams[:], f.streamID) {
 		c.mu.Unlock()
 		return
 	}
-	if st == nil {
-		st = &pendingStream{}
-		c.streams[f.stream] = st
+	if stream == nil {
+		stream = &pendingStream{}
+		c.streams[f.streamID] = stream
 		c.hasStreams.Store(true)
 	}
 	n := int64(f.length) + frameOverhead
-	st.beginFrame(f)
-	c.dataStream = st
+	stream.beginFrame(f)
+	c.dataStream = stream
 	c.mu.Unlock()
 	c.admittedConn.addPendingBytes(n)
 }
@@ -203,39 +202,39 @@ func (c *streamConn) scanMessages(data []byte) {
 	}
 }
 
-// releaseMessages subtracts the complete messages of a stream from the pending bytes, because a part of the answer is on
-// its way.
-func (c *streamConn) releaseMessages(stream uint32) {
+// releaseMessages subtracts the complete messages of a stream from the pending bytes, because rls has sent a part of the
+// answer.
+func (c *streamConn) releaseMessages(streamID uint32) {
 	if !c.hasStreams.Load() {
 		return
 	}
 	c.mu.Lock()
-	st, releasedBytes := c.streams[stream], int64(0)
-	if st != nil {
-		releasedBytes = st.bytes - st.partialBytes
-		st.bytes = st.partialBytes
+	stream, releasedBytes := c.streams[streamID], int64(0)
+	if stream != nil {
+		releasedBytes = stream.bytes - stream.partialBytes
+		stream.bytes = stream.partialBytes
 	}
 	c.mu.Unlock()
 	c.admittedConn.addPendingBytes(-releasedBytes)
 }
 
 // removeStream subtracts the bytes of a stream from the pending bytes, and remembers the stream as answered.
-func (c *streamConn) removeStream(stream uint32) {
+func (c *streamConn) removeStream(streamID uint32) {
 	if !c.hasStreams.Load() {
 		return
 	}
 	c.mu.Lock()
-	st := c.streams[stream]
+	stream := c.streams[streamID]
 	bytes := int64(0)
-	if st != nil {
-		bytes = st.bytes
-		delete(c.streams, stream)
+	if stream != nil {
+		bytes = stream.bytes
+		delete(c.streams, streamID)
 		c.hasStreams.Store(len(c.streams) > 0)
-		c.answeredStreams[c.oldestIndex] = stream
+		c.answeredStreams[c.oldestIndex] = streamID
 		c.oldestIndex = (c.oldestIndex + 1) % len(c.answeredStreams)
 	}
 	c.mu.Unlock()
-	if st != nil {
+	if stream != nil {
 		c.admittedConn.addPendingBytes(-bytes)
 	}
 }
@@ -288,10 +287,10 @@ func (s *pendingStream) scan(data []byte) {
 
 // frame is the header of an HTTP/2 frame (RFC 9113, 4.1).
 type frame struct {
-	length int
-	kind   uint8
-	flags  uint8
-	stream uint32
+	length   int
+	kind     uint8
+	flags    uint8
+	streamID uint32
 }
 
 // The frames that a Gate counts (RFC 9113, 6).
@@ -316,8 +315,8 @@ type frameScanner struct {
 	headerBytes int // the number of bytes in header
 }
 
-// scan calls handleFrame for each frame whose header has its last byte in data, and then handleContent for the bytes of the
-// frame in data.
+// scan calls handleFrame for each frame whose header ends in data. Then it calls handleContent with the bytes of the frame
+// that are in data.
 func (s *frameScanner) scan(data []byte, handleFrame func(frame), handleContent func([]byte)) {
 	for {
 		n := min(s.skipBytes, len(data))
@@ -333,12 +332,12 @@ func (s *frameScanner) scan(data []byte, handleFrame func(frame), handleContent 
 		if s.headerBytes < frameHeaderSize {
 			return
 		}
-		h := binary.BigEndian.Uint64(s.header[:])
+		h := binary.BigEndian.Uint64(s.header[:]) // 24 bits of length, 8 bits of kind, 8 bits of flags, and a part of the stream
 		f := frame{
-			length: int(h >> 40),
-			kind:   uint8(h >> 32),
-			flags:  uint8(h >> 24),
-			stream: binary.BigEndian.Uint32(s.header[5:]) &^ (1 << 31),
+			length:   int(h >> 40),
+			kind:     uint8(h >> 32),
+			flags:    uint8(h >> 24),
+			streamID: binary.BigEndian.Uint32(s.header[5:]) &^ (1 << 31),
 		}
 		s.headerBytes, s.skipBytes = 0, f.length
 		handleFrame(f)
@@ -355,17 +354,16 @@ const (
 	// framesPerReset is the cost of a small call that the client resets.
 	framesPerReset = framesPerCall + resetFrames
 
-	// resetsPerAnswer is the number of resets that an answered call allows. An Envoy sends the calls of all its
-	// clients on one connection. If hostile clients cancel many calls there, the answers to other clients keep the
-	// connection open.
+	// resetsPerAnswer is the number of resets that an answered call allows. An Envoy sends the calls of all its clients on
+	// one connection. If hostile clients cancel many calls, the answers to other clients keep the connection open.
 	resetsPerAnswer = 100
 
-	// maxSavedSeconds bounds the unused frames that a connection keeps: at most the frames of 30 seconds. They are for
-	// the time after a stall of rls, when many clients have given up, and all their resets arrive at once.
+	// maxSavedSeconds bounds the unused frames that a connection keeps: at most the frames of 30 seconds. After a stall of
+	// rls, the connection needs these frames, because many clients have given up, and all their resets arrive at once.
 	maxSavedSeconds = 30
 
 	// initialSeconds bounds the frames that a new connection can send at once: the frames of an eighth of a second.
-	// This time is short, because a hostile client can open many connections.
+	// initialSeconds is small, because a hostile client can open many connections.
 	initialSeconds = 0.125
 )
 

@@ -11,7 +11,7 @@ import (
 
 // appendData appends a DATA frame of stream 1 with this content.
 func appendData(b, content []byte, flags uint8) []byte {
-	b = appendFrame(b, frame{length: len(content), kind: frameData, flags: flags, stream: 1})
+	b = appendFrame(b, frame{length: len(content), kind: frameData, flags: flags, streamID: 1})
 	copy(b[len(b)-len(content):], content)
 	return b
 }

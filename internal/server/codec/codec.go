@@ -28,7 +28,7 @@ type Codec struct {
 
 // New returns a Codec. The service rejects a request that has more than maxDescriptors descriptors, or more than
 // maxEntries entries in all descriptors together. 0 means no bound. To reject the request, the service needs only the
-// number of descriptors or entries. So the codec gives the service that number of empty descriptors or entries.
+// number of descriptors or entries, so the codec decodes the right number of empty descriptors or entries.
 func New(maxDescriptors, maxEntries int) Codec {
 	return Codec{encoding.GetCodecV2(proto.Name), maxDescriptors, maxEntries}
 }
@@ -36,8 +36,8 @@ func New(maxDescriptors, maxEntries int) Codec {
 // Marshal implements encoding.CodecV2.
 func (c Codec) Marshal(message any) (mem.BufferSlice, error) {
 	if response, ok := message.(*rlsv3.RateLimitResponse); ok {
-		if encoded, ok := encodeResponse(response); ok {
-			return encoded, nil
+		if buffers, ok := encodeResponse(response); ok {
+			return buffers, nil
 		}
 	}
 	return c.CodecV2.Marshal(message)
@@ -75,7 +75,7 @@ func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
 		data = mem.BufferSlice{buffer}
 		parts, ok := countLargeParts(buffer.ReadOnlyData())
 		switch {
-		case !ok:
+		case !ok: // the number is unknown, so the request counts as full of the shortest descriptors
 			parts.descriptors = buffer.Len() / minDescriptorBytes
 		case c.maxDescriptors > 0 && parts.descriptors > c.maxDescriptors:
 			request.Domain = parts.domain
@@ -142,7 +142,7 @@ type Call struct {
 	ctx        context.Context
 	grpcDecode func(any) error
 	request    any
-	weight     int64 // the weight that the call holds of largeRequests; 0 for a small request
+	weight     int64 // the part of largeRequests that the call uses; 0 for a small request
 }
 
 var calls = sync.Pool{New: func() any {

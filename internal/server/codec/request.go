@@ -145,7 +145,7 @@ type requestMemory struct {
 	entryPointers      []*ratelimitv3.RateLimitDescriptor_Entry // pointers to entries
 }
 
-// Usual requests have one descriptor of two entries, or up to four such descriptors.
+// Most requests fit into smallRequest or mediumRequest.
 type (
 	smallRequest struct {
 		descriptors        [1]ratelimitv3.RateLimitDescriptor
@@ -161,7 +161,7 @@ type (
 	}
 )
 
-// newRequestMemory returns the memory of a request. A usual request needs one allocation.
+// newRequestMemory returns the memory of a request. A small or medium request needs one allocation.
 func newRequestMemory(descriptors, entries int) (m requestMemory) {
 	switch {
 	case descriptors <= 1 && entries <= 2:

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// encodedResponse is the memory of a response. A response of one status with a short name needs only this allocation.
+// encodedResponse is the memory of a response. A response of one status with a short name needs no other allocation.
 type encodedResponse struct {
 	bytes   [80]byte
 	buffer  mem.SliceBuffer
@@ -18,8 +18,8 @@ type encodedResponse struct {
 // statusBytes is the usual size of a status.
 const statusBytes = 40
 
-// encodeResponse encodes r. If r has a rare field, it returns false. The service never sets unknown fields. The numbers of
-// the fields are those of rls.proto.
+// encodeResponse encodes r. If r has a rare field, it returns false. The service never sets unknown fields. rls.proto has
+// the numbers of the fields.
 func encodeResponse(r *rlsv3.RateLimitResponse) (mem.BufferSlice, bool) {
 	if r == nil || hasRareField(r) {
 		return nil, false
@@ -88,7 +88,7 @@ func appendNumber(b []byte, field protowire.Number, n uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
 }
 
-// setLength sets b[start] to the number of bytes after b[start]. If the number needs more than one byte, it returns false.
+// setLength sets b[start] to the number of bytes after b[start]. It returns false if the number needs more than one byte.
 func setLength(b []byte, start int) bool {
 	n := len(b) - start - 1
 	b[start] = byte(n)

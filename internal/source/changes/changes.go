@@ -47,7 +47,7 @@ type Change struct {
 	// RestoredVersion is the version whose values a rollback restores.
 	RestoredVersion int64
 
-	// Writes have different fields. Either all writes are made, or no write is made.
+	// Writes have different fields. A change makes all its writes, or none of them.
 	Writes []Write
 }
 

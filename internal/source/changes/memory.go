@@ -16,7 +16,7 @@ type Memory struct {
 	// IsExpired reports whether a value has expired at now. Run deletes expired values each minute.
 	IsExpired func(value string, now time.Time) bool
 
-	// Report returns the state of this process, as the list of replicas shows it. Memory sets the field Version.
+	// Report returns the report of this process for the list of replicas. Memory sets the field Version.
 	Report func() Replica
 
 	mu      sync.Mutex
@@ -78,7 +78,7 @@ func (m *Memory) MakeChange(_ context.Context, c Change) (Result, error) {
 	return r, nil
 }
 
-// Set sets a field, but adds no entry to the history. A change with redis-cli has the same effect.
+// Set sets a field, but adds no entry to the history, as a change with redis-cli does.
 func (m *Memory) Set(field, value string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

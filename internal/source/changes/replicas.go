@@ -26,11 +26,11 @@ type Replica struct {
 	TimeSinceReport time.Duration `json:"-"`
 }
 
-// lostAfter is the time after which a replica without a report counts as lost.
-const lostAfter = 15 * time.Second
+// reportTimeout is the time after which a replica without a report counts as lost.
+const reportTimeout = 15 * time.Second
 
-// IsLost reports whether the replica has stopped to report itself.
-func (r *Replica) IsLost() bool { return r.TimeSinceReport > lostAfter }
+// IsLost reports whether the replica has stopped reporting itself.
+func (r *Replica) IsLost() bool { return r.TimeSinceReport > reportTimeout }
 
 // ReplicaFigures describes the traffic of a replica. Rates are means of the last five seconds.
 type ReplicaFigures struct {

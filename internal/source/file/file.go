@@ -62,7 +62,7 @@ const (
 	// maxStartChecks bounds the checks before the first read.
 	maxStartChecks = 25
 
-	// maxChangedChecks is the number of checks in a row that find a change, after which Run reports a problem.
+	// If maxChangedChecks checks in a row find a change, Run reports a problem.
 	maxChangedChecks = 10
 
 	// parsePause is the pause between two parts of a large file. The parser also needs about 1 ms for a part.
@@ -106,9 +106,9 @@ func (s *Source) fingerprint() fingerprint {
 	return fingerprint(h.Sum(nil))
 }
 
-// poll reads the files at once and after each change, until ctx is done. It calls handle with the first snapshot and
-// each changed snapshot, and handleUnchanged after a read without a change. It reads the files only when they are
-// stable. But after maxStartChecks, poll makes the first read even if the files are not stable.
+// poll reads the files at once and after each change, until ctx is done. It calls handle with the first snapshot and each
+// changed snapshot, and handleUnchanged after a read without a change. poll reads only stable files, but after
+// maxStartChecks it makes the first read even if the files are not stable.
 func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleUnchanged func()) error {
 	var (
 		lastSnapshot    = &snapshot{}
@@ -135,7 +135,7 @@ func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleUnchang
 			if lastFingerprint == currentFingerprint || mustRead { // otherwise a file changed during the read
 				if isReloadRequested || !newSnapshot.equal(lastSnapshot) {
 					handle(newSnapshot)
-					lastSnapshot = &snapshot{skipped: newSnapshot.skipped, err: newSnapshot.err, digest: newSnapshot.digest, lists: s.lists} // without files, to free memory
+					lastSnapshot = &snapshot{skippedEntries: newSnapshot.skippedEntries, err: newSnapshot.err, digest: newSnapshot.digest, lists: s.lists} // without files, to free memory
 				} else {
 					handleUnchanged()
 				}
@@ -163,7 +163,7 @@ func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleUnchang
 // apply parses and applies the files of newSnapshot. It reports whether the limits of the files are in force.
 func (s *Source) apply(newSnapshot *snapshot, apply func(source.Update) error) bool {
 	defer heap.BeginLoad()()
-	s.logSkipped(newSnapshot.skipped)
+	s.logSkippedEntries(newSnapshot.skippedEntries)
 	if newSnapshot.err != nil {
 		_ = apply(source.Update{Problem: newSnapshot.err})
 		return false
@@ -176,16 +176,16 @@ func (s *Source) apply(newSnapshot *snapshot, apply func(source.Update) error) b
 	}
 	attrs := []slog.Attr{slog.Int("files", len(newSnapshot.files))}
 	limits, err := limitsfile.Parse(newSnapshot.files, options)
-	newSnapshot.files = nil // so that the end of the load frees their memory
+	newSnapshot.files = nil // so that the end of the load frees the memory of the files
 	err = apply(source.Update{Limits: limits, Problem: err, Attrs: attrs})
 	s.isApplied = s.isApplied || err == nil
 	return err == nil
 }
 
-// logSkipped logs the skipped entries that the previous snapshot did not have.
-func (s *Source) logSkipped(skipped []SkippedEntry) {
+// logSkippedEntries logs the skipped entries that the previous snapshot did not have.
+func (s *Source) logSkippedEntries(entries []SkippedEntry) {
 	skippedNow := map[SkippedEntry]bool{}
-	for _, entry := range skipped {
+	for _, entry := range entries {
 		if skippedNow[entry] = true; !s.loggedEntries[entry] {
 			s.options.Log.Warn("file skipped", "path", entry.Path, "reason", entry.Reason)
 		}
@@ -195,16 +195,16 @@ func (s *Source) logSkipped(skipped []SkippedEntry) {
 
 // snapshot has all files at a place at one time.
 type snapshot struct {
-	files   []limitsfile.File
-	skipped []SkippedEntry
-	err     error             // the error of a file that can't be read; files is then empty
-	digest  [sha256.Size]byte // the digest of files
-	lists   listDigests       // the digests of the lists that the last parsed limits name
+	files          []limitsfile.File
+	skippedEntries []SkippedEntry
+	err            error             // the error of a file that can't be read; files is then empty
+	digest         [sha256.Size]byte // the digest of files
+	lists          listDigests       // the digests of the lists that the last parsed limits name
 }
 
 func (s *Source) takeSnapshot() *snapshot {
 	newSnapshot := &snapshot{}
-	newSnapshot.files, newSnapshot.skipped, newSnapshot.err = s.options.Place.Read()
+	newSnapshot.files, newSnapshot.skippedEntries, newSnapshot.err = s.options.Place.Read()
 	h := sha256.New()
 	for _, f := range newSnapshot.files {
 		fmt.Fprintf(h, "%q %d\n", f.Name, len(f.Data))
@@ -222,7 +222,7 @@ func (s *snapshot) equal(other *snapshot) bool {
 	if s.err != nil || other.err != nil {
 		return s.err != nil && other.err != nil && s.err.Error() == other.err.Error()
 	}
-	return s.digest == other.digest && maps.Equal(s.lists, other.lists) && slices.Equal(s.skipped, other.skipped)
+	return s.digest == other.digest && maps.Equal(s.lists, other.lists) && slices.Equal(s.skippedEntries, other.skippedEntries)
 }
 
 // ReadList returns the content of a file with a list. If the file is too large, the result has one byte more than

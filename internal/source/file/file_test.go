@@ -448,10 +448,10 @@ func TestSkippedEntriesAreReported(t *testing.T) {
 		writeFile(t, source.root+"/b.yaml.txt", "b")
 		n := source.nextSnapshot()
 		assert.Equal(t, map[string]string{"a.yaml": "a"}, source.contents(n))
-		require.Len(t, n.skipped, 1)
-		assert.Equal(t, source.root+"/b.yaml.txt", n.skipped[0].Path)
+		require.Len(t, n.skippedEntries, 1)
+		assert.Equal(t, source.root+"/b.yaml.txt", n.skippedEntries[0].Path)
 		require.NoError(t, os.Remove(source.root+"/b.yaml.txt"))
-		assert.Empty(t, source.nextSnapshot().skipped)
+		assert.Empty(t, source.nextSnapshot().skippedEntries)
 		source.requireNoSnapshot()
 	})
 }

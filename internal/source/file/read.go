@@ -42,18 +42,18 @@ type Place struct {
 	// directory and a dot, such as config.yaml beside config.
 	WatchRoot bool
 
-	// IgnoreDotFiles skips names that start with a dot. Read always skips names that start with two dots, because
-	// Kubernetes ConfigMaps have directories with such names, in which each file appears a second time.
+	// IgnoreDotFiles skips names that start with a dot. Read always skips names that start with two dots, because a
+	// Kubernetes ConfigMap repeats its files in a directory with such a name.
 	IgnoreDotFiles bool
 }
 
 // Path returns the path of the directory or of the file.
 func (p Place) Path() string { return filepath.Join(p.Root, p.Subdirectory, p.AppDirectory) }
 
-// Read returns the limits files at p, sorted by path, and the entries that it skipped. In a directory, the limits files
-// are the files that end in .yaml, .yml or .json or have no extension, except test files, and backup and swap files of
-// editors. Read follows symbolic links to files. It follows a link to a directory if p names the link, or if the link
-// belongs to a Kubernetes ConfigMap.
+// Read returns the limits files at p, sorted by path, and the entries that it skipped. In a directory, limits files end in
+// .yaml, .yml or .json, or have no extension. Test files, and backup and swap files of editors, are no limits files. Read
+// follows symbolic links to files. It follows a link to a directory if p names the link, or if the link belongs to a
+// Kubernetes ConfigMap.
 //
 // The error lists all files that can't be read. It wraps fs.ErrNotExist if p doesn't exist, and ErrNoFiles if p has no
 // limits files.
@@ -61,13 +61,13 @@ func (p Place) Read() ([]limitsfile.File, []SkippedEntry, error) {
 	w := walker{place: p}
 	w.run()
 	if len(w.errs) > 0 {
-		return nil, w.skipped, errors.Join(w.errs...)
+		return nil, w.skippedEntries, errors.Join(w.errs...)
 	}
 	if len(w.files) == 0 {
-		return nil, w.skipped, fmt.Errorf("%s: %w (.yaml, .yml, .json or without extension)", p.Path(), ErrNoFiles)
+		return nil, w.skippedEntries, fmt.Errorf("%s: %w (.yaml, .yml, .json or without extension)", p.Path(), ErrNoFiles)
 	}
 	slices.SortFunc(w.files, func(a, b limitsfile.File) int { return strings.Compare(a.Name, b.Name) })
-	return w.files, w.skipped, nil
+	return w.files, w.skippedEntries, nil
 }
 
 // TestFileSuffix is the end of the names of test files. In a directory of limits files, Read skips test files.
@@ -79,7 +79,7 @@ type fingerprint [sha256.Size]byte
 func (p Place) fingerprint() fingerprint {
 	w := walker{place: p, stats: sha256.New()}
 	w.run()
-	fmt.Fprintf(w.stats, "%q %q", w.skipped, w.errs)
+	fmt.Fprintf(w.stats, "%q %q", w.skippedEntries, w.errs)
 	return fingerprint(w.stats.Sum(nil))
 }
 
@@ -88,11 +88,11 @@ type walker struct {
 	place Place
 	stats hash.Hash // gets the metadata of the files; nil means that the walker reads the files
 
-	files      []limitsfile.File
-	skipped    []SkippedEntry
-	errs       []error
-	entryCount int // the number of names in the visited directories
-	byteCount  int // the number of bytes that were read
+	files          []limitsfile.File
+	skippedEntries []SkippedEntry
+	errs           []error
+	entryCount     int // the number of names in the visited directories
+	byteCount      int // the number of bytes that were read
 }
 
 func (w *walker) run() {
@@ -101,13 +101,13 @@ func (w *walker) run() {
 		w.visitNamedPath(p.Path())
 		return
 	}
-	dir, base := filepath.Dir(p.Path()), filepath.Base(p.Path())
+	dir, name := filepath.Dir(p.Path()), filepath.Base(p.Path())
 	for _, e := range w.readDirectory(dir) {
 		path := filepath.Join(dir, e.Name())
 		switch {
-		case e.Name() == base:
+		case e.Name() == name:
 			w.visitNamedPath(path)
-		case strings.HasPrefix(e.Name(), base+"."):
+		case strings.HasPrefix(e.Name(), name+"."):
 			w.visitEntry(path, e)
 		}
 	}
@@ -116,7 +116,7 @@ func (w *walker) run() {
 func (w *walker) addError(err error) { w.errs = append(w.errs, err) }
 
 func (w *walker) skip(path, format string, args ...any) {
-	w.skipped = append(w.skipped, SkippedEntry{path, fmt.Sprintf(format, args...)})
+	w.skippedEntries = append(w.skippedEntries, SkippedEntry{path, fmt.Sprintf(format, args...)})
 }
 
 // visitNamedPath visits a path that the settings name.
@@ -170,8 +170,8 @@ func (w *walker) visitEntry(path string, e fs.DirEntry) {
 		w.skip(path, "a test file of rls test: its name ends in %s", TestFileSuffix)
 		return
 	}
-	ext := strings.ToLower(filepath.Ext(name))
-	if !slices.Contains([]string{"", ".yaml", ".yml", ".json"}, ext) {
+	extension := strings.ToLower(filepath.Ext(name))
+	if !slices.Contains([]string{"", ".yaml", ".yml", ".json"}, extension) {
 		w.skip(path, "not a limits file: got extension %s, want .yaml, .yml or .json", filepath.Ext(name))
 		return
 	}

@@ -31,7 +31,7 @@ func listName(prefix, list string) string {
 // exist, "no" if it must not exist, or ""; the tags, one of which the old value must have, or ""; the tags that the old
 // value must not have; the operation (set or delete); the new value.
 //
-// The tag of a value is the first 16 digits of its SHA-1, as changes.Tag returns it.
+// The tag of a value is the first 16 digits of its SHA-1, as in changes.Tag.
 //
 // Reply: "conflict", a field and its value; or "ok", the version, the error of PUBLISH or "", and the old values.
 var changeScript = goredis.NewScript(`

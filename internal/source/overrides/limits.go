@@ -9,10 +9,10 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
-// limitsScript adds a version of limits to a list, unless another replica has added this version. If Redis has lost the list,
-// limitsScript first adds the version before, because the history shows the differences between versions.
+// limitsScript adds a version of limits to a list, unless another replica has added the version. If Redis has lost the list,
+// limitsScript first adds the previous version, because the history shows the differences between versions.
 //
-// KEYS: the list. ARGV: the tag; the version as JSON; the maximum length of the list; the version before as JSON, or "".
+// KEYS: the list. ARGV: the tag; the version as JSON; the maximum length of the list; the previous version as JSON, or "".
 var limitsScript = goredis.NewScript(`
 local newest = redis.call('LINDEX', KEYS[1], 0)
 if newest and string.find(newest, '"tag":"' .. ARGV[1] .. '"', 1, true) == 2 then return 0 end
@@ -22,10 +22,9 @@ redis.call('LTRIM', KEYS[1], 0, ARGV[3] - 1)
 return 1
 `)
 
-const maxLimitsVersionBytes = 256 << 10 // of a larger version, Redis keeps only the tag, the time and the source
+const maxLimitsVersionBytes = 256 << 10 // Redis keeps no limits of a larger version, but its tag, time and source
 
-// AddLimitsVersion keeps v in Redis, unless v is the version that was added last. previous is the version before v; it can
-// be nil.
+// AddLimitsVersion stores v in Redis, unless v is the version that was added last. previous is the version before v, or nil.
 func (s *Store) AddLimitsVersion(ctx context.Context, v changes.LimitsVersion, previous *changes.LimitsVersion) error {
 	tag, text := encodeVersion(v)
 	previousText := ""
@@ -40,13 +39,13 @@ func (s *Store) AddLimitsVersion(ctx context.Context, v changes.LimitsVersion, p
 }
 
 func encodeVersion(v changes.LimitsVersion) (tag, text string) {
-	limits, _ := json.Marshal(v.Limits) // texts never fail
+	limits, _ := json.Marshal(v.Limits) // Marshal of texts returns no error
 	v.Tag = changes.Tag(v.Source + string(limits))
 	if len(limits) > maxLimitsVersionBytes {
 		v.Limits = nil
 	}
-	encoded, _ := json.Marshal(v)
-	return v.Tag, string(encoded)
+	encodedVersion, _ := json.Marshal(v)
+	return v.Tag, string(encodedVersion)
 }
 
 // LimitsVersions returns the last versions of limits, the newest first.

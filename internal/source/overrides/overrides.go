@@ -3,8 +3,8 @@
 //
 // Terms:
 //
-// - message: a message in a channel of Redis. The channel for changed fields is named like the hash: each message names
-// a field that has changed. Another channel has resets: each message names a counter that was reset;
+// - message: a message in a channel of Redis. A message in the channel with the name of the hash names a field that has
+// changed. A message in the channel of resets names a counter that was reset;
 // - full read: HGETALL of the hash. A replica makes a full read after each message, after each subscription and at
 // each resync interval, because messages can get lost.
 package overrides
@@ -49,7 +49,7 @@ type Options struct {
 	// OnMissedResets is called after each new subscription, because the Store may have missed messages about resets.
 	OnMissedResets func()
 
-	// Log gets each problem and the end of the problem. It never gets a value.
+	// Log gets each problem and the end of the problem. No line has a value of an override.
 	Log *slog.Logger
 }
 
@@ -60,7 +60,7 @@ type Store struct {
 	resetsChannel string        // the name of the channel for reset counters
 	historyList   string        // the name of the list with the history
 	limitsList    string        // the name of the list with the versions of the limits
-	replicas      string        // the name of the hash with the reports of replicas
+	reportsHash   string        // the name of the hash with the reports of replicas
 	readRequests  chan struct{} // has an element if Run should read soon
 
 	reportRequests chan struct{} // has an element if Run should report this replica soon
@@ -69,7 +69,7 @@ type Store struct {
 	mutex              chan struct{}             // has an element while a goroutine uses the fields below
 	apply              func(source.Update) error // nil while Run isn't running
 	appliedValues      map[string]string         // the values that apply got last, or nil; the map is never modified
-	hasLostData        bool                      // Redis has lost changes since apply got values
+	hasLostData        bool                      // Redis has lost changes since the last full read
 	version            atomic.Int64              // the version of the last change that was read or made
 	outage             error                     // the outage that apply got last; nil if Redis can be read
 	hasWarnedOfExpired bool                      // the log has the warning about expired overrides
@@ -80,7 +80,7 @@ var _ source.Source = (*Store)(nil)
 // New returns a Store. It sends nothing to Redis.
 func New(o Options) *Store {
 	return &Store{
-		options: o, hash: o.Prefix + "rls:overrides", resetsChannel: o.Prefix + "rls:resets", historyList: listName(o.Prefix, "history"), limitsList: listName(o.Prefix, "limits"), replicas: o.Prefix + "rls:replicas",
+		options: o, hash: o.Prefix + "rls:overrides", resetsChannel: o.Prefix + "rls:resets", historyList: listName(o.Prefix, "history"), limitsList: listName(o.Prefix, "limits"), reportsHash: o.Prefix + "rls:replicas",
 		readRequests: make(chan struct{}, 1), reportRequests: make(chan struct{}, 1), mutex: make(chan struct{}, 1),
 	}
 }
@@ -109,10 +109,10 @@ func (s *Store) readAll(ctx context.Context) error {
 	s.checkForLostData(version)
 	s.version.Store(version)
 	delete(values, changes.VersionField)
-	s.deleteExpired(ctx, values)
-	var u source.Update
+	s.deleteExpiredOverrides(ctx, values)
+	var update source.Update
 	if s.appliedValues == nil || !maps.Equal(s.appliedValues, values) {
-		u.Overrides, u.OverridesLost = values, s.hasLostData
+		update.Overrides, update.OverridesLost = values, s.hasLostData
 		if s.hasLostData {
 			s.options.Log.Error("overrides lost; Redis lost its data", "overrides_before", len(s.appliedValues), "overrides", len(values))
 		}
@@ -123,21 +123,21 @@ func (s *Store) readAll(ctx context.Context) error {
 		s.options.Log.Info("overrides can be read again")
 	}
 	s.outage = nil
-	_ = s.apply(u)
-	if u.Overrides != nil {
+	_ = s.apply(update)
+	if update.Overrides != nil {
 		s.requestReplicaReport()
 	}
 	return nil
 }
 
-// checkForLostData finds out whether Redis has lost changes: its version is then lower than the last version that s knows.
-// The caller holds the mutex.
+// checkForLostData sets hasLostData if Redis has lost changes, so that its version is lower than the last version that s
+// knows. The caller holds the mutex.
 func (s *Store) checkForLostData(versionInRedis int64) {
 	s.hasLostData = s.hasLostData || versionInRedis < s.version.Load()
 }
 
-// deleteScript deletes each target that still has the value in ARGV. KEYS: the hash. ARGV: targets and values in turn.
-// Reply: OK.
+// deleteScript deletes each field that still has the value in ARGV. KEYS: the hash. ARGV: fields, each
+// followed by its value. Reply: OK.
 var deleteScript = goredis.NewScript(`
 for i = 1, #ARGV, 2 do
   if redis.call('HGET', KEYS[1], ARGV[i]) == ARGV[i + 1] then
@@ -147,9 +147,9 @@ end
 return redis.status_reply('OK')
 `)
 
-// deleteExpired deletes the overrides that have expired by the clock of this process and by the clock of Redis, so that
-// it deletes no override too early if the clock of this process is ahead. It keeps a target whose value has changed.
-func (s *Store) deleteExpired(ctx context.Context, values map[string]string) {
+// deleteExpiredOverrides deletes the overrides that have expired by the clock of this process and by the clock of Redis. So
+// it deletes no override too early if the clock of this process is ahead. It keeps a field whose value has changed.
+func (s *Store) deleteExpiredOverrides(ctx context.Context, values map[string]string) {
 	const maxDeletions = 1000 // more deletions would block Redis for too long
 	expiredValues := s.expiredOverrides(values, time.Now())
 	if len(expiredValues) == 0 {
@@ -159,8 +159,8 @@ func (s *Store) deleteExpired(ctx context.Context, values map[string]string) {
 	if err == nil {
 		expiredValues = s.expiredOverrides(expiredValues, now)
 		var args []any
-		for target, value := range expiredValues {
-			if args = append(args, target, value); len(args) == 2*maxDeletions {
+		for field, value := range expiredValues {
+			if args = append(args, field, value); len(args) == 2*maxDeletions {
 				break
 			}
 		}
@@ -171,7 +171,7 @@ func (s *Store) deleteExpired(ctx context.Context, values map[string]string) {
 	}
 	if err == nil {
 		s.hasWarnedOfExpired = false
-		maps.DeleteFunc(values, func(target, _ string) bool { _, isExpired := expiredValues[target]; return isExpired })
+		maps.DeleteFunc(values, func(field, _ string) bool { _, isExpired := expiredValues[field]; return isExpired })
 	} else if ctx.Err() == nil && !s.hasWarnedOfExpired {
 		s.hasWarnedOfExpired = true
 		s.options.Log.Warn("expired overrides not deleted from Redis; they stay out of force", "error", err)
@@ -180,9 +180,9 @@ func (s *Store) deleteExpired(ctx context.Context, values map[string]string) {
 
 func (s *Store) expiredOverrides(overrides map[string]string, now time.Time) map[string]string {
 	expiredValues := map[string]string{}
-	for target, value := range overrides {
+	for field, value := range overrides {
 		if s.options.IsExpired(value, now) {
-			expiredValues[target] = value
+			expiredValues[field] = value
 		}
 	}
 	return expiredValues

@@ -20,15 +20,15 @@ const (
 	// reportInterval is the interval of reports. After a change, the next report comes earlier.
 	reportInterval = 5 * time.Second
 
-	// maxReportAge is the age of the oldest report that counts. The replica of an older report has probably ended.
+	// maxReportAge is the age of the oldest report that is kept. The replica of an older report has probably ended.
 	maxReportAge = time.Minute
 
-	maxReports     = 500  // reports that a replica reads
+	maxReports     = 500  // bounds the reports that a replica reads
 	maxReportBytes = 1024 // a replica ignores longer reports
 )
 
-// reportScript stores the report of a replica with the time of Redis, deletes old reports, and returns the others.
-// KEYS: the hash of replicas. ARGV: the name of the replica, or "" to store no report; its report; the maximum age of a
+// reportScript stores the report of a replica with the time of Redis, deletes old reports, and returns all other reports.
+// KEYS: the hash of reports. ARGV: the name of the replica, or "" to store no report; the report; the maximum age of a
 // report in milliseconds; the maximum number of reports in the reply; the maximum length of a report. Reply: the time in
 // seconds; the number of reports that the reply leaves out; the reports, each with its time before it.
 var reportScript = goredis.NewScript(`
@@ -38,7 +38,7 @@ if ARGV[1] ~= '' then
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end
 local reply, left_out = {}, 0
-local reports = redis.call('HGETALL', KEYS[1]) -- names and reports in turn
+local reports = redis.call('HGETALL', KEYS[1]) -- each name is followed by its report
 for i = 1, #reports, 2 do
   local report = reports[i + 1]
   local reported_at = tonumber(string.match(report, '^%d+') or '')
@@ -60,13 +60,13 @@ func (s *Store) reportReplica(ctx context.Context) {
 		return
 	}
 	name := ""
-	for n := 0; ; n++ {
+	for isFirst := true; ; isFirst = false {
 		r := s.options.Report()
 		r.Version, name = s.Version(), r.Name
 		text, _ := json.Marshal(r)
 		reports, err := s.exchangeReports(ctx, r.Name, text)
 		if err != nil && ctx.Err() == nil {
-			if n == 0 {
+			if isFirst {
 				s.options.Log.Warn("replica not reported; rls limits show --replicas and the live pages of other replicas do not show it", "error", err)
 			}
 			reports = s.LastReports()
@@ -82,7 +82,7 @@ func (s *Store) reportReplica(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_ = s.options.Client.HDel(ctx, s.replicas, name).Err() // after a failure, another replica deletes the report later
+	_ = s.options.Client.HDel(ctx, s.reportsHash, name).Err() // after a failure, another replica deletes the report later
 }
 
 // waitForReport waits until the next report is due, or returns false when ctx is done.
@@ -91,6 +91,7 @@ func (s *Store) waitForReport(ctx context.Context) bool {
 	if !wait.Sleep(ctx, minPause) {
 		return false
 	}
+	// A random interval keeps replicas that start together from reporting together.
 	timer := time.NewTimer(time.Duration(float64(reportInterval) * (0.8 + 0.2*rand.Float64())))
 	defer timer.Stop()
 	select {
@@ -120,7 +121,7 @@ func (s *Store) Replicas(ctx context.Context) ([]changes.Replica, error) {
 
 // exchangeReports stores the report of a replica, unless name is empty, and reads the reports of all replicas.
 func (s *Store) exchangeReports(ctx context.Context, name string, report []byte) (changes.Reports, error) {
-	reply, err := reportScript.Run(ctx, s.options.Client, []string{s.replicas}, name, report, maxReportAge.Milliseconds(), maxReports, maxReportBytes).Slice()
+	reply, err := reportScript.Run(ctx, s.options.Client, []string{s.reportsHash}, name, report, maxReportAge.Milliseconds(), maxReports, maxReportBytes).Slice()
 	if err != nil {
 		return changes.Reports{}, fmt.Errorf("read the reports of replicas from Redis: %w", err)
 	}

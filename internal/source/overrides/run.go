@@ -112,23 +112,23 @@ func pingInterval(resync time.Duration) time.Duration {
 // subscribe handles messages until the subscription fails. wasSubscribed reports whether Redis confirmed the
 // subscription.
 func (s *Store) subscribe(ctx context.Context) (wasSubscribed bool, err error) {
-	sub := s.options.Client.Subscribe(ctx) // without a channel, this call sends nothing and can't fail
+	subscription := s.options.Client.Subscribe(ctx) // without a channel, this call sends nothing and can't fail
 	interval := pingInterval(s.options.Resync)
 	ctx, stop := context.WithCancel(ctx)
 	var pinger sync.WaitGroup
 	pinger.Go(func() {
 		for wait.Sleep(ctx, interval) {
-			_ = sub.Ping(ctx) // after a failed ping, ReceiveTimeout returns an error too
+			_ = subscription.Ping(ctx) // after a failed ping, ReceiveTimeout returns an error too
 		}
-		_ = sub.Close()
+		_ = subscription.Close()
 	})
 	defer pinger.Wait()
 	defer stop()
-	if err := sub.Subscribe(ctx, s.hash, s.resetsChannel); err != nil {
+	if err := subscription.Subscribe(ctx, s.hash, s.resetsChannel); err != nil {
 		return false, err
 	}
 	for {
-		reply, err := sub.ReceiveTimeout(ctx, 2*interval)
+		reply, err := subscription.ReceiveTimeout(ctx, 2*interval)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			err = errors.New("the connection was silent for too long")
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Observer learns what a Reloader does. One goroutine at a time calls it. It must not call the Reloader.
+// Observer learns what a Reloader does. The Reloader never calls two methods at the same time. No method may call the Reloader.
 type Observer interface {
 	// LimitsLoaded reports that a set of limits came into force.
 	LimitsLoaded(domains int)
@@ -67,8 +67,8 @@ type LimitsChange struct {
 	Values []descriptors.ValueChange // the old and the new limits of the changed paths
 }
 
-// TextsWithValues returns paths, and behind each of the first ten paths its old and its new limits, such as
-// "shop > tenant: 6 per minute → 0 per minute".
+// TextsWithValues returns paths. The first ten paths have their old and new limits, such as "shop > tenant: 6 per minute →
+// 0 per minute".
 func (c *LimitsChange) TextsWithValues(paths []string) []string {
 	const maxTexts = 10
 	texts := slices.Clone(paths)

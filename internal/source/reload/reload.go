@@ -120,14 +120,14 @@ func (r *Reloader) setOutage(name string, err error) {
 func (r *Reloader) replaceLimits(cause string) []slog.Attr {
 	oldConfig := r.options.Store.Load()
 	set, nextExpiry := r.overrides.Apply(r.base, time.Now())
-	cfg := descriptors.Compile(set)
-	r.options.Store.Set(cfg)
+	config := descriptors.Compile(set)
+	r.options.Store.Set(config)
 	r.scheduleExpiry(nextExpiry)
 	r.reportOverrides()
 	r.options.Observer.ConfigProblems(len(r.problems()))
-	change := LimitsChange{Time: time.Now(), Cause: cause, First: oldConfig == nil, Domains: len(cfg.Domains()), Rules: cfg.RuleCount()}
+	change := LimitsChange{Time: time.Now(), Cause: cause, First: oldConfig == nil, Domains: len(config.Domains()), Rules: config.RuleCount()}
 	if !change.First {
-		change.Changes, change.Values = cfg.ChangesFrom(oldConfig), cfg.ValueChangesFrom(oldConfig)
+		change.Changes, change.Values = config.ChangesFrom(oldConfig), config.ValueChangesFrom(oldConfig)
 	}
 	attrs := changeAttrs(&change)
 	if change.First || len(attrs) > 0 {
@@ -172,8 +172,8 @@ const (
 
 // logLimits logs the number of limits in force, with attributes of the update and of the changed rules.
 func (r *Reloader) logLimits(updateAttrs, ruleAttrs []slog.Attr) {
-	cfg := r.options.Store.Load()
-	attrs := slices.Concat(updateAttrs, []slog.Attr{slog.Int("domains", len(cfg.Domains())), slog.Int("rules", cfg.RuleCount())}, ruleAttrs)
+	config := r.options.Store.Load()
+	attrs := slices.Concat(updateAttrs, []slog.Attr{slog.Int("domains", len(config.Domains())), slog.Int("rules", config.RuleCount())}, ruleAttrs)
 	r.options.Log.LogAttrs(context.Background(), slog.LevelInfo, "limits in force", attrs...)
 }
 
@@ -248,8 +248,8 @@ func (r *Reloader) problems() []string {
 
 // WriteLimits writes the limits in force, one line for each limit.
 func (r *Reloader) WriteLimits(w io.Writer) {
-	if cfg := r.options.Store.Load(); cfg != nil {
-		_ = cfg.WriteLines(w)
+	if config := r.options.Store.Load(); config != nil {
+		_ = config.WriteLines(w)
 	}
 }
 

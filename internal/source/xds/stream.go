@@ -45,11 +45,11 @@ type stream struct {
 	ads    discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 
 	isConnected      bool
-	hasBroughtLimits bool // a response of this stream, or a part of such a response, came into force
+	hasAppliedLimits bool // a response of this stream came into force, at least in part
 
-	// rejection is the problem of the last response if the response or a part of it was rejected; otherwise nil.
-	// rejectedVersion is the version of the last rejected response. go-control-plane sends a rejected response again
-	// at once, because the NACK has an older version. So nackBackoff delays the second NACK in a row.
+	// rejection is the reason why the last response was rejected, at least in part; otherwise nil. rejectedVersion is the
+	// version of the last rejected response. go-control-plane sends a rejected response again at once, because the NACK
+	// has an older version. So nackBackoff delays the second NACK in a row.
 	rejection       error
 	rejectedVersion string
 	nackBackoff     *backoff.ExponentialBackOff
@@ -168,7 +168,7 @@ func (s *stream) apply(r *discoveryv3.DiscoveryResponse) {
 		return
 	}
 	if update.Limits != nil {
-		c.limits, s.hasBroughtLimits = update.Limits, true
+		c.limits, s.hasAppliedLimits = update.Limits, true
 	}
 	if s.rejection = c.apply(update); s.rejection != nil {
 		s.rejectedVersion = r.GetVersionInfo()

@@ -1,6 +1,6 @@
-// Package xds is the source of limits from an xDS management server. As in envoyproxy/ratelimit, each response on the
-// aggregated stream (ADS) has all resources, and a resource that is missing from a response is no longer in force. The
-// package does not compare versions, because a restarted server may use a version again for other resources.
+// Package xds is the source of limits from an xDS management server. Each response on the aggregated stream (ADS) has all
+// resources, as in envoyproxy/ratelimit. So a resource that is missing from a response is no longer in force. The package
+// does not compare versions, because a restarted server may use a version again for other resources.
 package xds
 
 import (
@@ -35,8 +35,8 @@ type Options struct {
 	// MaxMessageBytes bounds a response; 16 MiB by default.
 	MaxMessageBytes int
 
-	// Backoff has the pauses between attempts to connect. The pauses start again with Initial after a stream that
-	// brought valid limits or lasted for Max.
+	// Backoff has the pauses between attempts to connect. The pauses start again with Initial after a stream that had
+	// valid limits, or that lasted for Max.
 	Backoff wait.Backoff
 
 	// Parse are the options for parsing resources.
@@ -86,7 +86,7 @@ func (c *Client) Run(ctx context.Context, apply func(source.Update) error) error
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if s.hasBroughtLimits || s.isConnected && time.Since(start) >= c.Backoff.Max {
+		if s.hasAppliedLimits || s.isConnected && time.Since(start) >= c.Backoff.Max {
 			retry.Reset()
 		}
 		pause := retry.NextBackOff()

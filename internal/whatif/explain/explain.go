@@ -48,7 +48,7 @@ type Options struct {
 type Explainer struct {
 	options Options
 
-	mu sync.Mutex // allows one explanation at a time, because an explanation compares all rules of a level
+	mu sync.Mutex // allows one explanation at a time, because an explanation costs much CPU time
 }
 
 // New returns an Explainer.
@@ -60,10 +60,10 @@ func New(options Options) *Explainer {
 }
 
 // Explain returns the report about a request.
-func (x *Explainer) Explain(ctx context.Context, req *rlsv3.RateLimitRequest) *Report {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	options := x.options
+func (e *Explainer) Explain(ctx context.Context, req *rlsv3.RateLimitRequest) *Report {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	options := e.options
 	now := options.Now()
 	report := &Report{
 		Domain: req.Domain, Time: now.UTC(), Descriptors: []Descriptor{},
@@ -101,41 +101,41 @@ type reporter struct {
 	budget  descriptors.Budget  // the budget of the traces; it starts with the same value as the budget of the call
 }
 
-func (w *reporter) CallAnswered(_ context.Context, call *service.Call) {
-	report := w.report
+func (r *reporter) CallAnswered(_ context.Context, call *service.Call) {
+	report := r.report
 	if call.Err != nil {
 		report.Error = status.Convert(call.Err).Message()
 	} else {
 		report.Code, report.GlobalShadowMode = call.Response.OverallCode.String(), call.GlobalShadow
 	}
-	if w.config == nil {
+	if r.config == nil {
 		return
 	}
-	if w.domain = w.config.Domain(call.Request.Domain); w.domain == nil {
-		report.UnknownDomain = w.unknownDomain(call.Request)
+	if r.domain = r.config.Domain(call.Request.Domain); r.domain == nil {
+		report.UnknownDomain = r.unknownDomain(call.Request)
 	} else {
-		report.Place = placeText(w.domain.Source().File, w.domain.Source().Line)
-		if s := w.domain.Source().OffSwitch; s != nil {
+		report.Place = placeText(r.domain.Source().File, r.domain.Source().Line)
+		if s := r.domain.Source().OffSwitch; s != nil {
 			report.Switches = append(report.Switches, "all limits of "+cmp.Or(fields.Printable(s.Target), "all domains")+" are switched off"+s.String())
 		}
 	}
-	if s := w.config.ShadowMode(); s != nil {
+	if s := r.config.ShadowMode(); s != nil {
 		report.Switches = append(report.Switches, fmt.Sprintf("SHADOW_MODE is switched to %t%s", s.IsOn, s.Notes))
 	}
 	for i := range call.Request.Descriptors {
-		report.Descriptors = append(report.Descriptors, w.explainDescriptor(call, i))
+		report.Descriptors = append(report.Descriptors, r.explainDescriptor(call, i))
 	}
 }
 
-func (w *reporter) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
+func (r *reporter) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
 	const maxNames = 20
 	names := []string{}
 	unknownDomain := &UnknownDomain{}
 	var budget descriptors.Budget
-	for _, d := range w.config.Domains() {
+	for _, d := range r.config.Domains() {
 		names = append(names, d.Name)
-		hasRules := !slices.ContainsFunc(req.Descriptors, func(r *ratelimitv3.RateLimitDescriptor) bool {
-			return r.GetLimit() != nil || d.MatchWithBudget(&budget, r.GetEntries()) == nil
+		hasRules := !slices.ContainsFunc(req.Descriptors, func(descriptor *ratelimitv3.RateLimitDescriptor) bool {
+			return descriptor.GetLimit() != nil || d.MatchWithBudget(&budget, descriptor.GetEntries()) == nil
 		})
 		if hasRules && len(unknownDomain.WithRule) < maxNames {
 			unknownDomain.WithRule = append(unknownDomain.WithRule, d.Name)
@@ -145,7 +145,7 @@ func (w *reporter) unknownDomain(req *rlsv3.RateLimitRequest) *UnknownDomain {
 	return unknownDomain
 }
 
-func (w *reporter) explainDescriptor(call *service.Call, i int) Descriptor {
+func (r *reporter) explainDescriptor(call *service.Call, i int) Descriptor {
 	request := call.Request.Descriptors[i]
 	descriptor := Descriptor{Descriptor: entrytext.Format(request.GetEntries()), Hits: call.RequestedHits(i), Levels: []Level{}, Limits: []Limit{}}
 	var rule *descriptors.Rule
@@ -154,8 +154,8 @@ func (w *reporter) explainDescriptor(call *service.Call, i int) Descriptor {
 	}
 	var fileDescriptor *limitsfile.Descriptor
 	var trace descriptors.Trace
-	if w.domain != nil && request.GetLimit() == nil {
-		trace = w.domain.TraceWithBudget(&w.budget, request.GetEntries())
+	if r.domain != nil && request.GetLimit() == nil {
+		trace = r.domain.TraceWithBudget(&r.budget, request.GetEntries())
 		for j := range trace.Steps {
 			descriptor.Levels = append(descriptor.Levels, explainLevel(&trace.Steps[j]))
 		}
@@ -164,7 +164,7 @@ func (w *reporter) explainDescriptor(call *service.Call, i int) Descriptor {
 		}
 	}
 	if rule != nil {
-		descriptor.Rule, descriptor.ShadowMode, descriptor.QuotaMode, descriptor.MaxHits = rule.Path, rule.ShadowMode, rule.QuotaMode || w.options.QuotaMode, rule.MaxHits
+		descriptor.Rule, descriptor.ShadowMode, descriptor.QuotaMode, descriptor.MaxHits = rule.Path, rule.ShadowMode, rule.QuotaMode || r.options.QuotaMode, rule.MaxHits
 	}
 	descriptor.Enforcement = newEnforcement(call, i, rule)
 	if fileDescriptor != nil {
@@ -178,17 +178,17 @@ func (w *reporter) explainDescriptor(call *service.Call, i int) Descriptor {
 		if fileDescriptor.CreationNotes != nil {
 			descriptor.Created = new(newOverride(limitsfile.AppliedOverride{Notes: *fileDescriptor.CreationNotes}))
 		}
-		for _, applied := range fileDescriptor.Overrides {
-			descriptor.Overrides = append(descriptor.Overrides, newOverride(applied))
+		for _, appliedOverride := range fileDescriptor.Overrides {
+			descriptor.Overrides = append(descriptor.Overrides, newOverride(appliedOverride))
 		}
 	}
-	descriptor.Limits = append(descriptor.Limits, w.explainLimits(call, i, rule, fileDescriptor)...)
+	descriptor.Limits = append(descriptor.Limits, r.explainLimits(call, i, rule, fileDescriptor)...)
 	if call.Response != nil {
 		answer := call.Response.Statuses[i]
 		descriptor.Code, descriptor.Remaining = answer.Code.String(), answer.LimitRemaining
-		descriptor.DecidingLimit = w.decidingLimit(call, i, rule)
+		descriptor.DecidingLimit = r.decidingLimit(call, i, rule)
 	}
-	descriptor.Summary = w.summary(call, request, &descriptor, rule, fileDescriptor, &trace)
+	descriptor.Summary = r.summary(call, request, &descriptor, rule, fileDescriptor, &trace)
 	return descriptor
 }
 
@@ -206,10 +206,10 @@ func newEnforcement(call *service.Call, i int, rule *descriptors.Rule) *Enforcem
 	return enforcement
 }
 
-func newOverride(applied limitsfile.AppliedOverride) Override {
+func newOverride(o limitsfile.AppliedOverride) Override {
 	return Override{
-		Target: applied.Target, Off: applied.IsSwitch, Author: applied.Author, Reason: applied.Reason, BaseLimits: applied.BaseLimits,
-		SetAt: utcOrNil(applied.SetAt), ExpiresAt: utcOrNil(applied.ExpiresAt),
+		Target: o.Target, Off: o.IsSwitch, Author: o.Author, Reason: o.Reason, BaseLimits: o.BaseLimits,
+		SetAt: utcOrNil(o.SetAt), ExpiresAt: utcOrNil(o.ExpiresAt),
 	}
 }
 
@@ -222,7 +222,7 @@ func utcOrNil(t time.Time) *time.Time {
 
 // explainLimits explains the limits of descriptor i. fileDescriptor is the descriptor in the limits files that matches
 // the last entry. It is nil if no descriptor matches, or if the request has its own limit.
-func (w *reporter) explainLimits(call *service.Call, i int, rule *descriptors.Rule, fileDescriptor *limitsfile.Descriptor) []Limit {
+func (r *reporter) explainLimits(call *service.Call, i int, rule *descriptors.Rule, fileDescriptor *limitsfile.Descriptor) []Limit {
 	var limitsInForce []*descriptors.RateLimit // the limits of rule that are not explained yet
 	if rule != nil {
 		limitsInForce = rule.Limits
@@ -230,11 +230,11 @@ func (w *reporter) explainLimits(call *service.Call, i int, rule *descriptors.Ru
 	var limits []Limit
 	if fileDescriptor == nil {
 		for _, requestLimit := range limitsInForce {
-			limitReport := w.explainLimit(call, i, requestLimit)
-			if rule != w.domain.UntestedRule() {
+			limitReport := r.explainLimit(call, i, requestLimit)
+			if rule != r.domain.UntestedRule() {
 				limitReport.FromRequest = true
-				if file, line := w.domain.Source().DefaultsPlace(); file != "" {
-					limitReport.DefaultsPlace, limitReport.FromDefaults = placeText(file, line), w.domain.Source().RequestLimitDefaults()
+				if file, line := r.domain.Source().DefaultsPlace(); file != "" {
+					limitReport.DefaultsPlace, limitReport.FromDefaults = placeText(file, line), r.domain.Source().RequestLimitDefaults()
 				}
 			}
 			limits = append(limits, limitReport)
@@ -244,7 +244,7 @@ func (w *reporter) explainLimits(call *service.Call, i int, rule *descriptors.Ru
 	for _, fileLimit := range fileDescriptor.Limits {
 		var limitReport Limit
 		if fileLimit.Enabled && len(limitsInForce) > 0 {
-			limitReport = w.explainLimit(call, i, limitsInForce[0])
+			limitReport = r.explainLimit(call, i, limitsInForce[0])
 			limitsInForce = limitsInForce[1:]
 		} else {
 			limitReport = effectiveValues(fileLimit.Limit)
@@ -258,7 +258,7 @@ func (w *reporter) explainLimits(call *service.Call, i int, rule *descriptors.Ru
 		}
 		limitReport.FromOverride, limitReport.FromDefaults = fileLimit.OverrideFields(), fileLimit.DefaultFields()
 		if len(limitReport.FromDefaults) > 0 {
-			limitReport.DefaultsPlace = placeText(w.domain.Source().DefaultsPlace())
+			limitReport.DefaultsPlace = placeText(r.domain.Source().DefaultsPlace())
 		}
 		limits = append(limits, limitReport)
 	}
@@ -283,13 +283,13 @@ func effectiveValues(countedLimit *limit.Limit) Limit {
 }
 
 // explainLimit explains explainedLimit, a limit in force that descriptor i meets.
-func (w *reporter) explainLimit(call *service.Call, i int, explainedLimit *descriptors.RateLimit) Limit {
+func (r *reporter) explainLimit(call *service.Call, i int, explainedLimit *descriptors.RateLimit) Limit {
 	limitReport := effectiveValues(explainedLimit.Limit)
 	limitReport.Name = explainedLimit.Name
 	for j := range call.DecisionCount() {
 		if d := call.Decision(j); d.Descriptor == i && d.Limit == explainedLimit {
 			limitReport.State = Counted
-			w.setCounter(&limitReport, &d, &w.peeker.peeks[j])
+			r.setCounter(&limitReport, &d, &r.peeker.peeks[j])
 			return limitReport
 		}
 	}
@@ -304,7 +304,7 @@ func (w *reporter) explainLimit(call *service.Call, i int, explainedLimit *descr
 	return limitReport
 }
 
-// isRejected reports whether the service has rejected c, because the rule allows no refund, for example.
+// isRejected reports whether the service has rejected c, for example because the rule allows no refund.
 func isRejected(c *service.Call) bool { return c.Err != nil && c.DecisionCount() == 0 }
 
 // replacingLimit returns the name and the rule of the limit that replaces the limits with this name.
@@ -326,14 +326,14 @@ func replacingLimit(c *service.Call, name string) string {
 	return ""
 }
 
-func (w *reporter) setCounter(limitReport *Limit, decision *service.Decision, peek *peek) {
+func (r *reporter) setCounter(limitReport *Limit, decision *service.Decision, peek *peek) {
 	countedLimit := decision.Limit.Limit
 	limitReport.Counter = &Counter{Name: string(decision.Key), Tag: countedLimit.Tag()}
-	if w.options.RedisKey != nil && countedLimit.Scope == limit.Global {
-		limitReport.Counter.Server, limitReport.Counter.Key = w.options.RedisKey(decision.Hit)
+	if r.options.RedisKey != nil && countedLimit.Scope == limit.Global {
+		limitReport.Counter.Server, limitReport.Counter.Key = r.options.RedisKey(decision.Hit)
 	}
-	if w.options.HeldPermits != nil {
-		limitReport.Counter.Permits = w.options.HeldPermits(w.now, decision.Hit)
+	if r.options.HeldPermits != nil {
+		limitReport.Counter.Permits = r.options.HeldPermits(r.now, decision.Hit)
 	}
 	switch result := peek.Result; {
 	case result.Err != nil, result.IsDegraded() && result.Share == nil:
@@ -344,16 +344,16 @@ func (w *reporter) setCounter(limitReport *Limit, decision *service.Decision, pe
 		limitReport.Counter.Capacity, limitReport.Counter.Remaining = shareOrLimit.Capacity(), result.Remaining
 		limitReport.Counter.Spent = shareOrLimit.Spent(result.Result)
 		if countedLimit.Algorithm.HasHolds() {
-			limitReport.Counter.FirstExpiryAt = w.timeAfter(result.ResetAfter)
+			limitReport.Counter.FirstExpiryAt = r.timeAfter(result.ResetAfter)
 			break
 		}
-		limitReport.Counter.ResetAt = w.timeAfter(result.ResetAfter)
+		limitReport.Counter.ResetAt = r.timeAfter(result.ResetAfter)
 		if countedLimit.Algorithm.ResetsAtWindowEnd() && result.ResetAfter > 0 {
-			limitReport.Counter.WindowStart = new(w.timeAt(countedLimit.WindowStart(w.now.UnixMicro()+result.ResetAfter) - w.now.UnixMicro()))
+			limitReport.Counter.WindowStart = new(r.timeAt(countedLimit.WindowStart(r.now.UnixMicro()+result.ResetAfter) - r.now.UnixMicro()))
 		}
 	}
-	if w.options.Shares != nil {
-		limitReport.Shares = w.options.Shares(limitReport.Counter.Name)
+	if r.options.Shares != nil {
+		limitReport.Shares = r.options.Shares(limitReport.Counter.Name)
 	}
 	result := decision.Result
 	answer := &Answer{Allowed: result.Allowed, Remaining: max(result.Remaining, 0), Source: result.Source.String(), Reason: result.Reason.String(), Mode: result.Mode.String()}
@@ -364,7 +364,7 @@ func (w *reporter) setCounter(limitReport *Limit, decision *service.Decision, pe
 	}
 	answer.Never = !result.Allowed && result.RetryAfter == limit.Never
 	if !result.Allowed && result.RetryAfter > 0 && peek.isRetryExact {
-		answer.RetryAt = w.timeAfter(result.RetryAfter)
+		answer.RetryAt = r.timeAfter(result.RetryAfter)
 	}
 	switch result.Source {
 	case backend.SourceLocal:
@@ -373,8 +373,8 @@ func (w *reporter) setCounter(limitReport *Limit, decision *service.Decision, pe
 		answer.By = "Redis"
 	case backend.SourceFallback:
 		answer.By = "the fallback in this replica"
-		if w.options.FailingSince != nil {
-			answer.Since = utcOrNil(w.options.FailingSince(decision.Hit))
+		if r.options.FailingSince != nil {
+			answer.Since = utcOrNil(r.options.FailingSince(decision.Hit))
 		}
 	case backend.SourceDenyCache:
 		answer.By, answer.Since, answer.Until = "the deny cache of this replica", utcOrNil(peek.Denial.FirstDenialTime), answer.RetryAt
@@ -386,19 +386,19 @@ func (w *reporter) setCounter(limitReport *Limit, decision *service.Decision, pe
 }
 
 // timeAfter returns now plus micros, rounded to a millisecond, or nil if micros is 0.
-func (w *reporter) timeAfter(micros int64) *time.Time {
+func (r *reporter) timeAfter(micros int64) *time.Time {
 	if micros == 0 {
 		return nil
 	}
-	return new(w.timeAt(micros))
+	return new(r.timeAt(micros))
 }
 
-func (w *reporter) timeAt(micros int64) time.Time {
-	return w.now.Add(time.Duration(micros) * time.Microsecond).UTC().Round(time.Millisecond)
+func (r *reporter) timeAt(micros int64) time.Time {
+	return r.now.Add(time.Duration(micros) * time.Microsecond).UTC().Round(time.Millisecond)
 }
 
 // decidingLimit returns the index of the limit that the status of descriptor i describes, or nil.
-func (w *reporter) decidingLimit(c *service.Call, i int, rule *descriptors.Rule) *int {
+func (r *reporter) decidingLimit(c *service.Call, i int, rule *descriptors.Rule) *int {
 	answer := c.Response.Statuses[i]
 	if rule == nil || answer.CurrentLimit == nil {
 		return nil
@@ -416,12 +416,11 @@ func placeText(file string, line int) string { return fields.FileLine(fields.Pri
 func explainLevel(step *descriptors.Step) Level {
 	level := Level{Entry: descriptors.EntryLabel(step.Entry), Compared: step.SiblingCount, OtherValues: step.OtherValueCount}
 	for i := range step.Candidates {
-		compared := &step.Candidates[i]
+		c := &step.Candidates[i]
 		candidate := Candidate{
-			Descriptor: compared.Label(), Place: placeText(compared.File, compared.Line), Match: compared.Kind.String(), Difference: compared.Difference.String(),
-			Reason: candidateReason(step, compared),
+			Descriptor: c.Label(), Place: placeText(c.File, c.Line), Match: c.Kind.String(), Difference: c.Difference.String(), Reason: candidateReason(step, c),
 		}
-		if compared == step.Winner {
+		if c == step.Winner {
 			level.Winner = &candidate
 		} else {
 			level.Others = append(level.Others, candidate)

@@ -20,7 +20,7 @@ const usage = "ask as /explain?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE… a
 	"limit=100/minute states a limit in the request; format=json or Accept: application/json returns JSON"
 
 // ServeHTTP answers GET /explain in text, or in JSON with ?format=json or Accept: application/json.
-func (x *Explainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (e *Explainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	wantsJSON := strings.Contains(r.Header.Get("Accept"), "application/json")
@@ -49,10 +49,10 @@ func (x *Explainer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(code)
 		fmt.Fprintf(w, "%s\n\n%s\n", err, usage)
 	case wantsJSON:
-		writeJSON(w, http.StatusOK, x.Explain(r.Context(), req))
+		writeJSON(w, http.StatusOK, e.Explain(r.Context(), req))
 	default:
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_ = x.Explain(r.Context(), req).WriteText(w) // an error means that the caller has closed the connection
+		_ = e.Explain(r.Context(), req).WriteText(w) // an error means that the caller has closed the connection
 	}
 }
 

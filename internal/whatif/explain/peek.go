@@ -17,11 +17,12 @@ type peeker struct {
 // peek is the answer of Options.Layer about one hit.
 type peek struct {
 	backend.Peek
-	isRetryExact bool // the RetryAfter of the result is exact or Never
+	isRetryExact bool // the RetryAfter of the result is exact, or Never
 }
 
 var _ backend.Limiter = (*peeker)(nil)
 
+// Take implements backend.Limiter. The group of a request is the hits that are charged only if none of them is denied.
 func (p *peeker) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	layerPeeks := make([]backend.Peek, len(hits))
 	p.options.Layer.Peek(ctx, now, hits, layerPeeks)
@@ -76,7 +77,7 @@ func counterName(h *backend.Hit) string { return h.Limit.Tag() + ":" + string(h.
 func chargesDenied(h *backend.Hit) bool { return h.Limit.ChargeDenied && !h.IsInGroup() }
 
 // nextResult returns the answer to hit after earlierHits hits of the same request on the same counter. peek is the answer
-// to a peek. If isSkipped is true, hit is not charged. If isRetryExact is false, RetryAfter is positive but has no meaning.
+// without these hits. If isSkipped is true, hit is not charged. If isRetryExact is false, RetryAfter is only known to be positive.
 func nextResult(hit *backend.Hit, peek backend.Result, earlierHits int64, isSkipped bool) (result backend.Result, isRetryExact bool) {
 	isNotCounted := peek.Err != nil || peek.Source == backend.SourceFallback && peek.Share == nil
 	if isNotCounted || hit.N == 0 && earlierHits == 0 {
@@ -91,15 +92,15 @@ func nextResult(hit *backend.Hit, peek backend.Result, earlierHits int64, isSkip
 			result.Remaining = min(result.Remaining, hit.Limit.Capacity())
 		}
 	}
-	resetsAtOnce := hit.Limit.Algorithm.ResetsAtWindowEnd()
+	resetsAtWindowEnd := hit.Limit.Algorithm.ResetsAtWindowEnd()
 	switch {
 	case result.Allowed || result.RetryAfter == limit.Never:
 		return result, true
-	case !resetsAtOnce && !peek.Allowed && earlierHits == 0 && hit.N == 1:
+	case !resetsAtWindowEnd && !peek.Allowed && earlierHits == 0 && hit.N == 1:
 		result.RetryAfter = peek.RetryAfter
 		return result, true
 	case result.RetryAfter == 0:
 		result.RetryAfter = hit.Limit.Period() // the hits of this request start a window
 	}
-	return result, resetsAtOnce
+	return result, resetsAtWindowEnd
 }

@@ -52,8 +52,8 @@ func ParseQuery(q url.Values) (*rlsv3.RateLimitRequest, error) {
 	return NewRequest(q.Get(DomainParam), q[DescriptorParam], q.Get(LimitParam))
 }
 
-// NewRequest returns the request that the texts of a query describe; see ParseQuery. If limitText is empty, the request
-// states no limit.
+// NewRequest returns the request that the parameters of a query describe, as in ParseQuery. If limitText is empty, the
+// request states no limit.
 func NewRequest(domain string, descriptorTexts []string, limitText string) (*rlsv3.RateLimitRequest, error) {
 	switch {
 	case domain == "":

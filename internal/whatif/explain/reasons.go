@@ -87,14 +87,14 @@ func differenceText(entry *ratelimitv3.RateLimitDescriptor_Entry, descriptor *li
 	return ""
 }
 
-func (w *reporter) summary(call *service.Call, request *ratelimitv3.RateLimitDescriptor, descriptor *Descriptor, rule *descriptors.Rule, fileDescriptor *limitsfile.Descriptor, trace *descriptors.Trace) string {
+func (r *reporter) summary(call *service.Call, request *ratelimitv3.RateLimitDescriptor, descriptor *Descriptor, rule *descriptors.Rule, fileDescriptor *limitsfile.Descriptor, trace *descriptors.Trace) string {
 	switch {
-	case w.domain == nil:
+	case r.domain == nil:
 		return "no limit: the domain is unknown"
-	case w.domain.Source().OffSwitch != nil:
-		return "no limit: all limits of the domain are switched off" + w.domain.Source().OffSwitch.String()
+	case r.domain.Source().OffSwitch != nil:
+		return "no limit: all limits of the domain are switched off" + r.domain.Source().OffSwitch.String()
 	case request.GetLimit() != nil && rule == nil:
-		return w.report.Error
+		return r.report.Error
 	case request.GetLimit() != nil && len(rule.Limits) == 0:
 		return "no limit: the defaults of the domain turn the request's own limit off (enabled: false)"
 	case isRejected(call):
@@ -102,33 +102,33 @@ func (w *reporter) summary(call *service.Call, request *ratelimitv3.RateLimitDes
 	case len(request.GetEntries()) == 0:
 		return "no limit: the descriptor has no entries"
 	case rule == nil && len(trace.Trail) < len(request.GetEntries()):
-		return w.noMatchSummary(request.GetEntries(), trace)
+		return r.noMatchSummary(request.GetEntries(), trace)
 	case rule == nil && fileDescriptor.OffSwitch() != nil:
-		return fmt.Sprintf("no limit: %s is switched off%s", w.rulePath(trace.Trail), fileDescriptor.OffSwitch().Notes)
+		return fmt.Sprintf("no limit: %s is switched off%s", r.rulePath(trace.Trail), fileDescriptor.OffSwitch().Notes)
 	case rule == nil && len(fileDescriptor.Limits) > 0:
-		return fmt.Sprintf("no limit: all limits of %s are off (enabled: false)", w.rulePath(trace.Trail))
+		return fmt.Sprintf("no limit: all limits of %s are off (enabled: false)", r.rulePath(trace.Trail))
 	case rule == nil && len(fileDescriptor.Descriptors) > 0:
-		return fmt.Sprintf("no limit: %s has no limit of its own, and the rules below it need more entries", w.rulePath(trace.Trail))
+		return fmt.Sprintf("no limit: %s has no limit of its own, and the rules below it need more entries", r.rulePath(trace.Trail))
 	case rule == nil:
-		return fmt.Sprintf("no limit: %s has no limit", w.rulePath(trace.Trail))
+		return fmt.Sprintf("no limit: %s has no limit", r.rulePath(trace.Trail))
 	}
 	return limitedSummary(descriptor)
 }
 
-func (w *reporter) rulePath(trail []*limitsfile.Descriptor) string {
-	return limitsfile.Path(w.domain.Name, trail)
+func (r *reporter) rulePath(trail []*limitsfile.Descriptor) string {
+	return limitsfile.Path(r.domain.Name, trail)
 }
 
-func (w *reporter) noMatchSummary(entries []*ratelimitv3.RateLimitDescriptor_Entry, trace *descriptors.Trace) string {
+func (r *reporter) noMatchSummary(entries []*ratelimitv3.RateLimitDescriptor_Entry, trace *descriptors.Trace) string {
 	matchCount := len(trace.Trail)
 	entry := descriptors.EntryLabel(entries[matchCount])
 	switch {
 	case matchCount == 0:
 		return fmt.Sprintf("no limit: no descriptor of the domain matches %s", entry)
 	case len(trace.Steps) == matchCount:
-		return fmt.Sprintf("no limit: %s has no descriptor below it for %s", w.rulePath(trace.Trail), entry)
+		return fmt.Sprintf("no limit: %s has no descriptor below it for %s", r.rulePath(trace.Trail), entry)
 	}
-	return fmt.Sprintf("no limit: no descriptor below %s matches %s", w.rulePath(trace.Trail), entry)
+	return fmt.Sprintf("no limit: no descriptor below %s matches %s", r.rulePath(trace.Trail), entry)
 }
 
 func limitedSummary(descriptor *Descriptor) string {

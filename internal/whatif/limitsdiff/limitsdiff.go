@@ -1,8 +1,7 @@
 // Package limitsdiff compares two sets of limits and reports which requests change.
 //
-// The package walks both trees of descriptors at once. For each descriptor of a tree, it makes a
-// request that the descriptor matches. The package then finds the descriptor that wins in each tree, so
-// it also finds requests that meet another rule than before.
+// The package walks both trees of descriptors at once. For each descriptor of a tree, it makes a request that the descriptor
+// matches, and finds the descriptor that wins in each tree. So it also finds requests that meet another rule than before.
 package limitsdiff
 
 import (
@@ -27,7 +26,7 @@ const (
 	Same    Kind = "same"    // the same requests pass; only a name, metadata or metrics change
 	Looser  Kind = "looser"  // more requests pass
 	Tighter Kind = "tighter" // fewer requests pass
-	Mixed   Kind = "mixed"   // some requests pass that did not pass before, and others no longer pass
+	Mixed   Kind = "mixed"   // some requests pass that were denied before, and other requests no longer pass
 )
 
 // Event is what happened to the rule of a change.
@@ -269,7 +268,7 @@ func (c *comparison) compareRules(oldTrail, newTrail, path []*limitsfile.Descrip
 	c.report.Changes = append(c.report.Changes, change)
 }
 
-// ruleAtEnd returns the last descriptor of trail, or nil if this descriptor has neither a limit in force nor quota_mode.
+// ruleAtEnd returns the last descriptor of trail if the descriptor has a limit in force or quota_mode, and otherwise nil.
 func ruleAtEnd(trail []*limitsfile.Descriptor) *limitsfile.Descriptor {
 	if len(trail) == 0 {
 		return nil

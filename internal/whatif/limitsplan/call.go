@@ -79,13 +79,13 @@ type mergedReader struct {
 
 // Merge returns a Reader of the calls of several replicas, in the order of time.
 func Merge(readers ...Reader) (Reader, error) {
-	merged := &mergedReader{readers: readers}
+	reader := &mergedReader{readers: readers}
 	for i := range readers {
-		if err := merged.readNextCall(i); err != nil {
+		if err := reader.readNextCall(i); err != nil {
 			return nil, err
 		}
 	}
-	return merged, nil
+	return reader, nil
 }
 
 func (m *mergedReader) readNextCall(i int) error {

@@ -47,7 +47,7 @@ const (
 	unknownStart
 	inexactTime
 
-	noEvent = inexactTime // a key without events has this cause
+	noEvent = inexactTime // the cause of a key without events
 )
 
 // OtherCause is a cause and the number of calls with this cause.
@@ -107,7 +107,7 @@ func differsUnderSameLimits(recordedCall *Call, replayedCall *service.Call) bool
 }
 
 // causeOf returns the first possible cause of a different answer. event is the first event of the keys of the call.
-func (c *counts) causeOf(recordedCall *Call, replayedCall *service.Call, event causeIndex) causeIndex {
+func (c *replayCounts) causeOf(recordedCall *Call, replayedCall *service.Call, event causeIndex) causeIndex {
 	switch {
 	case event != noEvent:
 		return event
@@ -118,7 +118,7 @@ func (c *counts) causeOf(recordedCall *Call, replayedCall *service.Call, event c
 }
 
 // isInFirstWindow reports whether the window of a limit of the call can have begun before the log.
-func (c *counts) isInFirstWindow(replayedCall *service.Call) bool {
+func (c *replayCounts) isInFirstWindow(replayedCall *service.Call) bool {
 	for i := range replayedCall.DecisionCount() {
 		l := replayedCall.Decision(i).Limit.Limit
 		windows := int64(1)

@@ -14,7 +14,7 @@ type FailCondition struct {
 	isShare bool // reports whether bound is a percentage of the calls
 }
 
-var failConditionForm = regexp.MustCompile(`^\s*(\w+)\s*>\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*$`)
+var failConditionPattern = regexp.MustCompile(`^\s*(\w+)\s*>\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*$`)
 
 // figures has the figures of a report that a condition can name.
 var figures = map[string]func(*Report) uint64{
@@ -26,7 +26,7 @@ var figures = map[string]func(*Report) uint64{
 
 // ParseFailCondition parses a condition of the form FIGURE > NUMBER or FIGURE > NUMBER%.
 func ParseFailCondition(text string) (*FailCondition, error) {
-	parts := failConditionForm.FindStringSubmatch(text)
+	parts := failConditionPattern.FindStringSubmatch(text)
 	if parts == nil {
 		return nil, fmt.Errorf("condition: got %q, want FIGURE > NUMBER or FIGURE > NUMBER%%, such as denied > 1%%", text)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// counts counts the calls of a replay for the report.
-type counts struct {
+// replayCounts counts the calls of a replay for the report.
+type replayCounts struct {
 	calls      Counts
 	start, end time.Time
 	timeline   timeline
@@ -43,8 +43,8 @@ type keyCounts struct {
 	event causeIndex // the first event of the key, in the order of causes
 }
 
-func newCounts(maxKeys int) counts {
-	result := counts{
+func newReplayCounts(maxKeys int) replayCounts {
+	result := replayCounts{
 		rules: map[*descriptors.Rule]*RuleReport{}, keys: map[uint64]*keyCounts{}, newlyDeniedKeys: map[uint64]KeyReport{},
 		seed: maphash.MakeSeed(), maxKeys: maxKeys,
 	}
@@ -53,7 +53,7 @@ func newCounts(maxKeys int) counts {
 }
 
 // add counts a recorded call and its replay.
-func (c *counts) add(recordedCall *Call, replayedCall *service.Call) {
+func (c *replayCounts) add(recordedCall *Call, replayedCall *service.Call) {
 	if replayedCall.Err != nil {
 		c.failureCount++
 		if c.firstFailure == nil {
@@ -104,7 +104,7 @@ func (c *counts) add(recordedCall *Call, replayedCall *service.Call) {
 	}
 }
 
-func (c *counts) addDescriptor(rule *descriptors.Rule, bucket int, wasDenied, isNowDenied, isOverInShadow bool) {
+func (c *replayCounts) addDescriptor(rule *descriptors.Rule, bucket int, wasDenied, isNowDenied, isOverInShadow bool) {
 	ruleReport := c.rules[rule]
 	if ruleReport == nil {
 		ruleReport = &RuleReport{Rule: NoRule, Limits: "none", Timeline: c.timeline.newSeries()}
@@ -124,7 +124,7 @@ func (c *counts) addDescriptor(rule *descriptors.Rule, bucket int, wasDenied, is
 }
 
 // addKey counts a descriptor with this key. It returns nil if the key is new and there are maxKeys keys.
-func (c *counts) addKey(rule *descriptors.Rule, key []byte, callTime time.Time, wasDenied, isNowDenied bool) *keyCounts {
+func (c *replayCounts) addKey(rule *descriptors.Rule, key []byte, callTime time.Time, wasDenied, isNowDenied bool) *keyCounts {
 	hash := maphash.Bytes(c.seed, key)
 	countsOfKey := c.keys[hash]
 	if countsOfKey == nil {
@@ -143,7 +143,7 @@ func (c *counts) addKey(rule *descriptors.Rule, key []byte, callTime time.Time, 
 }
 
 // report returns the Report, with at most maxKeys keys.
-func (c *counts) report(maxKeys int) *Report {
+func (c *replayCounts) report(maxKeys int) *Report {
 	report := &Report{Start: c.start, End: c.end, Calls: c.calls, NewlyDeniedKeys: len(c.newlyDeniedKeys), Rules: []RuleReport{}, Keys: []KeyReport{}}
 	buckets := 0
 	if c.calls.Total > 0 {

@@ -88,7 +88,7 @@ func (d *decisionReader) Next() (*Call, error) {
 }
 
 // readCall returns the next call. The records of a call have the same time and domain. isRejected reports whether the
-// service rejected the call, which then charged nothing.
+// service rejected the call and charged nothing.
 func (d *decisionReader) readCall() (call *Call, isRejected bool, err error) {
 	if d.nextRecord == nil {
 		if err := d.readNextRecord(); err != nil {
@@ -102,12 +102,12 @@ func (d *decisionReader) readCall() (call *Call, isRejected bool, err error) {
 	}
 	isRejected = d.nextRecord.OverallCode == decisionlog.Failed
 	recordedError := d.nextRecord.Error
-	descriptorStart := d.nextRecord // the first record of the current descriptor
+	firstRecord := d.nextRecord // the first record of the current descriptor
 	for {
 		record := d.nextRecord
 		isOverLimit := record.Code == decisionlog.OverLimit && !record.Shadow
-		if n := len(call.isOverLimit); n == 0 || record.DescriptorIndex != descriptorStart.DescriptorIndex {
-			descriptorStart = record
+		if n := len(call.isOverLimit); n == 0 || record.DescriptorIndex != firstRecord.DescriptorIndex {
+			firstRecord = record
 			call.addDescriptor(decisionlog.RequestEntries(record.Descriptor), record.Hits, isOverLimit)
 			call.indexes = append(call.indexes, record.DescriptorIndex)
 		} else if isOverLimit {
@@ -118,7 +118,7 @@ func (d *decisionReader) readCall() (call *Call, isRejected bool, err error) {
 			isRejected = isRejected && record.Code != decisionlog.Failed // a failed backend can have charged the hits
 		}
 		err := d.readNextRecord()
-		if err == nil && isSameCall(d.nextRecord, descriptorStart) {
+		if err == nil && isSameCall(d.nextRecord, firstRecord) {
 			continue
 		}
 		if isRejected && d.rejectedCalls == 0 {
@@ -131,17 +131,17 @@ func (d *decisionReader) readCall() (call *Call, isRejected bool, err error) {
 	}
 }
 
-// isSameCall reports whether record belongs to the same call as the previous record. descriptorStart is the first record of
-// the descriptor of the previous record.
-func isSameCall(record, descriptorStart *decisionlog.Record) bool {
-	if !record.Time.Equal(descriptorStart.Time) || record.Domain != descriptorStart.Domain || record.TraceID != descriptorStart.TraceID {
+// isSameCall reports whether record belongs to the same call as the previous record. firstRecord is the first record of the
+// descriptor of the previous record. A call has only one record of each limit of a descriptor.
+func isSameCall(record, firstRecord *decisionlog.Record) bool {
+	if !record.Time.Equal(firstRecord.Time) || record.Domain != firstRecord.Domain || record.TraceID != firstRecord.TraceID {
 		return false
 	}
-	if record.DescriptorIndex != descriptorStart.DescriptorIndex {
-		return record.DescriptorIndex > descriptorStart.DescriptorIndex
+	if record.DescriptorIndex != firstRecord.DescriptorIndex {
+		return record.DescriptorIndex > firstRecord.DescriptorIndex
 	}
-	isRepeated := record.Limit == descriptorStart.Limit && record.LimitName == descriptorStart.LimitName
-	return !isRepeated && slices.Equal(record.Descriptor, descriptorStart.Descriptor)
+	isRepeated := record.Limit == firstRecord.Limit && record.LimitName == firstRecord.LimitName
+	return !isRepeated && slices.Equal(record.Descriptor, firstRecord.Descriptor)
 }
 
 func (d *decisionReader) readNextRecord() (err error) {

@@ -392,7 +392,7 @@ func TestLateRecordIsReplayedAtTheTimeOfTheClock(t *testing.T) {
 }
 
 func TestKeysBeyondTheBoundAreLeftOut(t *testing.T) {
-	counts := newCounts(1)
+	counts := newReplayCounts(1)
 	rule := &descriptors.Rule{Path: "shop > tenant"}
 	for _, key := range []string{"a", "b", "a"} {
 		counts.addKey(rule, []byte(key), logStart, false, true)

@@ -31,7 +31,7 @@ const maxCounters = 2_000_000 // bounds the counters of a replay, and the keys t
 
 // replay is a service with a virtual clock. It is also the backend and the observer of this service.
 type replay struct {
-	counts   counts
+	counts   replayCounts
 	call     *Call
 	service  *service.Service
 	counters map[int]*local.Limiter // the counters of each replica for limits with scope instance; the key allReplicas has the shared counters
@@ -45,7 +45,7 @@ func Run(ctx context.Context, config *descriptors.Config, reader Reader, options
 	var store descriptors.Store
 	store.Set(config)
 	var now time.Time
-	newReplay := &replay{counts: newCounts(maxCounters), counters: map[int]*local.Limiter{}}
+	newReplay := &replay{counts: newReplayCounts(maxCounters), counters: map[int]*local.Limiter{}}
 	newReplay.service = service.New(service.Options{
 		Limits: &store, Limiter: newReplay, Observers: []service.Observer{newReplay},
 		Now: func() time.Time { return now }, ShadowMode: options.ShadowMode, QuotaMode: options.QuotaMode, AllOrNone: options.AllOrNone,
@@ -153,20 +153,20 @@ func (p *replay) evictions() (n int64) {
 
 // context returns ctx with the metadata of the recorded call.
 func (c *Call) context(ctx context.Context) context.Context {
-	md := metadata.MD{}
+	callMetadata := metadata.MD{}
 	for i := range c.decisions {
 		record := c.decisions[i]
 		if record.Acquire {
-			md.Set(limit.AcquireKey, "true")
+			callMetadata.Set(limit.AcquireKey, "true")
 		}
 		if record.Hold != "" {
-			md.Set(limit.HoldKey, record.Hold)
+			callMetadata.Set(limit.HoldKey, record.Hold)
 		}
 	}
-	if len(md) == 0 {
+	if len(callMetadata) == 0 {
 		return ctx
 	}
-	return metadata.NewIncomingContext(ctx, md)
+	return metadata.NewIncomingContext(ctx, callMetadata)
 }
 
 func (p *replay) CallAnswered(_ context.Context, c *service.Call) { p.counts.add(p.call, c) }

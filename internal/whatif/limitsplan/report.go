@@ -14,8 +14,8 @@ type Report struct {
 	Keys            []KeyReport  `json:"keys"`              // the keys with the most newly denied descriptors
 	NewlyDeniedKeys int          `json:"newly_denied_keys"` // the number of all keys with a newly denied descriptor
 
-	// OtherCauses counts newly denied and newly admitted calls that met the same limits when they
-	// were recorded. So something other than the new limits can be the cause.
+	// OtherCauses counts newly denied and newly admitted calls that met the same limits when they were recorded. So the
+	// new limits are perhaps not the cause.
 	OtherCauses []OtherCause `json:"other_causes,omitempty"`
 }
 

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-const maxQueueLength = 1 << 14 // bounds the records that stand before a record in the log although their time is later
+const maxQueueLength = 1 << 14 // the number of later records that can stand before a record in the log
 
-// sorter returns the records of read in the order of time. A log is nearly in this order: a line is written at the end of
-// a call, but has the time at which the call started. So a new record belongs near the end of the queue.
+// sorter returns the records of read in the order of time. A line of a log is written at the end of a call, but has the time
+// of the start. So a log is nearly in the order of time, and a new record belongs near the end of the queue.
 type sorter[T any] struct {
 	read    func() (T, error)
 	timeOf  func(T) time.Time

@@ -21,12 +21,12 @@ type ruleSet map[*descriptors.Rule]bool
 type CoverageReport struct {
 	Rules      int         `json:"rules"`
 	MetRules   int         `json:"met"`
-	Percent    float64     `json:"percent"` // 100 if there are no rules
-	UnmetRules []UnmetRule `json:"unmet,omitempty"`
+	Percent    float64     `json:"percent"`         // 100 if there are no rules
+	UnmetRules []RulePlace `json:"unmet,omitempty"` // the rules that no test meets
 }
 
-// UnmetRule is a rule that no test meets.
-type UnmetRule struct {
+// RulePlace is a rule and its place in the limits files.
+type RulePlace struct {
 	Rule  string `json:"rule"`
 	Place string `json:"place"`
 }
@@ -44,8 +44,8 @@ func (c *Coverage) add(config *descriptors.Config) ruleSet {
 
 // Report returns the coverage of the rules of all Configs, in the order of the Configs.
 func (c *Coverage) Report() CoverageReport {
-	var rules []UnmetRule
-	isMet := map[UnmetRule]bool{}
+	var rules []RulePlace
+	isMet := map[RulePlace]bool{}
 	for _, config := range c.configs {
 		places := map[string]string{} // the key is the path of the rule
 		config.EachDescriptor(func(domain string, trail []*limitsfile.Descriptor) {
@@ -53,15 +53,15 @@ func (c *Coverage) Report() CoverageReport {
 			places[limitsfile.Path(domain, trail)] = fields.FileLine(descriptor.File, descriptor.Line)
 		})
 		config.EachRule(func(rule *descriptors.Rule) {
-			unmetRule := UnmetRule{rule.Path, places[rule.Path]}
-			if _, isKnown := isMet[unmetRule]; !isKnown {
-				rules = append(rules, unmetRule)
+			rulePlace := RulePlace{rule.Path, places[rule.Path]}
+			if _, isKnown := isMet[rulePlace]; !isKnown {
+				rules = append(rules, rulePlace)
 			}
-			isMet[unmetRule] = isMet[unmetRule] || c.metRules[rule]
+			isMet[rulePlace] = isMet[rulePlace] || c.metRules[rule]
 		})
 	}
 	report := CoverageReport{Rules: len(rules), Percent: 100}
-	report.UnmetRules = slices.DeleteFunc(rules, func(unmetRule UnmetRule) bool { return isMet[unmetRule] })
+	report.UnmetRules = slices.DeleteFunc(rules, func(rulePlace RulePlace) bool { return isMet[rulePlace] })
 	report.MetRules = report.Rules - len(report.UnmetRules)
 	if report.Rules > 0 {
 		report.Percent = 100 * float64(report.MetRules) / float64(report.Rules)

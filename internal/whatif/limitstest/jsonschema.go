@@ -25,18 +25,18 @@ func JSONSchema() map[string]any {
 
 func objectSchema(list []fields.Field) map[string]any {
 	properties := map[string]any{}
-	var required []string
+	var requiredNames []string
 	for _, field := range list {
 		property := fieldSchema(field)
 		property["description"] = fieldHelp[field.Name]
 		properties[field.Name] = property
 		if field.IsRequired() {
-			required = append(required, field.Name)
+			requiredNames = append(requiredNames, field.Name)
 		}
 	}
 	schema := map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
-	if len(required) > 0 {
-		schema["required"] = required
+	if len(requiredNames) > 0 {
+		schema["required"] = requiredNames
 	}
 	return schema
 }

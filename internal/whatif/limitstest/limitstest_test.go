@@ -189,7 +189,7 @@ func TestCoverageListsRulesThatNoTestMeets(t *testing.T) {
 	assert.Equal(t, 12, report.Coverage.Rules)
 	assert.Equal(t, 3, report.Coverage.MetRules)
 	assert.InDelta(t, 25.0, report.Coverage.Percent, 0.01)
-	assert.Contains(t, report.Coverage.UnmetRules, UnmetRule{"shop > two", "limits.yaml:8"}, "a request with its own limit does not meet the rule")
+	assert.Contains(t, report.Coverage.UnmetRules, RulePlace{"shop > two", "limits.yaml:8"}, "a request with its own limit does not meet the rule")
 	var text bytes.Buffer
 	require.NoError(t, report.WriteText(&text, true))
 	assert.Contains(t, text.String(), "ok    t_test.yaml:5: one\n")

@@ -89,7 +89,7 @@ var reportTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"join":      func(descriptors []string) string { return strings.Join(descriptors, " ") },
 	"indented":  indentedText,
 	"maxUnmet":  func() int { return maxUnmet },
-	"more":      func(rules []UnmetRule) int { return max(len(rules)-maxUnmet, 0) },
+	"more":      func(rules []RulePlace) int { return max(len(rules)-maxUnmet, 0) },
 }).Parse(reportText))
 
 // WriteText writes r for people. If isVerbose is false, it lists only failed tests.

@@ -124,8 +124,8 @@ func (s *testService) sendRepeatedly(ctx context.Context, r *Request, times int)
 	}
 }
 
-// send sends all repetitions of request. It returns the first failure, and the number of the repetition with this failure,
-// from 0. Without a failure, it returns nil.
+// send sends all repetitions of request. It returns the first failure and the index of its repetition. Without a failure, it
+// returns nil.
 func (s *testService) send(ctx context.Context, request *Request) (failure *Failure, failedRepetition int) {
 	s.admittedCount = 0
 	for i := range request.Repetitions {
@@ -134,7 +134,7 @@ func (s *testService) send(ctx context.Context, request *Request) (failure *Fail
 			s.admittedCount++
 		}
 		if failure != nil {
-			continue // later requests need the charges of this repetition
+			continue // later requests need the hits that this repetition charges
 		}
 		if mismatches := s.compare(request, resp, err, i == request.Repetitions-1); len(mismatches) > 0 {
 			failedRepetition = i
@@ -147,8 +147,8 @@ func (s *testService) send(ctx context.Context, request *Request) (failure *Fail
 	return failure, failedRepetition
 }
 
-// compare returns the values of the answer that differ from the wanted values. isLast reports whether this is the last
-// repetition of request. Only code, rule and denied_in_shadow are compared in earlier repetitions.
+// compare returns the values of the answer that differ from the wanted values. isLast reports whether the answer is for the
+// last repetition of request. For earlier repetitions, compare only looks at code, rule and denied_in_shadow.
 func (s *testService) compare(request *Request, resp *rlsv3.RateLimitResponse, err error, isLast bool) (mismatches []Mismatch) {
 	if err != nil || request.WantedError != "" {
 		got, want := noValue, cmp.Or(request.WantedError, noValue)
@@ -205,8 +205,8 @@ func (s *testService) value(want *Want, resp *rlsv3.RateLimitResponse) string {
 	return status.DurationUntilReset.AsDuration().String() // reset
 }
 
-// limitText returns the limit that a status describes. If wanted is the name or the text of this limit, it returns wanted,
-// and otherwise the text and the name.
+// limitText returns the limit that a status describes. If wantedText is the name or the text of the limit, limitText returns
+// wantedText. Otherwise it returns the text and the name.
 func limitText(rule *descriptors.Rule, status *rlsv3.RateLimitResponse_DescriptorStatus, wantedText string) string {
 	if rule == nil {
 		return noValue
