@@ -105,7 +105,7 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 			"FIELD is a field of rate_limit, or rate_limits (a JSON list with an item for each limit,\n" +
 			"where {} changes nothing), factor (multiplies requests_per_unit and burst), shadow_mode,\n" +
 			"enforce or expires_at. If VALUE is not JSON, it is text. A new override replaces the old override\n" +
-			"of the descriptor for good. So if the old override has no end, --for needs --replace.\n" +
+			"of the descriptor for good. So if the old override ends later or never, --for needs --replace.\n" +
 			"With --rule, the command creates a rule that no limits file has, or replaces such a rule. FIELD is then\n" +
 			"a field of a descriptor, or a field of rate_limit. The service checks the rule like a rule of a limits file.\n" +
 			"With --all, shadow_mode replaces SHADOW_MODE on all replicas without a restart. With true, the service\n" +
@@ -128,7 +128,7 @@ func newLimitsSet(client *adminClient) *cobra.Command {
 	}
 	newChange.addTargetFlags(cmd, "create or replace a rule that no limits file has")
 	newChange.addPutFlags(cmd, " (default: until it is deleted)")
-	cmd.Flags().BoolVar(&newChange.replaces, "replace", false, "replace a value without an end for good, although --for ends the new value")
+	cmd.Flags().BoolVar(&newChange.replaces, "replace", false, "replace a value that ends later or never for good, although --for ends the new value")
 	return cmd
 }
 

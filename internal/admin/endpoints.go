@@ -52,7 +52,7 @@ var (
 		"a number that rls limits history shows, such as 3", 0, math.MaxInt64, func(c *call) *int64 { return &c.version })
 	dryRunParam  = flagParam("dry_run", "true changes nothing, and answers what a change would do", func(c *call) *bool { return &c.isDryRun })
 	forceParam   = flagParam("force", "true replaces values that the history does not have", func(c *call) *bool { return &c.isForced })
-	replaceParam = flagParam("replace", "true replaces a value without an end, also by a value with an end", func(c *call) *bool { return &c.isForced })
+	replaceParam = flagParam("replace", "true replaces a value that ends later or never, also by a value with an end", func(c *call) *bool { return &c.isForced })
 	reasonParam  = Param{
 		Name: "reason", Type: "string", Help: "why the caller makes the change, for the history",
 		want: fmt.Sprintf("at most %d bytes", limitsfile.MaxReasonBytes),

@@ -94,9 +94,13 @@ func (h *handler) putField(call *call) answer {
 		return answer{code: http.StatusBadRequest, body: answerBody}
 	}
 	oldState := h.findState(call.field())
-	if !call.isForced && !call.hasCondition() && losesEndlessValue(oldState, &dryRunState) {
-		return problem(http.StatusPreconditionFailed, "%s %s: its value %s has no end, and would not come back when the new value ends. Nothing was changed. To replace it for good, add --replace (?replace=true)",
-			call.kind, call.target(), override.RemoveAuthor(oldState.Value))
+	if !call.isForced && !call.hasCondition() && losesLongerValue(oldState, &dryRunState) {
+		end := "has no end"
+		if !oldState.ExpiresAt.IsZero() {
+			end = "ends later, at " + oldState.ExpiresAt.UTC().Format(time.RFC3339)
+		}
+		return problem(http.StatusPreconditionFailed, "%s %s: its value %s %s, and would not come back when the new value ends. Nothing was changed. To replace it for good, add --replace (?replace=true)",
+			call.kind, call.target(), override.RemoveAuthor(oldState.Value), end)
 	}
 	if call.isDryRun {
 		var oldValue *string
@@ -137,11 +141,12 @@ func (c *call) hasCondition() bool {
 	return c.condition.Exists || c.condition.Absent || c.condition.Tags != nil || c.condition.ForbiddenTags != nil
 }
 
-// losesEndlessValue reports whether a limit with an end replaces a limit without an end, such as the contract of a
+// losesLongerValue reports whether a limit with an end replaces a limit that ends later or never, such as the contract of a
 // customer. oldState may be nil. It returns false for a switch and for shadow mode.
-func losesEndlessValue(oldState, newState *override.State) bool {
+func losesLongerValue(oldState, newState *override.State) bool {
 	isLimit := newState.Kind == override.KindOverride || newState.Kind == override.KindRule
-	return isLimit && oldState != nil && oldState.ExpiresAt.IsZero() && !newState.ExpiresAt.IsZero()
+	return isLimit && oldState != nil && !newState.ExpiresAt.IsZero() &&
+		(oldState.ExpiresAt.IsZero() || oldState.ExpiresAt.After(newState.ExpiresAt))
 }
 
 // store makes a change in the name of the caller.

@@ -163,6 +163,7 @@ func TestInvalidOverrideIsNotStored(t *testing.T) {
 
 func TestValueWithoutEndIsNotLostToAValueWithAnEnd(t *testing.T) {
 	endlessOverride, temporaryOverride := `{"factor": 10}`, `{"factor": 2, "expires_at": "2090-01-01T00:00:00Z"}`
+	shorterOverride := `{"factor": 3, "expires_at": "2089-01-01T00:00:00Z"}`
 	for name, test := range map[string]struct {
 		path, target, old, new, query string
 		want                          int
@@ -172,6 +173,8 @@ func TestValueWithoutEndIsNotLostToAValueWithAnEnd(t *testing.T) {
 		"with replace":          {"overrides", acme, endlessOverride, temporaryOverride, "&replace=true", http.StatusOK},
 		"both without an end":   {"overrides", acme, endlessOverride, `{"factor": 3}`, "", http.StatusOK},
 		"both with an end":      {"overrides", acme, temporaryOverride, temporaryOverride, "", http.StatusOK},
+		"an earlier end":        {"overrides", acme, temporaryOverride, shorterOverride, "", http.StatusPreconditionFailed},
+		"a later end":           {"overrides", acme, shorterOverride, temporaryOverride, "", http.StatusOK},
 		"another target":        {"overrides", "shop|tenant=other", endlessOverride, temporaryOverride, "", http.StatusOK},
 		"switch without an end": {"switches", "shop", `{}`, `{"expires_at": "2090-01-01T00:00:00Z"}`, "", http.StatusOK},
 	} {
@@ -185,7 +188,7 @@ func TestValueWithoutEndIsNotLostToAValueWithAnEnd(t *testing.T) {
 			var conflict admin.Conflict
 			assert.Equal(t, test.want, api.callURL("PUT", "/admin/"+test.path+"?target="+url.QueryEscape(test.target)+test.query, test.new, &conflict))
 			if test.want != http.StatusOK {
-				assert.Contains(t, conflict.Problems[0], `its value {"factor": 10} has no end`)
+				assert.Regexp(t, `its value \{"factor": 10\} has no end|its value \{"factor": 2, .*\} ends later, at 2090-01-01T00:00:00Z`, conflict.Problems[0])
 				assert.JSONEq(t, test.old, override.RemoveAuthor(api.overrides.States()[0].Value))
 			}
 		})

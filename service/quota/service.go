@@ -87,9 +87,10 @@ const (
 	maxTickTime  = tickInterval / 4 // the groups that remain wait for the next tick
 
 	// delay is the Delay of package limit/quota. maxUpdateTime bounds the time from the collection of the reports to the
-	// answer, and maxReportAge the time from a report to the collection. So the network has a quarter of delay for both ways.
+	// answer, and maxReportAge the time from a report to the collection. A grant can wait for the end of one update, and the
+	// next report for the start of another update. So the network has at least an eighth of delay for both ways.
 	delay         = time.Second
-	maxUpdateTime = delay / 2
+	maxUpdateTime = delay / 4
 	maxReportAge  = delay * 3 / 8
 
 	idleTime           = 10 * time.Minute // a bucket without a request for this time is abandoned

@@ -197,7 +197,7 @@ func (a *denialAlarm) describe(now time.Time, addPart func(Level, string), addDe
 	case a.isMassDenial():
 		level = Trouble
 		addPart(Trouble, "Mass denial: "+share+" since "+clockText(a.startTime, now))
-		addDetail(Trouble, "Before the alarm, %.0f %% of the calls were denied, and %.1f calls a second were admitted. Now %.1f calls a second are admitted, because limits deny calls that they admitted before. If the most denied keys show no single caller as the cause, stop the denials with rls limits off --all --for 15m --reason incident",
+		addDetail(Trouble, "Before the alarm, %.0f %% of the calls were denied, and %.1f calls a second were admitted. Now %.1f calls a second are admitted, because limits deny calls that they admitted before. To stop the denials, turn off the most denied rule: rls limits off RULE --for 15m. For all limits, it is rls limits off --all --for 15m --reason incident",
 			100*a.earlierRates.deniedShare(), a.earlierRates.admitted(), a.lastStepRates.admitted())
 	case a.isJump:
 		share += " since " + clockText(a.startTime, now)

@@ -96,7 +96,7 @@ func TestLogHasStartAndEndOfAMassDenialWithoutViewers(t *testing.T) {
 		fixture.run(55, 5, "a", "b")
 		require.Equal(t, 1, strings.Count(fixture.log.String(), "\n"), "the log has one line for the whole denial")
 		assert.Contains(t, fixture.log.String(), `level=WARN msg="mass denial started" state="Mass denial: 100 % of the calls denied since `)
-		assert.Contains(t, fixture.log.String(), "stop the denials with rls limits off --all")
+		assert.Contains(t, fixture.log.String(), "For all limits, it is rls limits off --all")
 		assert.Contains(t, fixture.log.String(), "rls limits rollback")
 
 		change(100)

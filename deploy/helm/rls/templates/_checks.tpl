@@ -43,7 +43,7 @@
 {{- fail "limits: got limits files and an xDS server, want only one of both" }}
 {{- end }}
 {{- if not (or $isXDS .limits .limitsConfigMap .env.LIMITS_PATH) }}
-{{- fail "limits: got none, want limits files (for example --set-file 'limits.shop\\.yaml=FILE'), limitsConfigMap or xds.server" }}
+{{- fail "limits: got none, want limits files (for example --set-file 'limits.shop\\.yaml=FILE'), limitsConfigMap, xds.server, or env.LIMITS_PATH for files of extraVolumes" }}
 {{- end }}
 {{- if and (not .xds.server) (or .xds.nodeID .xds.tls.enabled) }}
 {{- fail "xds: got settings without xds.server, want its host:port" }}
