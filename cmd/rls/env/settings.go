@@ -101,7 +101,7 @@ type Settings struct {
 	DecisionLogPath         string  `envconfig:"DECISION_LOG_PATH" only:"rls" desc:"File of the decision log. The service opens the file again on SIGHUP and when the file is renamed. If the setting is empty, the log goes to stdout."`
 	DecisionLogSample       float64 `envconfig:"DECISION_LOG_SAMPLE" only:"rls" default:"1" min:"0" max:"1" desc:"Share of the calls whose decisions are written, from 0 to 1."`
 	DecisionLogMaxPerSecond int     `envconfig:"DECISION_LOG_MAX_PER_SECOND" only:"rls" default:"1000" min:"0" max:"1000000" desc:"Maximum number of lines of the decision log in a second. rls first drops lines of the busiest keys. The log says how many lines were dropped. 0 means no maximum."`
-	TopKeys                 string  `envconfig:"TOP_KEYS" only:"rls" default:"on" oneof:"on hashed off" desc:"The live page and rls top show the busiest keys as they are (on), as an HMAC with a key of the process (hashed), or not at all (off). Even if the setting is on, callers who may not see values of requests get hashes. See docs/observability.md."`
+	TopKeys                 string  `envconfig:"TOP_KEYS" only:"rls" default:"on" oneof:"on hashed off" desc:"The live page and rls top show the busiest keys as they are (on), as an HMAC with a key of the process (hashed), or not at all (off). Even if the setting is on, callers who are not allowed to see values of requests get hashes. See docs/observability.md."`
 	DecisionLogHashKey      string  `envconfig:"DECISION_LOG_HASH_KEY" only:"rls" secret:"true" desc:"Secret key. If set, the decision log, live decisions and debug lines have a hash (HMAC-SHA256) in place of each value of a descriptor, and of each caller."`
 
 	TracingEnabled           bool    `envconfig:"TRACING_ENABLED" default:"false" desc:"Send traces of calls to a collector (OTLP). OTEL_TRACES_EXPORTER=otlp does the same. The variables OTEL_… of the OpenTelemetry SDK also apply, such as OTEL_EXPORTER_OTLP_ENDPOINT. See docs/observability.md."`
@@ -121,7 +121,7 @@ type Settings struct {
 	RuntimeRoot                     string        `envconfig:"RUNTIME_ROOT" default:"/srv/runtime_data/current" desc:"The service reads limits from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY."`
 	RuntimeSubdirectory             string        `envconfig:"RUNTIME_SUBDIRECTORY" desc:"See RUNTIME_ROOT."`
 	RuntimeAppDirectory             string        `envconfig:"RUNTIME_APPDIRECTORY" default:"config" desc:"See RUNTIME_ROOT."`
-	RuntimeWatchRoot                bool          `envconfig:"RUNTIME_WATCH_ROOT" default:"true" desc:"If true, the service also reads a file RUNTIME_APPDIRECTORY.yaml beside the directory. With both values, the service watches the files."`
+	RuntimeWatchRoot                bool          `envconfig:"RUNTIME_WATCH_ROOT" default:"true" desc:"If true, the service also reads a file RUNTIME_APPDIRECTORY.yaml beside the directory. The service watches the files even if the value is false."`
 	RuntimeIgnoreDotFiles           bool          `envconfig:"RUNTIME_IGNOREDOTFILES" default:"false" desc:"Skip files and directories whose names start with a dot. Names that start with two dots are always skipped."`
 	SourcePollInterval              time.Duration `envconfig:"SOURCE_POLL_INTERVAL" only:"rls" default:"500ms" min:"100ms" desc:"Interval at which limits files are checked for changes. A change is in force after one to two intervals."`
 	MergeDomainConfig               bool          `envconfig:"MERGE_DOMAIN_CONFIG" default:"false" desc:"Merge files of the same domain. If false, two files of the same domain are an error."`
@@ -147,8 +147,8 @@ type Settings struct {
 	XDSBackoffJitter   bool          `envconfig:"XDS_CLIENT_BACKOFF_JITTER" default:"true" desc:"Vary pauses by XDS_CLIENT_BACKOFF_RANDOM_FACTOR."`
 	XDSMaxMessageBytes int           `envconfig:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" default:"0" min:"0" desc:"Maximum size of a response of the xDS server in bytes. 0 means 16 MiB."`
 
-	ShadowMode              bool   `envconfig:"SHADOW_MODE" default:"false" desc:"Answer OK to every request. The status of each descriptor in the response stays as it is."`
-	QuotaMode               bool   `envconfig:"QUOTA_MODE" default:"false" desc:"Treat every descriptor as if it had quota_mode."`
+	ShadowMode              bool   `envconfig:"SHADOW_MODE" default:"false" desc:"Answer OK to every request. The status of a denied descriptor is still OVER_LIMIT."`
+	QuotaMode               bool   `envconfig:"QUOTA_MODE" default:"false" desc:"Treat every descriptor as if its rule had quota_mode: a request is denied only if all its descriptors are over their limits."`
 	ResponseHeadersEnabled  bool   `envconfig:"LIMIT_RESPONSE_HEADERS_ENABLED" default:"false" desc:"Send the headers that the next three settings name."`
 	LimitHeader             string `envconfig:"LIMIT_LIMIT_HEADER" default:"RateLimit-Limit" desc:"Name of the header with requests_per_unit."`
 	RemainingHeader         string `envconfig:"LIMIT_REMAINING_HEADER" default:"RateLimit-Remaining" desc:"Name of the header with the remaining hits."`
