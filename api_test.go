@@ -71,7 +71,7 @@ func exportedDeclarations(t *testing.T, pkg string) string {
 		ast.FileExports(file)
 		for _, d := range file.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok {
-				if !isExportedMethodOrFunction(f) {
+				if !isFunctionOrExportedMethod(f) {
 					continue
 				}
 				f.Body = nil
@@ -92,8 +92,8 @@ func exportedDeclarations(t *testing.T, pkg string) string {
 	return header + "\n" + body
 }
 
-// isExportedMethodOrFunction reports whether f is a function, or a method of an exported type.
-func isExportedMethodOrFunction(f *ast.FuncDecl) bool {
+// isFunctionOrExportedMethod reports whether f is a function, or a method of an exported type.
+func isFunctionOrExportedMethod(f *ast.FuncDecl) bool {
 	if f.Recv == nil {
 		return true
 	}

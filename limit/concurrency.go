@@ -12,7 +12,7 @@ const (
 	MinHold        = second / 10     // the shortest Hold
 	MaxHold        = 86_400 * second // the longest Hold
 	MaxHoldID      = 64              // the most bytes in the id of a hold
-	maxHoldMembers = 100_000         // the most members of the sorted set in which Redis keeps the holds of a key
+	maxHoldEntries = 100_000         // the most members of the sorted set in which Redis keeps the holds of a key
 )
 
 // CheckHoldID returns an error unless id has 1 to MaxHoldID visible ASCII characters.
@@ -77,7 +77,7 @@ func concurrency(s *State, l *Limit, now, n int64, id string) Result {
 			set.setExpiry(i, now+l.period)
 		}
 	default:
-		r.Allowed = takenSlots+max(n, 1) <= l.max && set.members < maxHoldMembers
+		r.Allowed = takenSlots+max(n, 1) <= l.max && set.members < maxHoldEntries
 		if n > 0 && r.Allowed {
 			if s.log == nil {
 				log = &Log{holds: new(holdSet)}

@@ -96,7 +96,7 @@ func TestBucketCountsPartsOfAMicrosecond(t *testing.T) {
 	assert.Equal(t, int64(3), newLimit.Take(&s, epoch+83_334, 0).Remaining)
 }
 
-func TestSlidingWindowHasExactTicks(t *testing.T) {
+func TestSlidingWindowRefillsOneHitAtEachTick(t *testing.T) {
 	l := mustNew(t, Spec{Algorithm: SlidingWindow, Requests: maxTicks, Unit: Millisecond, Multiplier: 65_536}) // a tick is 125 µs
 	var s State
 	start := epoch - epoch%l.Period()
@@ -108,7 +108,7 @@ func TestSlidingWindowHasExactTicks(t *testing.T) {
 	}
 }
 
-func TestLogCombinesTheHitsOfATickWhenItIsLong(t *testing.T) {
+func TestLongLogCombinesTheHitsOfATick(t *testing.T) {
 	l := mustNew(t, Spec{Algorithm: SlidingLog, Requests: 10_000, Unit: Hour})
 	tick := ceilDiv(l.Period(), logTicks)
 	var s State
@@ -129,14 +129,14 @@ func TestLogCombinesTheHitsOfATickWhenItIsLong(t *testing.T) {
 }
 
 func TestHoldsOfACounterAreBounded(t *testing.T) {
-	l := mustNew(t, Spec{Algorithm: Concurrency, Requests: 10 * maxHoldMembers, Hold: 10 * second})
+	l := mustNew(t, Spec{Algorithm: Concurrency, Requests: 10 * maxHoldEntries, Hold: 10 * second})
 	for _, c := range []struct {
 		name                     string
 		slots, holds, namedHolds int64 // the counter admits this number of holds, and then denies one hold
 	}{
-		{"holds of one slot", 1, maxHoldMembers, 0},
-		{"holds of several slots", 3, maxHoldMembers / 2, 0},
-		{"holds with ids", 1, maxHoldMembers, 1000},
+		{"holds of one slot", 1, maxHoldEntries, 0},
+		{"holds of several slots", 3, maxHoldEntries / 2, 0},
+		{"holds with ids", 1, maxHoldEntries, 1000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var s State
@@ -215,7 +215,7 @@ func TestFixedWindowKeepsItsEndWhenTheClockGoesBack(t *testing.T) {
 	assert.Equal(t, Result{Remaining: 1, ResetAfter: 61 * second, RetryAfter: 61 * second}, r)
 }
 
-func TestLeaseOfTwoPermitsHasAnEffect(t *testing.T) {
+func TestSmallestLeaseHasTwoPermits(t *testing.T) {
 	for requests, want := range map[uint32]int64{199: 0, 200: 2, 299: 2, 300: 3} {
 		assert.Equal(t, want, mustNew(t, Spec{Requests: requests, Unit: Hour, Lease: true}).MaxLeasePermits())
 	}

@@ -42,7 +42,7 @@ func (s *Service) sendWait(ctx context.Context, c *Call, code rlsv3.RateLimitRes
 		const withoutSlots, withSlots = false, true
 		wait := cmp.Or(c.retryAfter(s.options.QuotaMode, withoutSlots), c.retryAfter(s.options.QuotaMode, withSlots))
 		key, text = limit.RetryAfterKey, secondsText(wait)
-		if wait == neverWait {
+		if wait == endlessWait {
 			text = limit.RetryNever
 		}
 	} else {

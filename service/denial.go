@@ -72,7 +72,7 @@ func (c *Call) addPolicyHeaders(resp *rlsv3.RateLimitResponse, quotaMode bool) {
 	if resp.OverallCode != rlsv3.RateLimitResponse_OVER_LIMIT {
 		return
 	}
-	if wait := c.retryAfter(quotaMode, true); wait != neverWait {
+	if wait := c.retryAfter(quotaMode, true); wait != endlessWait {
 		resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd,
 			&corev3.HeaderValue{Key: "Retry-After", Value: strconv.FormatInt(max(wholeSeconds(wait), 1), 10)})
 	}

@@ -41,21 +41,21 @@ func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus,
 // descriptors in quota mode are over their limits. isDescriptorOverLimit reports whether descriptor i is over its limit. The
 // hits of this descriptor have the indexes from start to end-1.
 func (c *Call) isDeniedIf(quotaMode bool, isDescriptorOverLimit func(i, start, end int) bool) bool {
-	hitIndex, quotaCount, deniedQuotaCount := 0, 0, 0
+	hitIndex, quotaModeCount, deniedQuotaCount := 0, 0, 0
 	for i, rule := range c.Rules {
 		start := hitIndex
 		hitIndex = c.hitsEnd(i, hitIndex)
 		switch hasQuotaMode := isInQuotaMode(rule, hitIndex > start, quotaMode); {
 		case hasQuotaMode && isDescriptorOverLimit(i, start, hitIndex):
-			quotaCount++
+			quotaModeCount++
 			deniedQuotaCount++
 		case hasQuotaMode:
-			quotaCount++
+			quotaModeCount++
 		case isDescriptorOverLimit(i, start, hitIndex):
 			return true
 		}
 	}
-	return c.isQuotaModeDenied(deniedQuotaCount, quotaCount)
+	return c.isQuotaModeDenied(deniedQuotaCount, quotaModeCount)
 }
 
 // isInQuotaMode reports whether a descriptor with this rule is in quota mode. hasHit reports whether a limit of the rule
@@ -65,10 +65,10 @@ func isInQuotaMode(rule *descriptors.Rule, hasHit, quotaMode bool) bool {
 	return quotaMode || rule != nil && rule.QuotaMode && (hasHit || rule.IsUnlimited())
 }
 
-// isQuotaModeDenied reports whether all descriptors in quota mode are denied. quotaCount is the number of descriptors in
+// isQuotaModeDenied reports whether all descriptors in quota mode are denied. quotaModeCount is the number of descriptors in
 // quota mode that have a rule, and deniedCount is the number of these descriptors that are over their limits.
-func (c *Call) isQuotaModeDenied(deniedCount, quotaCount int) bool {
-	if deniedCount == 0 || deniedCount < quotaCount {
+func (c *Call) isQuotaModeDenied(deniedCount, quotaModeCount int) bool {
+	if deniedCount == 0 || deniedCount < quotaModeCount {
 		return false
 	}
 	domain := c.config.Domain(c.Request.Domain)

@@ -75,7 +75,7 @@ func setDuration(d *durationpb.Duration, micros int64) {
 }
 
 // roundWait rounds a wait in microseconds up to whole seconds, because Envoy drops the fraction in Retry-After and
-// x-ratelimit-reset, and its clients would come back too early. A wait below a second stays exact for other clients. If
+// x-ratelimit-reset, and its clients would come back too early. A wait below a second is not rounded, because other clients read the fraction. If
 // the windows of l start at whole seconds, roundWait rounds all waits, as envoyproxy/ratelimit does.
 func roundWait(l *limit.Limit, wait int64) int64 {
 	if wait < secondMicros && (!l.Algorithm.AlignsWindows() || l.Period()%secondMicros != 0) {
@@ -115,36 +115,36 @@ type responseMemory4 struct {
 	durations [4]durationpb.Duration
 }
 
-const neverWait = math.MaxInt64 // the wait for hits that never pass
+const endlessWait = math.MaxInt64 // the wait for hits that never pass
 
 // retryAfter returns the microseconds until the same call passes if nobody else sends hits. If withSlots is false,
 // retryAfter skips waits for slots, unless the limit never admits the call.
 func (c *Call) retryAfter(quotaMode, withSlots bool) int64 {
 	var longestWait int64
-	quotaCount, shortestQuotaWait := 0, int64(neverWait)
+	quotaModeCount, shortestQuotaModeWait := 0, int64(endlessWait)
 	hitIndex := 0
 	for i, rule := range c.Rules {
 		firstHit, wait := hitIndex, int64(0)
 		for ; hitIndex < len(c.hits) && c.hitDescriptors[hitIndex] == i; hitIndex++ {
-			if w := c.wait(hitIndex); w == neverWait || withSlots || !c.hits[hitIndex].Limit.Algorithm.HasHolds() {
+			if w := c.wait(hitIndex); w == endlessWait || withSlots || !c.hits[hitIndex].Limit.Algorithm.HasHolds() {
 				wait = max(wait, w)
 			}
 		}
 		if isInQuotaMode(rule, hitIndex > firstHit, quotaMode) {
-			quotaCount++
-			shortestQuotaWait = min(shortestQuotaWait, wait)
+			quotaModeCount++
+			shortestQuotaModeWait = min(shortestQuotaModeWait, wait)
 		} else {
 			longestWait = max(longestWait, wait)
 		}
 	}
-	if c.isQuotaModeDenied(quotaCount, quotaCount) {
-		longestWait = max(longestWait, shortestQuotaWait)
+	if c.isQuotaModeDenied(quotaModeCount, quotaModeCount) {
+		longestWait = max(longestWait, shortestQuotaModeWait)
 	}
 	return longestWait
 }
 
 // wait returns the microseconds until the limit of hit j admits the same hits. If this call has charged the hits, wait
-// returns the microseconds until the limit admits the hits a second time. If the limit can't deny the call, it returns 0.
+// returns the microseconds until the limit admits the hits a second time. If the limit can't deny the call, wait returns 0.
 func (c *Call) wait(j int) int64 {
 	h, r := &c.hits[j], &c.results[j]
 	isCharged := c.keepsCharges && c.isCharged(j)
@@ -153,7 +153,7 @@ func (c *Call) wait(j int) int64 {
 	}
 	wait := h.Limit.TimeUntilAdmitted(h.N, r.Result)
 	if wait == limit.Never {
-		return neverWait
+		return endlessWait
 	}
 	return wait
 }
@@ -166,7 +166,7 @@ func (c *Call) raiseWaits(statuses []*rlsv3.RateLimitResponse_DescriptorStatus) 
 			continue
 		}
 		wait := c.wait(j)
-		if wait == neverWait {
+		if wait == endlessWait {
 			continue // setStatus has set the end of the window
 		}
 		wait = roundWait(c.hits[j].Limit, wait)

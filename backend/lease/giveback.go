@@ -116,7 +116,7 @@ func (s *stripe) sweep(now int64) (returns []permitReturn) {
 	return returns
 }
 
-// Close gives back all permits. Later Takes go to Next.
+// Close gives back all permits. After it, Take sends all hits to Options.Next.
 func (l *Limiter) Close() { l.closeAt(time.Now()) }
 
 func (l *Limiter) closeAt(now time.Time) {

@@ -28,11 +28,11 @@ type block [blockSize]entry
 // entry is a counter. It fills one cache line of 64 bytes.
 type entry struct {
 	id        fingerprint.ID
-	numbers   limit.Numbers // the numbers of the State
+	numbers   limit.Numbers // the State without its log
 	expiry    int64         // the time at which the counter has no spent hits, in microseconds since 1970
 	spent     int64         // the spent hits after the last Take
 	logNumber uint32        // the index of the log in logs, plus 1; 0 means no log
-	lastReset uint32        // the number of the last reset by prefix before the counter was added
+	lastReset uint32        // the number of resets by prefix before the counter was added
 }
 
 // cell refers to an entry. The hash determines the home of the cell: the place where a search for the cell begins.
@@ -41,7 +41,7 @@ type cell struct {
 	entryNumber uint32 // the index of the entry, plus 1; 0 for an empty cell
 }
 
-// minSpareEntries is the number of further entries for which a new small table has cells.
+// minSpareEntries is the number of entries that a small table can get before it needs more cells.
 const minSpareEntries = 8
 
 // bytes returns the memory of the table, without logs.

@@ -56,7 +56,7 @@ type batch struct {
 	answerDeadline time.Time     // when the batch stops waiting for Redis; later than deadline if the batch waits for a late answer
 	deadlineWatch  deadlineWatch // starts another worker if the answer is late
 
-	now                 int64         // the time of the hits in microseconds since 1970; only for requests with a now of 0
+	now                 int64         // the time of the hits in microseconds since 1970; only for requests that gave no time
 	counters            counterSet    // the counters of all hits
 	scriptHits          []*pendingHit // the hits that the script decides
 	script              scriptCall
@@ -65,9 +65,9 @@ type batch struct {
 	mustSendScript      bool // Redis needs the text of the script
 	hasGroups           bool // some hits are all-or-none: the hits of a request form a group
 	mayRefund           bool // some charges may be refunded; see pendingHit.mayBeRefunded
-	hasOneKey           bool // all hits have one key; the client follows redirects, because rls sends each command alone
+	hasOneKey           bool // all hits have the same key, so rls sends single commands, and go-redis follows their redirects
 	commands            []goredis.Cmder
-	getMarkCommand      *goredis.StringCmd // reads the refundMarkName; nil before the first use
+	getMarkCommand      *goredis.StringCmd // reads the key that exists while charges may be refunded; nil before the first use
 	batchError          error              // the first error that is not about a single key
 	hasTooFewReplicas   bool               // too few Redis replicas have the charges
 	reportedKinds       uint32             // a bit for each ErrorKind that the Observer got in the current attempt
@@ -88,8 +88,8 @@ func (b *batch) run(ctx context.Context, parts []*requestPart) (isReplaced bool)
 	return isReplaced
 }
 
-// collectHits sets the hits of the batch. It leaves out abandoned parts. It fails a part after the sendDeadline of the part,
-// and a large part that would take too long.
+// collectHits sets the hits of the batch. It leaves out abandoned parts. If the sendDeadline of a part has passed, or if a
+// large part would take too long, the part gets an error.
 func (b *batch) collectHits(parts []*requestPart, now time.Time) {
 	b.hits, b.deadline = b.hits[:0], time.Time{}
 	for _, p := range parts {
@@ -170,7 +170,7 @@ func markCharged(hits []*pendingHit) {
 // not block.
 type Tracer interface {
 	// BatchAnswered receives a batch that was sent at start. takeContexts has the context of each Take with hits in
-	// the batch. A Take may have returned before the call.
+	// the batch. A Take may have returned before BatchAnswered is called.
 	BatchAnswered(b Batch, start time.Time, takeContexts []context.Context)
 }
 

@@ -7,11 +7,11 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// lastCounts remembers the last answer of Redis about each counter, so that the fallback can continue from there. A full
-// bucket forgets the counter with the lowest level.
+// lastCounts remembers the last answer of Redis about each counter, so that the fallback can continue from there. It is a
+// table of buckets with four counters each. A full bucket forgets the counter that has spent the smallest part of its limit.
 type lastCounts struct {
 	mu      sync.Mutex
-	buckets []countBucket // the length is a power of two; nil if the table remembers nothing
+	buckets []countBucket // the length is a power of two; nil if nothing is remembered
 }
 
 type countBucket [4]lastCount
@@ -25,10 +25,10 @@ type lastCount struct {
 	level uint32 // spent / capacity, in thousandths
 }
 
-// maxLastCounts is the number of counters in all tables of one Redis. The tables take 2 MB.
+// maxLastCounts is the number of counters in all lastCounts of one Redis. They take 2 MB.
 const maxLastCounts = 1 << 16
 
-func newLastCounts(size int) []countBucket {
+func newCountBuckets(size int) []countBucket {
 	return make([]countBucket, powerOfTwo(size/len(countBucket{})))
 }
 
@@ -86,7 +86,7 @@ func (t *lastCounts) bucket(hash uint64) *countBucket {
 	return &t.buckets[hash&uint64(len(t.buckets)-1)]
 }
 
-// take returns and forgets the lastCount of the counter with this hash. ok is false if there is none that ends after now.
+// take returns and forgets the lastCount of the counter with this hash. ok is false if there is no lastCount, or if it has ended.
 func (t *lastCounts) take(hash uint64, now int64) (c lastCount, ok bool) {
 	if t.buckets == nil {
 		return c, false

@@ -17,7 +17,7 @@ func TestFullBucketForgetsTheLowestLevel(t *testing.T) {
 		"a lower level of the same counter replaces its count": {lastCount{hash: 3, end: 100, level: 1}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			counts := lastCounts{buckets: newLastCounts(1)}
+			counts := lastCounts{buckets: newCountBuckets(1)}
 			for i, level := range []uint32{20, 10, 30, 40} {
 				counts.set(lastCount{hash: uint64(i + 1), end: 100, level: level}, 1)
 			}
@@ -35,7 +35,7 @@ func TestFullBucketForgetsTheLowestLevel(t *testing.T) {
 }
 
 func TestFullBucketForgetsAnEndedCountFirst(t *testing.T) {
-	counts := lastCounts{buckets: newLastCounts(1)}
+	counts := lastCounts{buckets: newCountBuckets(1)}
 	for i, end := range []int64{100, 100, 50, 100} {
 		counts.set(lastCount{hash: uint64(i + 1), end: end, level: 700}, 1)
 	}

@@ -56,7 +56,7 @@ const maxSmallPartHits = 16
 
 func (l *Limiter) startQueue(ctx context.Context, instance *redisInstance, k keyspace) *partitionQueue {
 	q := &partitionQueue{limiter: l, instance: instance, keyspace: k, keysWithTTL: newTTLTable(maxTTLKeys / instance.partitions)}
-	q.lastCounts.buckets = newLastCounts(maxLastCounts / instance.partitions)
+	q.lastCounts.buckets = newCountBuckets(maxLastCounts / instance.partitions)
 	q.wakeWorkers.L = &q.mu
 	for range instance.maxInflightBatches {
 		l.workers.Go(func() { q.work(ctx) })

@@ -42,7 +42,7 @@ func writeLimits(t *testing.T, text string) (path string) {
 	return path
 }
 
-func TestExplainAsksLimitsFiles(t *testing.T) {
+func TestExplainReadsLimitsFiles(t *testing.T) {
 	t.Parallel()
 	path := writeLimits(t, explainLimits)
 	report := runExplain(t, "tenant=a,path=/", "tenent=a", "--limits", path)
@@ -151,7 +151,7 @@ func TestExplainWithoutRedisAsksThisReplica(t *testing.T) {
 	assert.NotContains(t, out, "in Redis")
 }
 
-func TestHitSaysHowToAskWhyNoRuleLimits(t *testing.T) {
+func TestHitSuggestsExplainWhenNoRuleMatches(t *testing.T) {
 	t.Parallel()
 	service := start(t, nil, "--limits", writeLimits(t, explainLimits))
 	for name, test := range map[string]struct {

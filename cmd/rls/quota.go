@@ -47,7 +47,7 @@ func addQuotas(process *process, settings *env.Settings, serviceEvents *events.E
 			return nil, err
 		}
 		process.addCloser(func() { _ = store.Close() })
-		// When a limit has a quota, Redis needs a mark. Without the mark, the state of the quota would count as lost.
+		// When a limit has a quota, KeepMarks keeps a key in Redis. Without this key, the state of the quota counts as lost.
 		process.start(func(ctx context.Context) {
 			for isRunning := true; isRunning && !limits.store.Load().HasQuota(); {
 				isRunning = wait.Sleep(ctx, time.Second)

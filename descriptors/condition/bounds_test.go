@@ -49,8 +49,8 @@ func TestPatternsTogetherStayWithinTheirBound(t *testing.T) {
 		}
 		size += c.size.memory()
 	}
-	assert.LessOrEqual(t, size, maxPatternSizes)
-	assert.Greater(t, size, maxPatternSizes-3000)
+	assert.LessOrEqual(t, size, maxTotalPatternSize)
+	assert.Greater(t, size, maxTotalPatternSize-3000)
 }
 
 func TestTextOfAConditionIsWholeUpToItsBound(t *testing.T) {

@@ -24,10 +24,10 @@ const (
 	// maxInstructions bounds a regular expression, so that a value of assumedBytes takes at most MaxCallSteps.
 	maxInstructions = MaxCallSteps / assumedBytes
 
-	// maxPatternSize bounds the memory of one regular expression. maxPatternSizes bounds the memory of all regular
+	// maxPatternSize bounds the memory of one regular expression. maxTotalPatternSize bounds the memory of all regular
 	// expressions of a Set or of a domain. The unit is an instruction, which takes up to 150 bytes.
 	maxPatternSize  = 20_000
-	maxPatternSizes = 500_000
+	maxTotalPatternSize = 500_000
 )
 
 // ErrNotTested is the error of Match if the test would take too many steps.
@@ -175,7 +175,7 @@ type Patterns struct{ memory int } // in the unit of maxPatternSize
 func (p *Patterns) Add(c *Condition) error { return p.add(c.size) }
 
 func (p *Patterns) add(size patternSize) error {
-	if p.memory+size.memory() > maxPatternSizes {
+	if p.memory+size.memory() > maxTotalPatternSize {
 		return ErrTooManyPatterns
 	}
 	p.memory += size.memory()
@@ -183,4 +183,4 @@ func (p *Patterns) add(size patternSize) error {
 }
 
 // ErrTooManyPatterns is the error of a condition that exceeds the bound of Patterns.
-var ErrTooManyPatterns = fmt.Errorf("all regular expressions together need more than %d instructions; use fewer, or make their repetitions shorter", maxPatternSizes)
+var ErrTooManyPatterns = fmt.Errorf("all regular expressions together need more than %d instructions; use fewer, or make their repetitions shorter", maxTotalPatternSize)

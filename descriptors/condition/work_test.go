@@ -88,7 +88,7 @@ func TestConditionsOfACallShareABudget(t *testing.T) {
 	}
 }
 
-func TestExpressionIsSizedBeforeItIsCompiled(t *testing.T) {
+func TestTooLargePatternIsRejectedBeforeCompiling(t *testing.T) {
 	var statsBefore, statsAfter runtime.MemStats
 	runtime.ReadMemStats(&statsBefore)
 	for expression, want := range map[string]string{
@@ -109,7 +109,7 @@ func TestExpressionIsSizedBeforeItIsCompiled(t *testing.T) {
 	assert.ErrorContains(t, err, "the cost can reach")
 }
 
-func TestPatternsHaveABound(t *testing.T) {
+func TestPatternsOfAllRulesHaveAMemoryBound(t *testing.T) {
 	p := new(Patterns)
 	addedCount := 0
 	for i := range 1000 {
@@ -190,7 +190,7 @@ func TestLargestPatternsAreAccepted(t *testing.T) {
 	assert.NoError(t, largestSize.check())
 	assert.Error(t, largestSize.plus(patternSize{runes: 10}).check())
 
-	p := Patterns{memory: maxPatternSizes - 5}
+	p := Patterns{memory: maxTotalPatternSize - 5}
 	assert.NoError(t, p.add(patternSize{instructions: 5}))
 	assert.ErrorIs(t, p.add(patternSize{instructions: 1}), ErrTooManyPatterns)
 }

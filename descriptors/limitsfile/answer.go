@@ -123,7 +123,7 @@ func (d *document) readMetadataFields(values map[string]any, pos *place, n *yaml
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, v := fields.Resolve(n.Content[i]), fields.Resolve(n.Content[i+1])
 		if key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge" {
-			for _, m := range d.mergeSources(pos, v) {
+			for _, m := range d.mergedMappings(pos, v) {
 				if d.countMetadataValue(pos, m, depth+1) {
 					d.readMetadataFields(values, pos, m, depth+1)
 				}

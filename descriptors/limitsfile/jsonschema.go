@@ -163,7 +163,7 @@ not in envoyproxy/ratelimit. Each field can be left out or null, except ` + "`do
 		}
 		for _, r := range rows {
 			mark := ""
-			if r.isExtension {
+			if r.isOnlyInRls {
 				mark = " +"
 			}
 			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", r.Name, mark, r.ValidValues(), r.help)

@@ -172,7 +172,7 @@ func (d *document) checkUnlimited(pos *place, o *object) {
 		_, isUnit := limit.ParseUnit(v.Text)
 		switch {
 		case v.hasError:
-		case v.schema.Name == "unit" && isUnit, v.schema.isExtension && v.schema.Name != "enabled":
+		case v.schema.Name == "unit" && isUnit, v.schema.isOnlyInRls && v.schema.Name != "enabled":
 			d.errorf(v.node, pos, "%s has no meaning beside unlimited: true", v.schema.Name)
 		case v.schema.Name == "unit" && v.Text != "":
 			d.warnf(v.node, pos, "unit %s is unknown, and has no meaning beside unlimited: true", fields.Display(v.node))

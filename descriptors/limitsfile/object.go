@@ -113,7 +113,7 @@ func (d *document) fill(o *object, t objectType, pos *place, n *yaml.Node, depth
 			if len(seenFields) > 0 {
 				d.warnf(key, pos, "<< overrides the fields before it, as in envoyproxy/ratelimit; put it first")
 			}
-			for _, m := range d.mergeSources(pos, node) {
+			for _, m := range d.mergedMappings(pos, node) {
 				d.fill(o, t, pos, m, depth+1)
 			}
 			continue
@@ -135,8 +135,8 @@ func (d *document) fill(o *object, t objectType, pos *place, n *yaml.Node, depth
 	}
 }
 
-// mergeSources returns the mappings that a merge key names. The first mapping wins, so it is the last in the result.
-func (d *document) mergeSources(pos *place, n *yaml.Node) []*yaml.Node {
+// mergedMappings returns the mappings that a merge key names. The first mapping wins, so it is the last in the result.
+func (d *document) mergedMappings(pos *place, n *yaml.Node) []*yaml.Node {
 	sources := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
 		sources = n.Content
@@ -164,26 +164,26 @@ func (d *document) findSchemaField(t objectType, pos *place, keyNode, key *yaml.
 	}
 	f := findField(key.Value)
 	if t == ruleObject {
-		if reason := remedyForFieldOutsideRule(key.Value); reason != "" {
+		if reason := remedyForMisplacedField(key.Value); reason != "" {
 			d.errorf(keyNode, pos, "%s %s", key.Value, reason)
 			return nil
 		}
 	}
 	switch {
-	case f == nil || f.objects&t.typesOfSameFormat() == 0:
+	case f == nil || f.objects&t.typesInSameDocument() == 0:
 		advice := "want " + fields.JoinOr(fieldsOf(t))
 		if suggestion := fields.Nearest(key.Value, fieldsOf(t)); suggestion != "" {
 			advice = "did you mean " + suggestion + "?"
-		} else if suggestion := fields.Nearest(key.Value, fieldsOf(t.typesOfSameFormat())); suggestion != "" {
-			advice = "did you mean " + suggestion + ", which belongs in " + (findField(suggestion).objects & t.typesOfSameFormat()).String() + "?"
+		} else if suggestion := fields.Nearest(key.Value, fieldsOf(t.typesInSameDocument())); suggestion != "" {
+			advice = "did you mean " + suggestion + ", which belongs in " + (findField(suggestion).objects & t.typesInSameDocument()).String() + "?"
 		}
 		d.errorf(keyNode, pos, "unknown key %s; %s", fields.Display(key), advice)
 	case f.objects&t != 0:
 		return f
-	case f.isExtension:
-		d.errorf(keyNode, pos, "%s has no meaning in %s; it belongs in %s", f.Name, t, f.objects&t.typesOfSameFormat())
+	case f.isOnlyInRls:
+		d.errorf(keyNode, pos, "%s has no meaning in %s; it belongs in %s", f.Name, t, f.objects&t.typesInSameDocument())
 	default:
-		d.warnf(keyNode, pos, "%s has no meaning in %s and is ignored; it belongs in %s", f.Name, t, f.objects&t.typesOfSameFormat())
+		d.warnf(keyNode, pos, "%s has no meaning in %s and is ignored; it belongs in %s", f.Name, t, f.objects&t.typesInSameDocument())
 	}
 	return nil
 }

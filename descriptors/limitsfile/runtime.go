@@ -28,8 +28,8 @@ func ParseRule(target string, value []byte) (*RuntimeRule, error) {
 	return r, err
 }
 
-// remedyForFieldOutsideRule returns the remedy for a field that no rule has, or "" if a rule can have the field.
-func remedyForFieldOutsideRule(name string) string {
+// remedyForMisplacedField returns the remedy for a field that no rule has, or "" if a rule can have the field.
+func remedyForMisplacedField(name string) string {
 	switch {
 	case name == "key" || name == "value":
 		return "is in the target of a rule; leave it out of the rule"

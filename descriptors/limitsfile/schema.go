@@ -38,9 +38,9 @@ const (
 	defaultObjects = limitObjects | defaultsObject
 )
 
-// typesOfSameFormat returns all object types of the format of t. There are three formats: overrides with switches, rules
+// typesInSameDocument returns all object types of the format of t. There are three formats: overrides with switches, rules
 // that are created at run time, and files.
-func (t objectType) typesOfSameFormat() objectType {
+func (t objectType) typesInSameDocument() objectType {
 	switch {
 	case t&overrideObjects != 0:
 		return overrideObjects
@@ -71,11 +71,11 @@ func (t objectType) String() string {
 type schemaField struct {
 	fields.Field
 	objects     objectType
-	isExtension bool   // envoyproxy/ratelimit lacks the field
+	isOnlyInRls bool   // envoyproxy/ratelimit lacks the field
 	help        string // the help that editors and docs show
 }
 
-// These constants are the values of isExtension.
+// These constants are the values of isOnlyInRls.
 const incumbentField, extensionField = false, true
 
 func fieldOfKind(name string, kind fields.Kind) fields.Field {
@@ -96,8 +96,8 @@ func choiceField(name string, choices ...string) fields.Field {
 	return fields.Field{Name: name, Kind: fields.Choice, Choices: choices}
 }
 
-func newField(f fields.Field, objects objectType, isExtension bool, help string) schemaField {
-	return schemaField{f, objects, isExtension, help}
+func newField(f fields.Field, objects objectType, isOnlyInRls bool, help string) schemaField {
+	return schemaField{f, objects, isOnlyInRls, help}
 }
 
 var unitField = fields.Field{Name: "unit", Kind: fields.Text, Want: fields.JoinOr(limit.UnitNames())}

@@ -21,7 +21,7 @@ type callObserver struct {
 	okCalls, deniedCalls       prometheus.Counter
 	globalShadowCalls          prometheus.Counter
 
-	metrics *Metrics // has the fallbackDecisions, which Fallback can set later
+	metrics *Metrics // has the fallbackDecisions, which Metrics.Fallback can set after the call of Service
 }
 
 // Service registers the metrics of package service and returns its Observer.

@@ -49,7 +49,7 @@ func (a *accessReader) Notes() []string {
 		notes = append(notes, note)
 	}
 	if a.unusedCount > 0 {
-		notes = append(notes, fmt.Sprintf("%s: %d of %d lines have no field of a descriptor and were left out", a.lines.name, a.unusedCount, a.lineCount))
+		notes = append(notes, fmt.Sprintf("%s: %d of %d lines were left out, because they lack the fields of every descriptor", a.lines.name, a.unusedCount, a.lineCount))
 	}
 	return notes
 }

@@ -77,7 +77,7 @@ func TestAccessLogLineWithoutDescriptorIsNoted(t *testing.T) {
 	r := accessReaderOf(t, `{"start_time":1}`+"\n"+`{"start_time":1,"path":"/x"}`)
 	_, err := r.Next()
 	require.NoError(t, err)
-	assert.Contains(t, r.Notes(), "access.log: 1 of 2 lines have no field of a descriptor and were left out")
+	assert.Contains(t, r.Notes(), "access.log: 1 of 2 lines were left out, because they lack the fields of every descriptor")
 }
 
 func TestNotesNameMappingFieldsThatNoLineHas(t *testing.T) {
