@@ -255,7 +255,7 @@ func TestClientWithManyBucketsDelaysOnlyItself(t *testing.T) {
 
 func TestMemoryOfBucketsIsTakenUpToHalf(t *testing.T) {
 	s := New(newOptions(t, local.NewQuotas(), ""))
-	key, _ := newBucketKey(strings.Repeat("x", 998), nil) // two bytes have the length
+	key, _ := newBucketKey(strings.Repeat("x", 1000), nil)
 	assert.EqualValues(t, bucketMemory+4000, (&bucket{key: key}).memoryBytes())
 	c := &client{}
 	assert.True(t, s.takeMemory(c, maxMemory*1000/2))

@@ -130,12 +130,11 @@ func (s *Service) match(b *bucket) (_ *descriptors.Rule, key string, answer fixe
 	if s.config == nil {
 		return nil, "", noAnswer
 	}
-	domainName, entries := b.key.decode()
-	domain := s.config.Domain(domainName)
+	domain := s.config.Domain(b.key.domain())
 	if domain == nil || s.config.IsShadow(s.options.ShadowMode) {
 		return nil, "", allowAll
 	}
-	sortEntries(entries, domain.Source().QuotaOrder)
+	entries := b.key.entries(domain.Source().QuotaOrder)
 	var budget descriptors.Budget
 	foundRule := domain.MatchWithBudget(&budget, entries)
 	switch {
@@ -144,7 +143,7 @@ func (s *Service) match(b *bucket) (_ *descriptors.Rule, key string, answer fixe
 	case foundRule == nil || foundRule.Quota == nil || foundRule.IsUnlimited() || len(foundRule.Limits) != 1:
 		return nil, "", allowAll
 	}
-	name := foundRule.AppendKey(nil, domainName, entries)
+	name := foundRule.AppendKey(nil, b.key.domain(), entries)
 	switch {
 	case foundRule.IsShadowed(name):
 		return nil, "", allowAll

@@ -2,73 +2,61 @@ package quota
 
 import (
 	"cmp"
-	"encoding/binary"
 	"maps"
 	"slices"
 	"unique"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	"google.golang.org/protobuf/proto"
 )
 
 // bucketKey has a domain and a bucket id. Many Envoys report the same id, so they share the memory of its key.
-type bucketKey struct {
-	// texts has the domain and then each name with its value, sorted by name. The length of a text stands before it.
-	texts unique.Handle[string]
+type bucketKey struct{ unique.Handle[domainAndID] }
+
+type domainAndID struct {
+	domain string
+	id     string // the BucketId in Protocol Buffers, with sorted names
 }
 
 // newBucketKey returns false if the texts have more than maxIDBytes.
 func newBucketKey(domain string, id map[string]string) (_ bucketKey, ok bool) {
-	texts, size := appendText(nil, domain), len(domain)
-	for _, name := range slices.Sorted(maps.Keys(id)) {
-		if size += len(name) + len(id[name]); size > maxIDBytes {
-			return bucketKey{}, false
-		}
-		texts = appendText(appendText(texts, name), id[name])
+	size := len(domain)
+	for key, value := range id {
+		size += len(key) + len(value)
 	}
-	return bucketKey{unique.Make(string(texts))}, true
+	if size > maxIDBytes {
+		return bucketKey{}, false
+	}
+	encodedID, err := proto.MarshalOptions{Deterministic: true}.Marshal(&rlqsv3.BucketId{Bucket: id})
+	return bucketKey{unique.Make(domainAndID{domain, string(encodedID)})}, err == nil
 }
 
-func appendText(texts []byte, text string) []byte {
-	return append(binary.AppendUvarint(texts, uint64(len(text))), text...)
-}
+func (k bucketKey) domain() string { return k.Value().domain }
 
 // bytes returns the length of the key.
-func (k bucketKey) bytes() int { return len(k.texts.Value()) }
-
-// decode returns the domain, and the entries of the id in the order of their names.
-func (k bucketKey) decode() (domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) {
-	unreadTexts := k.texts.Value()
-	nextText := func() string {
-		length, size := binary.Uvarint([]byte(unreadTexts[:min(len(unreadTexts), binary.MaxVarintLen64)]))
-		text := unreadTexts[size : size+int(length)]
-		unreadTexts = unreadTexts[size+int(length):]
-		return text
-	}
-	domain = nextText()
-	for unreadTexts != "" {
-		entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: nextText(), Value: nextText()})
-	}
-	return domain, entries
-}
+func (k bucketKey) bytes() int { return len(k.Value().domain) + len(k.Value().id) }
 
 // id returns the bucket id.
 func (k bucketKey) id() *rlqsv3.BucketId {
-	_, entries := k.decode()
-	id := make(map[string]string, len(entries))
-	for _, e := range entries {
-		id[e.GetKey()] = e.GetValue()
-	}
-	return &rlqsv3.BucketId{Bucket: id}
+	id := &rlqsv3.BucketId{}
+	_ = proto.Unmarshal([]byte(k.Value().id), id) // newBucketKey has encoded it
+	return id
 }
 
-// sortEntries moves the entries with the keys of order to the front.
-func sortEntries(entries []*ratelimitv3.RateLimitDescriptor_Entry, order []string) {
-	position := func(e *ratelimitv3.RateLimitDescriptor_Entry) int {
-		if i := slices.Index(order, e.GetKey()); i >= 0 {
+// entries returns the entries of the id: first the entries with the keys of order, then the others sorted by key.
+func (k bucketKey) entries(order []string) []*ratelimitv3.RateLimitDescriptor_Entry {
+	id := k.id().GetBucket()
+	position := func(key string) int {
+		if i := slices.Index(order, key); i >= 0 {
 			return i
 		}
 		return len(order)
 	}
-	slices.SortStableFunc(entries, func(a, b *ratelimitv3.RateLimitDescriptor_Entry) int { return cmp.Compare(position(a), position(b)) })
+	keys := slices.SortedFunc(maps.Keys(id), func(a, b string) int { return cmp.Or(cmp.Compare(position(a), position(b)), cmp.Compare(a, b)) })
+	var entries []*ratelimitv3.RateLimitDescriptor_Entry
+	for _, key := range keys {
+		entries = append(entries, &ratelimitv3.RateLimitDescriptor_Entry{Key: key, Value: id[key]})
+	}
+	return entries
 }
