@@ -49,10 +49,12 @@ const (
 // five seconds, and reads the reports of the others as often.
 const reportDelay = 10 * time.Second
 
-const differentLimits = "Replicas have different limits: " // the start of a note
-
 // NewFleet returns the fleet of replicas, which must be in the order of Fleet.Replicas. The notes begin with problems.
 func NewFleet(replicas []Replica, moreReplicas int, problems ...string) Fleet {
+	return newFleet(replicas, moreReplicas, true, problems...)
+}
+
+func newFleet(replicas []Replica, moreReplicas int, comparesLimits bool, problems ...string) Fleet {
 	fleet := Fleet{Notes: append([]string{}, problems...)}
 	var lostNames []string
 	versions, limits := map[string][]string{}, map[string][]string{} // the values are the names of replicas
@@ -65,8 +67,8 @@ func NewFleet(replicas []Replica, moreReplicas int, problems ...string) Fleet {
 		versions[version] = append(versions[version], r.Name)
 		limits[r.LimitsHash()] = append(limits[r.LimitsHash()], r.Name)
 	}
-	if len(limits) > 1 {
-		fleet.Notes = append(fleet.Notes, differentLimits+groupsText(limits))
+	if len(limits) > 1 && comparesLimits {
+		fleet.Notes = append(fleet.Notes, "Replicas have different limits: "+groupsText(limits))
 	}
 	if len(versions) > 1 {
 		fleet.Notes = append(fleet.Notes, "Replicas have different versions of rls: "+groupsText(versions))
@@ -180,17 +182,15 @@ func (l *Live) fleet(now time.Time) (fleet Fleet, aliveReplicas int) {
 	if l.options.Reports == nil {
 		return NewFleet([]Replica{ownReplica}, 0), 0
 	}
-	fleet, aliveReplicas = reportedFleet(ownReplica, l.options.Reports(), now)
+	since := l.options.Limits().Since
+	canCompareLimits := since == nil || now.Sub(*since) >= reportDelay // before, the reports of others can be older than the limits
+	fleet, aliveReplicas = reportedFleet(ownReplica, l.options.Reports(), canCompareLimits, now)
 	fleet.Reported = true
-	if since := l.options.Limits().Since; since != nil && now.Sub(*since) < reportDelay {
-		// The reports of other replicas can be older than the limits.
-		fleet.Notes = slices.DeleteFunc(fleet.Notes, func(note string) bool { return strings.HasPrefix(note, differentLimits) })
-	}
 	return fleet, aliveReplicas
 }
 
 // reportedFleet does the work of fleet with the reports of all replicas.
-func reportedFleet(ownReplica Replica, reports changes.Reports, now time.Time) (fleet Fleet, aliveReplicas int) {
+func reportedFleet(ownReplica Replica, reports changes.Reports, comparesLimits bool, now time.Time) (fleet Fleet, aliveReplicas int) {
 	replicas := []Replica{ownReplica}
 	switch {
 	case reports.Err != nil:
@@ -211,5 +211,5 @@ func reportedFleet(ownReplica Replica, reports changes.Reports, now time.Time) (
 		}
 		replicas = append(replicas, Replica{Name: r.Name, Lost: r.IsLost(), Version: r.Build, Limits: r.Limits, Figures: r.Figures, SeenSeconds: r.TimeSinceReport.Seconds()})
 	}
-	return NewFleet(replicas, reports.More), aliveReplicas
+	return newFleet(replicas, reports.More, comparesLimits), aliveReplicas
 }
