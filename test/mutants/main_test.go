@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -63,4 +64,11 @@ func TestChangesNeedACommitToCompareWith(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.WriteFile("survivors.txt", nil, 0o600))
 	assert.NoError(t, run(t.Context(), nil, "HEAD~1", "survivors.txt", false), "a clone without history has no changes")
+}
+
+func TestExcludedTestsExist(t *testing.T) {
+	for _, name := range excludedTests {
+		out, err := exec.CommandContext(t.Context(), "git", "grep", "-l", "^func "+name+"(", "--", "../../*_test.go").CombinedOutput()
+		assert.NoError(t, err, "%s: got no test with this name: %s", name, out)
+	}
 }

@@ -126,12 +126,15 @@ func (s *suite) close() { _ = os.RemoveAll(s.work) }
 
 // run runs the tests with these names and a variable. It returns the output.
 func (s *suite) run(ctx context.Context, variable string, names []string, args ...string) (string, error) {
-	args = append(args, "-test.skip", excludedTests, "-test.run", "^("+strings.Join(names, "|")+")$")
+	args = append(args, "-test.skip", anyOf(excludedTests), "-test.run", anyOf(names))
 	c := exec.CommandContext(ctx, s.program, args...)
 	c.Dir, c.Env, c.WaitDelay = s.folder, append(c.Environ(), variable), time.Second
 	out, err := c.CombinedOutput()
 	return string(out), err
 }
+
+// anyOf returns a regular expression of the tests with these names.
+func anyOf(names []string) string { return "^(" + strings.Join(names, "|") + ")$" }
 
 // testName is the line in which a program of tests lists a test.
 var testName = regexp.MustCompile(`(?m)^(?:Test|Example|Fuzz)\w*$`)
