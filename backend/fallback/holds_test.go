@@ -45,14 +45,19 @@ func TestOutageAdmitsAtMostTheShareAsFurtherHolders(t *testing.T) {
 	})
 }
 
+// takeHoldsBeforeAndInOutage takes a hold of n slots of the counter k before an outage, and another one in the outage.
+func (l *fixture) takeHoldsBeforeAndInOutage(t *testing.T, lim *limit.Limit, n int64) {
+	assert.True(t, l.take("k", lim, n).Allowed)
+	l.openBreakers(lim, "k")
+	assert.True(t, l.take("k", lim, n).Allowed)
+	l.heal()
+}
+
 func TestReleaseAfterAnOutageEndsTheHoldOfTheOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFixture(t, nil)
 		lim := newHoldsLimit(t, 8)
-		assert.True(t, l.take("k", lim, 1).Allowed)
-		l.openBreakers(lim, "k")
-		assert.True(t, l.take("k", lim, 1).Allowed)
-		l.heal()
+		l.takeHoldsBeforeAndInOutage(t, lim, 1)
 		assert.True(t, l.take("k", lim, -1).Allowed)
 		assert.Equal(t, int64(1), spentHits(l.primaryCounters, "k", lim), "the holder from before the outage keeps its slot")
 		assert.True(t, l.take("k", lim, -1).Allowed)
@@ -133,10 +138,7 @@ func TestReleaseOfASlotOfTheOutageLooksOnlyAtItsOwnCounter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFixture(t, nil)
 		lim, window := newHoldsLimit(t, 8), newLimit(t, 100, limit.Year)
-		assert.True(t, l.take("k", lim, 2).Allowed)
-		l.openBreakers(lim, "k")
-		assert.True(t, l.take("k", lim, 2).Allowed)
-		l.heal()
+		l.takeHoldsBeforeAndInOutage(t, lim, 2)
 		for _, otherHit := range []backend.Hit{{Key: []byte("other"), Limit: lim, N: 1}, {Key: []byte("k"), Limit: window, N: 1}} {
 			l.Take(t.Context(), time.Now(), []backend.Hit{otherHit, {Key: []byte("k"), Limit: lim, N: -1}}, make([]backend.Result, 2))
 			assert.Equal(t, int64(2), spentHits(l.primaryCounters, "k", lim), "the release ends a hold of the outage")
@@ -149,10 +151,7 @@ func TestResetAfterAnOutageGoesToThePrimary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFixture(t, nil)
 		lim := newHoldsLimit(t, 8)
-		assert.True(t, l.take("k", lim, 2).Allowed)
-		l.openBreakers(lim, "k")
-		assert.True(t, l.take("k", lim, 2).Allowed)
-		l.heal()
+		l.takeHoldsBeforeAndInOutage(t, lim, 2)
 		assert.True(t, l.take("k", lim, -limit.MaxHits).Allowed)
 		assert.Zero(t, spentHits(l.primaryCounters, "k", lim))
 	})
