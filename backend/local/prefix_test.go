@@ -19,7 +19,7 @@ func TestResetByPrefixResetsOnlyOlderCountersWithThePrefix(t *testing.T) {
 			l := New(Options{})
 			lim, err := limit.New(limit.Spec{Requests: 100, Unit: limit.Hour, Algorithm: limit.SlidingLog})
 			require.NoError(t, err)
-			takeHits := func(key string, n int64) int64 {
+			remainingAfter := func(key string, n int64) int64 {
 				results := make([]backend.Result, 1)
 				l.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte(key), Limit: lim, N: n, AllOrNone: allOrNone}}, results)
 				return results[0].Remaining
@@ -30,20 +30,20 @@ func TestResetByPrefixResetsOnlyOlderCountersWithThePrefix(t *testing.T) {
 				assert.Equal(t, backend.PrefixReset{Counters: -1}, r)
 			}
 			for _, key := range []string{"d|a=1", "d|a=1|b=2", "d|a=12"} {
-				takeHits(key, 10)
+				remainingAfter(key, 10)
 			}
 			reset(backend.KeyPrefix{Start: "d|a=1"}, true)
-			assert.EqualValues(t, 90, takeHits("d|a=1", 0), "a dry run resets nothing")
+			assert.EqualValues(t, 90, remainingAfter("d|a=1", 0), "a dry run resets nothing")
 			reset(backend.KeyPrefix{Start: "d|a=1"}, false)
-			assert.EqualValues(t, 99, takeHits("d|a=1", 1))
-			assert.EqualValues(t, 98, takeHits("d|a=1", 1), "the reset takes effect once")
-			assert.EqualValues(t, 100, takeHits("d|a=1|b=2", 0))
-			assert.EqualValues(t, 90, takeHits("d|a=12", 0))
+			assert.EqualValues(t, 99, remainingAfter("d|a=1", 1))
+			assert.EqualValues(t, 98, remainingAfter("d|a=1", 1), "the reset takes effect once")
+			assert.EqualValues(t, 100, remainingAfter("d|a=1|b=2", 0))
+			assert.EqualValues(t, 90, remainingAfter("d|a=12", 0))
 			reset(backend.KeyPrefix{Start: "d|", EndsAnywhere: true}, false)
-			assert.EqualValues(t, 100, takeHits("d|a=12", 0))
-			assert.EqualValues(t, 100, takeHits("d|a=1", 0))
+			assert.EqualValues(t, 100, remainingAfter("d|a=12", 0))
+			assert.EqualValues(t, 100, remainingAfter("d|a=1", 0))
 
-			takeHits("d|x=1", 1) // the reset is remembered while an older counter exists
+			remainingAfter("d|x=1", 1) // the reset is remembered while an older counter exists
 			for i := range maxResets - 2 {
 				reset(backend.KeyPrefix{Start: fmt.Sprintf("d|a=%d", i)}, false)
 			}

@@ -21,8 +21,8 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
-// keyRules are the first ACL rules of a user. They allow the keys with the prefix myprefix: and no command.
-const keyRules = "resetkeys ~myprefix:* resetchannels -@all"
+// baseRules are the first ACL rules of a user. They allow the keys with the prefix myprefix: and no command.
+const baseRules = "resetkeys ~myprefix:* resetchannels -@all"
 
 // rulesFor returns the ACL rules for the rights that these uses need, such as " +get +set".
 func rulesFor(uses ...redis.RightUse) string {
@@ -38,7 +38,7 @@ func rulesFor(uses ...redis.RightUse) string {
 // rights are the rules that docs/redis.md gives to the user of rls. clusterRights are the
 // additional rules for a Cluster.
 var (
-	rights = keyRules + rulesFor(redis.RightOfAll, redis.RightOfDatabase, redis.RightOfReplicas, redis.RightOfChecks, redis.RightOfHolds, redis.RightOfIncrements,
+	rights = baseRules + rulesFor(redis.RightOfAll, redis.RightOfDatabase, redis.RightOfReplicas, redis.RightOfChecks, redis.RightOfHolds, redis.RightOfIncrements,
 		redis.RightOfWindows, redis.RightOfScripts)
 	clusterRights = rulesFor(redis.RightOfCluster)
 )
@@ -56,7 +56,7 @@ func TestDocumentedRightsAreTheRightsInUse(t *testing.T) {
 		}
 		return commands
 	}
-	assert.ElementsMatch(t, strings.Fields(strings.TrimPrefix(rights, keyRules)),
+	assert.ElementsMatch(t, strings.Fields(strings.TrimPrefix(rights, baseRules)),
 		commandsIn(textBetween(t, section, "ACL SETUSER rls", "\n\n")))
 	assert.ElementsMatch(t, strings.Fields(clusterRights), commandsIn(textBetween(t, section, "A Cluster also needs", ".")))
 	assert.ElementsMatch(t, strings.Fields(rulesFor(redis.RightOfOverrides)), commandsIn(textBetween(t, section, "also need:", "")))
@@ -106,7 +106,7 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 	require.Empty(t, problems(t, open(t, o)))
 	assert.NotContains(t, c.Info(t.Context(), "keyspace").Val(), "db1", "the check leaves no key")
 
-	for command := range strings.FieldsSeq(strings.TrimPrefix(rights, keyRules)) {
+	for command := range strings.FieldsSeq(strings.TrimPrefix(rights, baseRules)) {
 		if command == "+hello" || command == "+incr" { // Redis 7 allows HELLO to everyone, and rls can do without INCR
 			continue
 		}
@@ -131,21 +131,21 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 	}
 
 	o.Overrides = true
-	commandRules, keyRule, channelRule := rulesFor(redis.RightOfOverrides), " ~myprefix:rls:*", " &myprefix:rls:*"
-	counterRules := strings.Replace(rights, "~myprefix:*", "~myprefix:v1:* ~myprefix:v2:*", 1)
-	setUser(t, c, counterRules+commandRules+keyRule+channelRule)
+	commandRules, overrideKeyRule, channelRule := rulesFor(redis.RightOfOverrides), " ~myprefix:rls:*", " &myprefix:rls:*"
+	rightsOfCounters := strings.Replace(rights, "~myprefix:*", "~myprefix:v1:* ~myprefix:v2:*", 1)
+	setUser(t, c, rightsOfCounters+commandRules+overrideKeyRule+channelRule)
 	require.Empty(t, problems(t, open(t, o)))
 	assert.NotContains(t, c.Info(t.Context(), "keyspace").Val(), "db1", "the check leaves no override")
 	for rule := range strings.FieldsSeq(commandRules) {
-		setUser(t, c, counterRules+commandRules+keyRule+channelRule+" -"+rule[1:])
+		setUser(t, c, rightsOfCounters+commandRules+overrideKeyRule+channelRule+" -"+rule[1:])
 		findings := problems(t, open(t, o))
 		if assert.Len(t, findings, 1, rule) {
 			assert.Equal(t, "run ACL SETUSER rls "+rule, findings[0].Advice)
 		}
 	}
 	for rules, missing := range map[string]string{
-		counterRules + commandRules + channelRule: keyRule,
-		counterRules + commandRules + keyRule:     channelRule,
+		rightsOfCounters + commandRules + channelRule:     overrideKeyRule,
+		rightsOfCounters + commandRules + overrideKeyRule: channelRule,
 	} {
 		setUser(t, c, rules)
 		findings := problems(t, open(t, o))
@@ -240,7 +240,7 @@ func TestCheckReportsServersThatCannotCountSafely(t *testing.T) {
 	evictingServer := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	durableServer := redistest.Start(t, "--appendonly", "yes")
 	replica := defaultServer.StartReplica(t)
-	serverWithoutReplica := redistest.Start(t, "--min-replicas-to-write", "1")
+	serverThatNeedsReplica := redistest.Start(t, "--min-replicas-to-write", "1")
 	clusterNode := redistest.Start(t, "--cluster-enabled", "yes")
 	deadServer := redistest.Start(t)
 	deadServer.Kill()
@@ -256,7 +256,7 @@ func TestCheckReportsServersThatCannotCountSafely(t *testing.T) {
 		}},
 		{"full Redis", redis.Options{Main: redis.Server{URL: fullServer.Addr}}, []string{"problem memory Redis has no memory left", "note persistence "}},
 		{"replica", redis.Options{Main: redis.Server{URL: replica.Addr}}, []string{"problem role this server is a replica", "note persistence "}},
-		{"too few replicas for min-replicas-to-write", redis.Options{Main: redis.Server{URL: serverWithoutReplica.Addr}}, []string{"problem replicas Redis rejects writes", "note persistence "}},
+		{"too few replicas for min-replicas-to-write", redis.Options{Main: redis.Server{URL: serverThatNeedsReplica.Addr}}, []string{"problem replicas Redis rejects writes", "note persistence "}},
 		{"too few replicas for WaitReplicas", redis.Options{Main: redis.Server{URL: defaultServer.Addr}, WaitReplicas: 2}, []string{"warning replicas got 1 replicas, want 2"}},
 		{"node of a Cluster", redis.Options{Main: redis.Server{URL: clusterNode.Addr}}, []string{
 			"problem cluster Redis rejects writes: CLUSTERDOWN", "problem cluster this server is a node of a Cluster", "note persistence ",

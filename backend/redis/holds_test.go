@@ -141,7 +141,7 @@ func TestHoldersOfAllReplicasNeverExceedTheLimit(t *testing.T) {
 func TestOtherLimitsWorkWithoutTheRightsForHolds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	setUser(t, s.Client(t), keyRules+rulesFor(redis.RightOfAll, redis.RightOfChecks, redis.RightOfIncrements, redis.RightOfWindows, redis.RightOfScripts))
+	setUser(t, s.Client(t), baseRules+rulesFor(redis.RightOfAll, redis.RightOfChecks, redis.RightOfIncrements, redis.RightOfWindows, redis.RightOfScripts))
 	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr, Auth: "rls:secret-1"}, KeyPrefix: "myprefix:", Timeout: testTimeout})
 	logLimit := newLimit(t, limit.Spec{Algorithm: limit.SlidingLog, Requests: 4, Unit: limit.Hour})
 	got := take(l, hit("key", newOneSlotLimit(), 1), hit("key", logLimit, 1))

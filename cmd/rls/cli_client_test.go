@@ -118,7 +118,7 @@ func TestTokenIsTakenFromFlagOrEnvironment(t *testing.T) {
 func TestClientReportsWhyCallFailed(t *testing.T) {
 	t.Parallel()
 	api := newTestAPI(t, httptest.NewServer)
-	serve := func(code int, contentType, body string) string {
+	startServer := func(code int, contentType, body string) string {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			w.Header().Set("Content-Type", contentType)
 			w.Header().Set("Location", api.url)
@@ -144,11 +144,11 @@ func TestClientReportsWhyCallFailed(t *testing.T) {
 		"http with a CA":      {[]string{"--admin", api.url, "--ca", "ca.pem"}, "--ca, --cert and --key need https"},
 		"missing CA file":     {[]string{"--ca", "/no/such/file"}, "/no/such/file"},
 		"no answer":           {[]string{"--admin", silentServer.URL, "--timeout", "50ms"}, "no answer within --timeout"},
-		"text answer":         {[]string{"--admin", serve(200, "text/plain", "/rlconfig")}, "got 200 OK, want an answer of the admin API"},
-		"bad JSON":            {[]string{"--admin", serve(200, "application/json", "no")}, "invalid answer"},
-		"no problems":         {[]string{"--admin", serve(500, "application/json", "{}")}, "500 Internal Server Error"},
-		"redirect":            {[]string{"--admin", serve(307, "text/plain", "")}, "got 307 Temporary Redirect, want an answer of the admin API"},
-		"control characters":  {[]string{"--admin", serve(400, "application/json", `{"problems": ["\u001b[2J", "two"]}`)}, "\"\\x1b[2J\"\ntwo\n"},
+		"text answer":         {[]string{"--admin", startServer(200, "text/plain", "/rlconfig")}, "got 200 OK, want an answer of the admin API"},
+		"bad JSON":            {[]string{"--admin", startServer(200, "application/json", "no")}, "invalid answer"},
+		"no problems":         {[]string{"--admin", startServer(500, "application/json", "{}")}, "500 Internal Server Error"},
+		"redirect":            {[]string{"--admin", startServer(307, "text/plain", "")}, "got 307 Temporary Redirect, want an answer of the admin API"},
+		"control characters":  {[]string{"--admin", startServer(400, "application/json", `{"problems": ["\u001b[2J", "two"]}`)}, "\"\\x1b[2J\"\ntwo\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, errOut, code := api.runWithEnv([]string{"ADMIN_TOKEN=" + opsToken}, append([]string{"limits", "show", "--changes"}, test.args...)...)

@@ -71,14 +71,14 @@ func TestTemporaryChargeCausesNoLaterDenial(t *testing.T) {
 		metadata []string
 		otherKey string // the key of the limit that denies most requests
 	}{
-		"acquires, single Redis":               {[]string{"REDIS_URL=" + singleRedis.Addr}, acquire, "rarely"},
-		"all or none, single Redis":            {[]string{"REDIS_URL=" + singleRedis.Addr, allOrNone}, nil, "once"},
-		"acquires, Cluster":                    {[]string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL()}, acquire, "once"},
-		"all or none, Cluster":                 {[]string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL(), allOrNone}, nil, "once"},
-		"acquires, second Redis":               {[]string{"REDIS_URL=" + singleRedis.Addr, "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=" + perSecond.Addr}, acquire, "rarely"},
-		"all or none, second Redis":            {[]string{"REDIS_URL=" + singleRedis.Addr, "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=" + perSecond.Addr, allOrNone}, nil, "rarely"},
-		"acquires, all or none, single Redis":  {[]string{"REDIS_URL=" + singleRedis.Addr, allOrNone}, acquire, "once"},
-		"acquires, all or none, Redis Cluster": {[]string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL(), allOrNone}, acquire, "once"},
+		"acquires, single Redis":                   {[]string{"REDIS_URL=" + singleRedis.Addr}, acquire, "rarely"},
+		"all or none, single Redis":                {[]string{"REDIS_URL=" + singleRedis.Addr, allOrNone}, nil, "once"},
+		"acquires, Cluster":                        {[]string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL()}, acquire, "once"},
+		"all or none, Cluster":                     {[]string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL(), allOrNone}, nil, "once"},
+		"acquires, Redis for limits per second":    {[]string{"REDIS_URL=" + singleRedis.Addr, "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=" + perSecond.Addr}, acquire, "rarely"},
+		"all or none, Redis for limits per second": {[]string{"REDIS_URL=" + singleRedis.Addr, "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=" + perSecond.Addr, allOrNone}, nil, "rarely"},
+		"acquires, all or none, single Redis":      {[]string{"REDIS_URL=" + singleRedis.Addr, allOrNone}, acquire, "once"},
+		"acquires, all or none, Redis Cluster":     {[]string{"REDIS_TYPE=cluster", "REDIS_URL=" + cluster.URL(), allOrNone}, acquire, "once"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

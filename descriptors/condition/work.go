@@ -26,7 +26,7 @@ const (
 
 	// maxPatternSize bounds the memory of one regular expression. maxTotalPatternSize bounds the memory of all regular
 	// expressions of a Set or of a domain. The unit is an instruction, which takes up to 150 bytes.
-	maxPatternSize  = 20_000
+	maxPatternSize      = 20_000
 	maxTotalPatternSize = 500_000
 )
 

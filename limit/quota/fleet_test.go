@@ -163,8 +163,8 @@ func (e *envoy) fill(f *fleet) {
 	}
 	until := min(f.now, e.expiry)
 	if until > e.filledAt {
-		newTokens := e.tokens + float64(e.grant.Rate)*float64(until-e.filledAt)/float64(f.limit.Interval)
-		e.tokens = min(newTokens, float64(e.grant.Burst))
+		filledTokens := e.tokens + float64(e.grant.Rate)*float64(until-e.filledAt)/float64(f.limit.Interval)
+		e.tokens = min(filledTokens, float64(e.grant.Burst))
 	}
 	e.filledAt = f.now
 	if f.now >= e.expiry {

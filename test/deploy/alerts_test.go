@@ -266,19 +266,19 @@ func ruleHits(total, over, shadow int) []string {
 	return []string{seriesOf("total_hits", total), seriesOf("over_limit", over), seriesOf("shadow_mode", shadow)}
 }
 
-// evaluate evaluates an alert each minute for 40 minutes and returns the summaries of the
+// evaluate evaluates an alert each minute for 40 i and returns the summaries of the
 // alerts that then fire. The series have a sample each 15 seconds. If an alert waits for a
 // week, all times are longer.
 func evaluate(t *testing.T, alert rulefmt.Rule, series []string) (summaries []string) {
 	t.Helper()
-	minute := max(time.Minute, time.Duration(alert.For)/30).Truncate(time.Minute)
-	storage := promqltest.LoadedStorage(t, "load "+(minute/4).String()+"\n  "+strings.Join(series, "\n  ")+"\n")
+	step := max(time.Minute, time.Duration(alert.For)/30).Truncate(time.Minute)
+	storage := promqltest.LoadedStorage(t, "load "+(step/4).String()+"\n  "+strings.Join(series, "\n  ")+"\n")
 	engine := promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery)
 	query := rules.EngineQueryFunc(engine, storage)
 	rule := rules.NewAlertingRule(alert.Alert, parseQuery(t, alert.Expr), time.Duration(alert.For), 0,
 		labels.FromMap(alert.Labels), labels.FromMap(alert.Annotations), labels.EmptyLabels(), "", true, promslog.NewNopLogger())
-	for minutes := range 41 {
-		_, err := rule.Eval(t.Context(), 0, time.Unix(0, 0).Add(time.Duration(minutes)*minute), query, nil, 0)
+	for i := range 41 {
+		_, err := rule.Eval(t.Context(), 0, time.Unix(0, 0).Add(time.Duration(i)*step), query, nil, 0)
 		require.NoError(t, err)
 	}
 	for _, a := range rule.ActiveAlerts() {

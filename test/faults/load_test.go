@@ -184,16 +184,16 @@ func (l *load) degradedShare() float64 {
 // machine a call exceeds the budget now and then.
 func (l *load) recoveryTime(from time.Duration, include func(key int, isTight bool) bool) time.Duration {
 	const step, window = 100 * time.Millisecond, 5
-	var hasSample [keys][2]bool
+	var isIncluded [keys][2]bool
 	for key := range keys {
-		hasSample[key] = [2]bool{include(key, true), include(key, false)}
+		isIncluded[key] = [2]bool{include(key, true), include(key, false)}
 	}
 	steps := l.elapsed()/step + 1
 	hitsByStep, degradedByStep := make([]int, steps), make([]int, steps)
 	for _, caller := range l.samples {
 		for _, s := range caller {
 			for i := range 2 {
-				if s.start < from || !hasSample[s.key][i] {
+				if s.start < from || !isIncluded[s.key][i] {
 					continue
 				}
 				hitsByStep[s.start/step]++

@@ -117,7 +117,7 @@ func (r *reference) ledger(h *hit, replica int) *ledger {
 	return e
 }
 
-// match returns the rules and the hits of a request. refused is true if a refund is not allowed.
+// match returns the rules and the hits of a request. isRefused is true if a refund is not allowed.
 func (r *reference) match(q *request) (rules []*rule, hits []hit, isRefused bool) {
 	var names []string
 	var replacedNames []string

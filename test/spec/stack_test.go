@@ -138,9 +138,9 @@ type oneTimeAtOnce struct {
 func (o *oneTimeAtOnce) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	o.mu.Lock()
 	for o.takes > 0 && !now.Equal(o.now) {
-		idleTime := o.idle
+		idleSignal := o.idle
 		o.mu.Unlock()
-		<-idleTime
+		<-idleSignal
 		o.mu.Lock()
 	}
 	if o.takes == 0 {

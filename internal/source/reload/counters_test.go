@@ -61,9 +61,9 @@ func limitsWith(fields string) string {
 func TestChangedNumberKeepsCounter(t *testing.T) {
 	t.Parallel()
 	forEachBackend(t, func(t *testing.T, counters backend.Limiter) {
-		source := newFixture(t)
-		source.load(limitsWith("unit: year, requests_per_unit: 100"))
-		source.take(counters, 60)
+		fixture := newFixture(t)
+		fixture.load(limitsWith("unit: year, requests_per_unit: 100"))
+		fixture.take(counters, 60)
 		for _, step := range []struct {
 			fields    string
 			remaining int64
@@ -76,9 +76,9 @@ func TestChangedNumberKeepsCounter(t *testing.T) {
 			{"unit: month, requests_per_unit: 80", 80, "counters=new"},
 			{"unit: year, requests_per_unit: 90", 30, "counters=new"}, // the first counter resumes
 		} {
-			source.load(limitsWith(step.fields))
-			assert.Equal(t, step.remaining, source.take(counters, 0).Remaining, step.fields)
-			assert.Contains(t, source.lastLine(), step.logText, step.fields)
+			fixture.load(limitsWith(step.fields))
+			assert.Equal(t, step.remaining, fixture.take(counters, 0).Remaining, step.fields)
+			assert.Contains(t, fixture.lastLine(), step.logText, step.fields)
 		}
 	})
 }
@@ -88,16 +88,16 @@ func TestChangedNumberKeepsCounter(t *testing.T) {
 func TestChangeAdmitsAtMostOldAndNewLimitTogether(t *testing.T) {
 	t.Parallel()
 	forEachBackend(t, func(t *testing.T, counters backend.Limiter) {
-		source := newFixture(t)
-		source.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
-		assert.Equal(t, 10, source.takeUntilDenied(counters))
-		source.override("shop|tenant=acme", `{"algorithm": "sliding_log", "requests_per_unit": 20}`)
-		assert.Equal(t, 20, source.takeUntilDenied(counters))
-		source.override()
-		assert.Zero(t, source.takeUntilDenied(counters), "the old counter resumes")
-		source.load(limitsWith("unit: year, requests_per_unit: 5, algorithm: sliding_window"))
-		assert.Equal(t, 5, source.takeUntilDenied(counters))
-		source.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
-		assert.Zero(t, source.takeUntilDenied(counters))
+		fixture := newFixture(t)
+		fixture.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
+		assert.Equal(t, 10, fixture.takeUntilDenied(counters))
+		fixture.override("shop|tenant=acme", `{"algorithm": "sliding_log", "requests_per_unit": 20}`)
+		assert.Equal(t, 20, fixture.takeUntilDenied(counters))
+		fixture.override()
+		assert.Zero(t, fixture.takeUntilDenied(counters), "the old counter resumes")
+		fixture.load(limitsWith("unit: year, requests_per_unit: 5, algorithm: sliding_window"))
+		assert.Equal(t, 5, fixture.takeUntilDenied(counters))
+		fixture.load(limitsWith("unit: year, requests_per_unit: 10, charge_denied: false"))
+		assert.Zero(t, fixture.takeUntilDenied(counters))
 	})
 }

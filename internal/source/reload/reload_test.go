@@ -116,17 +116,17 @@ func perYear(n int) string {
 
 func TestLimitsComeIntoForceAndChangesAreLogged(t *testing.T) {
 	t.Parallel()
-	source := newFixture(t)
-	source.load(perYear(5))
-	assert.Equal(t, "shop\n  tenant: 5 per year\n", source.limitsInForce())
-	assert.Equal(t, `"limits in force" files=1 domains=1 rules=1`, source.lastLine())
-	source.load(perYear(6))
-	assert.Equal(t, "shop\n  tenant: 6 per year\n", source.limitsInForce())
-	assert.Contains(t, source.lastLine(), `"limits in force" files=1 domains=1 rules=1 changed="shop > tenant: 5 per year → 6 per year" counters=kept`)
-	source.load(strings.ReplaceAll(perYear(6), "tenant", "user"))
-	assert.Contains(t, source.lastLine(), `added="shop > user: 6 per year" removed="shop > tenant: 6 per year"`)
-	assert.Equal(t, 3, source.loadCount)
-	assert.Equal(t, []string{"file: <nil>"}, source.states)
+	fixture := newFixture(t)
+	fixture.load(perYear(5))
+	assert.Equal(t, "shop\n  tenant: 5 per year\n", fixture.limitsInForce())
+	assert.Equal(t, `"limits in force" files=1 domains=1 rules=1`, fixture.lastLine())
+	fixture.load(perYear(6))
+	assert.Equal(t, "shop\n  tenant: 6 per year\n", fixture.limitsInForce())
+	assert.Contains(t, fixture.lastLine(), `"limits in force" files=1 domains=1 rules=1 changed="shop > tenant: 5 per year → 6 per year" counters=kept`)
+	fixture.load(strings.ReplaceAll(perYear(6), "tenant", "user"))
+	assert.Contains(t, fixture.lastLine(), `added="shop > user: 6 per year" removed="shop > tenant: 6 per year"`)
+	assert.Equal(t, 3, fixture.loadCount)
+	assert.Equal(t, []string{"file: <nil>"}, fixture.states)
 }
 
 func TestRejectedLimitsKeepLastGoodLimitsInForce(t *testing.T) {
@@ -185,10 +185,10 @@ func TestChangesAreReportedWithTheirCause(t *testing.T) {
 
 func TestChangesOfOverridesAreReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := newFixture(t)
-		source.load(perYear(5))
-		source.override("shop|tenant=old", `{"factor": 2}`)
-		assert.Empty(t, source.overrideChanges, "the override was there before the start")
+		fixture := newFixture(t)
+		fixture.load(perYear(5))
+		fixture.override("shop|tenant=old", `{"factor": 2}`)
+		assert.Empty(t, fixture.overrideChanges, "the override was there before the start")
 
 		end := time.Now().Add(time.Hour).Format(time.RFC3339)
 		endingOverride := []string{"shop|tenant=ending", `{"factor": 2, "expires_at": "` + end + `"}`}
@@ -198,15 +198,15 @@ func TestChangesOfOverridesAreReportedOnce(t *testing.T) {
 			{"shop|tenant=new", `{"factor": "two"}`},
 			{"shop|tenant=new", `{"factor": 2}`, endingOverride[0], endingOverride[1]},
 		} {
-			source.override(pairs...)
-			source.override(pairs...)
+			fixture.override(pairs...)
+			fixture.override(pairs...)
 		}
 		time.Sleep(2 * time.Hour)
-		source.override("shop|tenant=new", `{"factor": 2}`)
+		fixture.override("shop|tenant=new", `{"factor": 2}`)
 		assert.Equal(t, []string{
 			"set shop|tenant=new", "changed shop|tenant=old", "deleted shop|tenant=old", "rejected shop|tenant=new",
 			"set shop|tenant=ending", "changed shop|tenant=new", "expired shop|tenant=ending",
-		}, source.overrideChanges)
+		}, fixture.overrideChanges)
 	})
 }
 
@@ -241,15 +241,15 @@ func TestManyProblemsAreLoggedInPart(t *testing.T) {
 
 func TestWarningsAreLoggedOnceWhileTheyLast(t *testing.T) {
 	t.Parallel()
-	source := newFixture(t)
+	fixture := newFixture(t)
 	suspiciousLimits := "domain: shop\ndescriptors: [{key: tenant, rate_limit: {unit: year}}]\n"
 	for range 2 {
-		source.load(suspiciousLimits)
+		fixture.load(suspiciousLimits)
 	}
-	assert.Equal(t, 1, strings.Count(source.log.String(), "limits suspicious"), source.log.String())
-	source.load(perYear(1))
-	source.load(suspiciousLimits)
-	assert.Equal(t, 2, strings.Count(source.log.String(), "limits suspicious"))
+	assert.Equal(t, 1, strings.Count(fixture.log.String(), "limits suspicious"), fixture.log.String())
+	fixture.load(perYear(1))
+	fixture.load(suspiciousLimits)
+	assert.Equal(t, 2, strings.Count(fixture.log.String(), "limits suspicious"))
 }
 
 func TestSourceThatIsDownIsReportedOnce(t *testing.T) {
@@ -270,71 +270,71 @@ func TestSourceThatIsDownIsReportedOnce(t *testing.T) {
 
 func TestOverridesApplyToReloadedLimits(t *testing.T) {
 	t.Parallel()
-	source := newFixture(t)
-	source.override("shop|tenant=acme", `{"factor": 10}`)
-	assert.Nil(t, source.store.Load(), "there are no limits to override")
-	source.load(perYear(5))
-	assert.Contains(t, source.limitsInForce(), "tenant=acme: 50 per year")
-	source.load(perYear(6))
-	assert.Contains(t, source.limitsInForce(), "tenant=acme: 60 per year")
+	fixture := newFixture(t)
+	fixture.override("shop|tenant=acme", `{"factor": 10}`)
+	assert.Nil(t, fixture.store.Load(), "there are no limits to override")
+	fixture.load(perYear(5))
+	assert.Contains(t, fixture.limitsInForce(), "tenant=acme: 50 per year")
+	fixture.load(perYear(6))
+	assert.Contains(t, fixture.limitsInForce(), "tenant=acme: 60 per year")
 
-	source.load(strings.ReplaceAll(perYear(7), "tenant", "user"))
-	assert.Contains(t, source.log.String(), `msg="override waiting" problem="override shop|tenant=acme: shop: unknown descriptor tenant=acme; want user"`)
-	assert.Contains(t, source.problemsPage(), "unknown descriptor tenant=acme")
-	assert.Equal(t, "0 1", source.overrides)
-	assert.Equal(t, 1, source.problemCount)
+	fixture.load(strings.ReplaceAll(perYear(7), "tenant", "user"))
+	assert.Contains(t, fixture.log.String(), `msg="override waiting" problem="override shop|tenant=acme: shop: unknown descriptor tenant=acme; want user"`)
+	assert.Contains(t, fixture.problemsPage(), "unknown descriptor tenant=acme")
+	assert.Equal(t, "0 1", fixture.overrides)
+	assert.Equal(t, 1, fixture.problemCount)
 
-	source.load(perYear(8))
-	assert.Contains(t, source.limitsInForce(), "tenant=acme: 80 per year")
-	assert.Equal(t, "1 0", source.overrides)
-	assert.Zero(t, source.problemCount)
-	source.override()
-	assert.Equal(t, "shop\n  tenant: 8 per year\n", source.limitsInForce())
+	fixture.load(perYear(8))
+	assert.Contains(t, fixture.limitsInForce(), "tenant=acme: 80 per year")
+	assert.Equal(t, "1 0", fixture.overrides)
+	assert.Zero(t, fixture.problemCount)
+	fixture.override()
+	assert.Equal(t, "shop\n  tenant: 8 per year\n", fixture.limitsInForce())
 }
 
 func TestInvalidOverrideIsRejectedAlone(t *testing.T) {
 	t.Parallel()
-	source := newFixture(t)
-	source.load(perYear(5))
-	source.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
-	assert.Contains(t, source.lastLine(), `"limits in force" overrides=1 domains=1 rules=2 added="shop > tenant=acme: 7 per year"`)
+	fixture := newFixture(t)
+	fixture.load(perYear(5))
+	fixture.override("shop|tenant=acme", `{"requests_per_unit": 7}`)
+	assert.Contains(t, fixture.lastLine(), `"limits in force" overrides=1 domains=1 rules=2 added="shop > tenant=acme: 7 per year"`)
 	for range 2 {
-		source.override("shop|tenant=acme", `{"requests_per_unit": "x"}`, "shop|tenant=other", `{"requests_per_unit": 9}`, "nonsense", "{}")
+		fixture.override("shop|tenant=acme", `{"requests_per_unit": "x"}`, "shop|tenant=other", `{"requests_per_unit": 9}`, "nonsense", "{}")
 	}
-	assert.Contains(t, source.limitsInForce(), "tenant=acme: 7 per year")
-	assert.Contains(t, source.limitsInForce(), "tenant=other: 9 per year")
-	assert.Equal(t, "2 2", source.overrides)
-	assert.Contains(t, source.log.String(), `effect="the previous value stays in force: 7 per year"`)
-	assert.Equal(t, 1, strings.Count(source.log.String(), `problem="override nonsense:`), "logged once")
-	assert.Len(t, source.States(), 3)
+	assert.Contains(t, fixture.limitsInForce(), "tenant=acme: 7 per year")
+	assert.Contains(t, fixture.limitsInForce(), "tenant=other: 9 per year")
+	assert.Equal(t, "2 2", fixture.overrides)
+	assert.Contains(t, fixture.log.String(), `effect="the previous value stays in force: 7 per year"`)
+	assert.Equal(t, 1, strings.Count(fixture.log.String(), `problem="override nonsense:`), "logged once")
+	assert.Len(t, fixture.States(), 3)
 }
 
 func TestOverridesAndSwitchesWithoutEndAreCounted(t *testing.T) {
 	t.Parallel()
-	source := newFixture(t)
-	source.load(perYear(5))
-	source.override("shop|tenant=acme", `{"factor": 2}`, "|switch|shop", `{}`, "shop|tenant=b", `{"factor": 2, "expires_at": "2100-01-01T00:00:00Z"}`, "shop|tenant=c", `{"factor": 0}`)
-	assert.Equal(t, "3 1", source.overrides)
-	assert.Equal(t, 2, source.overridesWithoutEnd, "a rejected override changes no limits")
-	source.override()
-	assert.Zero(t, source.overridesWithoutEnd)
+	fixture := newFixture(t)
+	fixture.load(perYear(5))
+	fixture.override("shop|tenant=acme", `{"factor": 2}`, "|switch|shop", `{}`, "shop|tenant=b", `{"factor": 2, "expires_at": "2100-01-01T00:00:00Z"}`, "shop|tenant=c", `{"factor": 0}`)
+	assert.Equal(t, "3 1", fixture.overrides)
+	assert.Equal(t, 2, fixture.overridesWithoutEnd, "a rejected override changes no limits")
+	fixture.override()
+	assert.Zero(t, fixture.overridesWithoutEnd)
 }
 
 func TestOverrideExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		source := newFixture(t)
-		source.load(perYear(5))
+		fixture := newFixture(t)
+		fixture.load(perYear(5))
 		end := time.Now().Add(3 * time.Minute)
-		source.override("shop|tenant=acme", fmt.Sprintf(`{"factor": 10, "expires_at": %q}`, end.Format(time.RFC3339Nano)))
+		fixture.override("shop|tenant=acme", fmt.Sprintf(`{"factor": 10, "expires_at": %q}`, end.Format(time.RFC3339Nano)))
 		time.Sleep(time.Until(end) - 1)
 		synctest.Wait()
-		assert.Contains(t, source.limitsInForce(), "tenant=acme: 50 per year")
+		assert.Contains(t, fixture.limitsInForce(), "tenant=acme: 50 per year")
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
-		assert.Equal(t, "shop\n  tenant: 5 per year\n", source.limitsInForce())
-		assert.Contains(t, source.lastLine(), `"limits in force" reason="override expired"`)
-		source.override()
+		assert.Equal(t, "shop\n  tenant: 5 per year\n", fixture.limitsInForce())
+		assert.Contains(t, fixture.lastLine(), `"limits in force" reason="override expired"`)
+		fixture.override()
 	})
 }
 
@@ -369,14 +369,14 @@ func TestOverrideThatEndsEarlierReplacesATimerThatFires(t *testing.T) {
 
 func TestDryRunChangesNothing(t *testing.T) {
 	t.Parallel()
-	source := newFixture(t)
-	assert.Equal(t, override.ErrNoLimits, source.DryRun("shop|tenant=acme", `{"factor": 2}`).Problem)
-	source.load(perYear(5))
-	state := source.DryRun("shop|tenant=acme", `{"factor": 2}`)
+	fixture := newFixture(t)
+	assert.Equal(t, override.ErrNoLimits, fixture.DryRun("shop|tenant=acme", `{"factor": 2}`).Problem)
+	fixture.load(perYear(5))
+	state := fixture.DryRun("shop|tenant=acme", `{"factor": 2}`)
 	assert.NoError(t, state.Problem)
 	assert.Equal(t, "10 per year", state.Limits)
-	assert.Empty(t, source.States())
-	assert.Equal(t, "shop\n  tenant: 5 per year\n", source.limitsInForce())
+	assert.Empty(t, fixture.States())
+	assert.Equal(t, "shop\n  tenant: 5 per year\n", fixture.limitsInForce())
 }
 
 // updates is a source with a fixed list of updates.
