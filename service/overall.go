@@ -31,16 +31,16 @@ func (c *Call) overallCode(statuses []*rlsv3.RateLimitResponse_DescriptorStatus,
 		}
 	}
 	isDescriptorOverLimit := func(i, _, _ int) bool { return statuses[i].Code == rlsv3.RateLimitResponse_OVER_LIMIT }
-	if isAnyOverLimit && c.isDeniedIf(quotaMode, isDescriptorOverLimit) {
+	if isAnyOverLimit && c.isCallDenied(quotaMode, isDescriptorOverLimit) {
 		return rlsv3.RateLimitResponse_OVER_LIMIT, headerStatus
 	}
 	return rlsv3.RateLimitResponse_OK, headerStatus
 }
 
-// isDeniedIf reports whether c is denied: if a descriptor that is not in quota mode is over its limit, or if all
+// isCallDenied reports whether c is denied: if a descriptor that is not in quota mode is over its limit, or if all
 // descriptors in quota mode are over their limits. isDescriptorOverLimit reports whether descriptor i is over its limit. The
 // hits of this descriptor have the indexes from start to end-1.
-func (c *Call) isDeniedIf(quotaMode bool, isDescriptorOverLimit func(i, start, end int) bool) bool {
+func (c *Call) isCallDenied(quotaMode bool, isDescriptorOverLimit func(i, start, end int) bool) bool {
 	hitIndex, quotaModeCount, deniedQuotaCount := 0, 0, 0
 	for i, rule := range c.Rules {
 		start := hitIndex
@@ -132,7 +132,7 @@ func (c *Call) hitExceedsMaxHits(j int) bool {
 
 // isDeniedByMaxHits reports whether the max_hits of the rules are enough to deny c.
 func (c *Call) isDeniedByMaxHits(quotaMode bool) bool {
-	return c.isDeniedIf(quotaMode, func(_, start, end int) bool {
+	return c.isCallDenied(quotaMode, func(_, start, end int) bool {
 		for j := start; j < end; j++ {
 			if c.hitExceedsMaxHits(j) && !c.hits[j].Shadow {
 				return true

@@ -56,8 +56,8 @@ func TestHitsAreDecidedWhileReplicasAreMissing(t *testing.T) {
 			t.Parallel()
 			s := redistest.Start(t, "--hz", "1", "--dynamic-hz", "no") // WAIT of an idle Redis can end a second too late
 			replica := c.start(t, s)
-			batchRecorder := &replicasRecorder{}
-			l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, WaitReplicas: 1, Timeout: time.Second, Observer: batchRecorder})
+			recorder := &batchRecorder{}
+			l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, WaitReplicas: 1, Timeout: time.Second, Observer: recorder})
 			lim := perDay(t, 1000)
 			start := time.Now()
 			calls := int64(0)
@@ -70,32 +70,32 @@ func TestHitsAreDecidedWhileReplicasAreMissing(t *testing.T) {
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			assert.Equal(t, 2*calls, batchRecorder.batches.Load())
-			assert.Equal(t, 2*calls, batchRecorder.batchesWithoutReplicas.Load(), "each batch is counted")
+			assert.Equal(t, 2*calls, recorder.batches.Load())
+			assert.Equal(t, 2*calls, recorder.batchesWithTooFewReplicas.Load(), "each batch is counted")
 			if replica == nil {
 				return
 			}
 			replica.Resume()
 			s.AwaitReplica(t)
 			polltest.Until(t, testTimeout, func() bool {
-				missingBefore := batchRecorder.batchesWithoutReplicas.Load()
+				missingBefore := recorder.batchesWithTooFewReplicas.Load()
 				require.NoError(t, take(l, hit("other", lim, 1))[0].Err)
-				return batchRecorder.batchesWithoutReplicas.Load() == missingBefore
+				return recorder.batchesWithTooFewReplicas.Load() == missingBefore
 			})
 		})
 	}
 }
 
-// replicasRecorder counts batches, and batches with HasTooFewReplicas.
-type replicasRecorder struct{ batches, batchesWithoutReplicas atomic.Int64 }
+// batchRecorder counts batches, and batches with HasTooFewReplicas.
+type batchRecorder struct{ batches, batchesWithTooFewReplicas atomic.Int64 }
 
-func (r *replicasRecorder) BatchDone(b redis.Batch) {
+func (r *batchRecorder) BatchDone(b redis.Batch) {
 	r.batches.Add(1)
 	if b.HasTooFewReplicas {
-		r.batchesWithoutReplicas.Add(1)
+		r.batchesWithTooFewReplicas.Add(1)
 	}
 }
 
-func (*replicasRecorder) ErrorOccurred(redis.Role, redis.ErrorKind) {}
+func (*batchRecorder) ErrorOccurred(redis.Role, redis.ErrorKind) {}
 
-func (*replicasRecorder) CountersLost(redis.Role, bool) {}
+func (*batchRecorder) CountersLost(redis.Role, bool) {}

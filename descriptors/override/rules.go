@@ -62,7 +62,7 @@ func (a *ruleAdder) add(o *Override, result *outcome) {
 	}
 	list := &domain.Descriptors
 	for depth, e := range o.Target.Entries[:lastDepth] {
-		a.addNewRuleProblem(o, result, depth, *list)
+		a.checkNewRule(o, result, depth, *list)
 		list = &a.copyChild(list, descriptorName{e.GetKey(), e.GetValue()}).Descriptors
 	}
 	if err := limitsfile.CheckSiblings(d, *list); err != nil { // only a list with conditions fails, so no parent of d is new
@@ -85,7 +85,7 @@ func (a *ruleAdder) add(o *Override, result *outcome) {
 		a.isOwned[d] = a.isOwned[(*list)[i]]
 		(*list)[i] = d
 	default:
-		result.BaseLimits = a.addNewRuleProblem(o, result, lastDepth, *list)
+		result.BaseLimits = a.checkNewRule(o, result, lastDepth, *list)
 		a.isOwned[d] = true
 		a.append(list, d)
 	}
@@ -152,9 +152,9 @@ func (a *ruleAdder) append(list *[]*limitsfile.Descriptor, d *limitsfile.Descrip
 	*list = append(*list, d)
 }
 
-// addNewRuleProblem finds the other descriptor that now matches the entry of the target at depth. It returns the limits of
-// this descriptor in words. If the new rule o would take requests from this descriptor, result.newRuleProblems gets a problem.
-func (a *ruleAdder) addNewRuleProblem(o *Override, result *outcome, depth int, list []*limitsfile.Descriptor) (limits string) {
+// checkNewRule finds the other descriptor that now matches the entry of the target at depth, and returns the limits of this
+// descriptor in words. If the new rule o would take requests from the descriptor, result.newRuleProblems gets a problem.
+func (a *ruleAdder) checkNewRule(o *Override, result *outcome, depth int, list []*limitsfile.Descriptor) (limits string) {
 	const noLimit = "no limit"
 	e := o.Target.Entries[depth]
 	if len(list) == 0 || !o.isNew {

@@ -68,7 +68,7 @@ func (o limitsObserver) LimitsChanged(change reload.LimitsChange) {
 // valuesText returns a line for each of the first ten paths, with the old and the new limits of the path.
 func valuesText(c *reload.LimitsChange, paths []string) string {
 	const maxPaths = 10
-	text := strings.Join(c.TextsWithValues(paths)[:min(len(paths), maxPaths)], "\n")
+	text := strings.Join(c.DescribePaths(paths)[:min(len(paths), maxPaths)], "\n")
 	if omittedCount := len(paths) - maxPaths; omittedCount > 0 {
 		text += fmt.Sprintf("\nand %d more", omittedCount)
 	}

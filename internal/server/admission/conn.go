@@ -165,7 +165,7 @@ func (c *streamConn) countResponse(f frame) {
 	case f.kind == frameReset:
 		c.removeStream(f.streamID)
 	case f.kind == frameData:
-		c.releaseMessages(f.streamID)
+		c.subtractMessages(f.streamID)
 	}
 }
 
@@ -202,9 +202,9 @@ func (c *streamConn) scanMessages(data []byte) {
 	}
 }
 
-// releaseMessages subtracts the complete messages of a stream from the pending bytes, because rls has sent a part of the
+// subtractMessages subtracts the complete messages of a stream from the pending bytes, because rls has sent a part of the
 // answer.
-func (c *streamConn) releaseMessages(streamID uint32) {
+func (c *streamConn) subtractMessages(streamID uint32) {
 	if !c.hasStreams.Load() {
 		return
 	}

@@ -67,9 +67,9 @@ type LimitsChange struct {
 	Values []descriptors.ValueChange // the old and the new limits of the changed paths
 }
 
-// TextsWithValues returns paths. The first ten paths have their old and new limits, such as "shop > tenant: 6 per minute →
+// DescribePaths returns paths. The first ten paths have their old and new limits, such as "shop > tenant: 6 per minute →
 // 0 per minute".
-func (c *LimitsChange) TextsWithValues(paths []string) []string {
+func (c *LimitsChange) DescribePaths(paths []string) []string {
 	const maxTexts = 10
 	texts := slices.Clone(paths)
 	for _, v := range c.Values {

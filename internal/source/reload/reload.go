@@ -181,7 +181,7 @@ func changeAttrs(c *LimitsChange) []slog.Attr {
 	var attrs []slog.Attr
 	add := func(name string, paths []string) {
 		if len(paths) > 0 {
-			attrs = append(attrs, source.NamesAttr(name, c.TextsWithValues(paths)))
+			attrs = append(attrs, source.NamesAttr(name, c.DescribePaths(paths)))
 		}
 	}
 	add("added", c.Added)

@@ -164,7 +164,7 @@ func (f *fleet) sendCall(r *replica, o callOptions) *callRecord {
 		ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(limit.AcquireKey, "true"))
 	}
 	response := f.send(ctx, c, o, newRequest(f.plan, c))
-	if c.isDeniedIf(backend.SourceRedis) {
+	if c.isDeniedBy(backend.SourceRedis) {
 		c.idlePermits = f.idlePermits()
 	}
 	name := fmt.Sprintf("call %d", c.id)

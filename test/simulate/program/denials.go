@@ -10,8 +10,8 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 )
 
-// isDeniedIf reports whether this source has denied a hit of r on the tight limit.
-func (r *callRecord) isDeniedIf(source backend.Source) bool {
+// isDeniedBy reports whether this source has denied a hit of r on the tight limit.
+func (r *callRecord) isDeniedBy(source backend.Source) bool {
 	if r.isRefund() || r.err != nil || r.holder != nil {
 		return false
 	}
@@ -61,7 +61,7 @@ func (c *checks) checkDenials() {
 	}
 	for _, r := range c.records.calls {
 		switch {
-		case r.isDeniedIf(backend.SourceRedis):
+		case r.isDeniedBy(backend.SourceRedis):
 			charges, others := temporary, c.refundsDuring(r)
 			if p.perSecondRedis {
 				charges, others = nil, others+c.deniedGroupsDuring(r)
@@ -72,13 +72,13 @@ func (c *checks) checkDenials() {
 			if r.idlePermits > 0 {
 				c.fail("%s: denied while replicas hold %d permits without hits", r.name(), r.idlePermits)
 			}
-		case r.isDeniedIf(backend.SourceDenyCache):
+		case r.isDeniedBy(backend.SourceDenyCache):
 			last := withoutRoom(r, c.refundsDuring(r), temporary)
 			bound := firstDenialTime + max(last-answers[r.replica].firstDenial(r), 0)
 			if r.start-last > bound+computeTime {
 				c.fail("%s: denied by the deny cache, though Redis had room since %v, which is longer than %v", r.name(), max(last, 0), bound)
 			}
-		case r.isDeniedIf(backend.SourceFallback):
+		case r.isDeniedBy(backend.SourceFallback):
 			c.checkFallbackDenial(r)
 		}
 	}
@@ -101,7 +101,7 @@ func (c *checks) redisAnswers() map[*replica]*redisAnswers {
 	for _, r := range c.records.calls {
 		a := answers[r.replica]
 		switch {
-		case r.isDeniedIf(backend.SourceRedis):
+		case r.isDeniedBy(backend.SourceRedis):
 			a.denials = append(a.denials, r)
 		case r.isRefund() || r.isAdmitted() && r.tightResult.Source == backend.SourceRedis:
 			a.others = append(a.others, r)
