@@ -116,14 +116,15 @@ func connectionFinding(err error) Finding {
 }
 
 var adviceByKind = map[ErrorKind]string{
-	KindAuth:     "check REDIS_AUTH or REDIS_AUTH_FILE, and the user in Redis (ACL GETUSER)",
-	KindNoPerm:   "run rls doctor, which names the missing rights",
-	KindTLS:      "check REDIS_TLS and the certificates of both sides",
-	KindTimeout:  "check that Redis runs and is near; raise REDIS_TIMEOUT if it is far away",
-	KindCluster:  "run redis-cli --cluster check on a node",
-	KindLoading:  "wait until Redis has read its data",
-	KindReadOnly: "set REDIS_URL to the master, or use REDIS_TYPE=sentinel",
-	KindOOM:      "raise maxmemory",
+	KindAuth:       "check REDIS_AUTH or REDIS_AUTH_FILE, and the user in Redis (ACL GETUSER)",
+	KindNoPerm:     "run rls doctor, which names the missing rights",
+	KindTLS:        "check REDIS_TLS and the certificates of both sides",
+	KindTimeout:    "check that Redis runs and is near; raise REDIS_TIMEOUT if it is far away",
+	KindCluster:    "run redis-cli --cluster check on a node",
+	KindLoading:    "wait until Redis has read its data",
+	KindReadOnly:   "set REDIS_URL to the master, or use REDIS_TYPE=sentinel",
+	KindOOM:        "raise maxmemory",
+	KindMaxClients: "raise maxclients of Redis, or close connections of others (CLIENT LIST)",
 }
 
 // AdviceFor returns how to repair the cause of an error of Redis.

@@ -23,6 +23,7 @@ const (
 	KindTimeout               // no answer in time
 	KindRefused               // connection refused
 	KindReset                 // connection broken
+	KindMaxClients            // Redis accepts no more connections
 	KindUnreachable           // no address, or no route to it
 	KindTLS                   // no secure connection
 	KindAuth                  // wrong user or wrong password
@@ -37,8 +38,8 @@ const (
 )
 
 var errorKinds = [...]string{
-	"other", "timeout", "refused", "reset", "unreachable", "tls", "auth", "noperm", "cluster", "loading", "readonly", "oom",
-	"noscript", "wrongtype", "protocol",
+	"other", "timeout", "refused", "reset", "maxclients", "unreachable", "tls", "auth", "noperm", "cluster", "loading", "readonly",
+	"oom", "noscript", "wrongtype", "protocol",
 }
 
 // ErrorKinds lists the names of all kinds, in the order of the constants.
@@ -66,6 +67,8 @@ func KindOf(err error) ErrorKind {
 	var dnsErr *net.DNSError
 	text := err.Error()
 	switch {
+	case errors.Is(err, errMaxClients):
+		return KindMaxClients
 	case errors.Is(err, errReply), strings.Contains(text, "redis: can't parse"):
 		return KindProtocol
 	case strings.Contains(text, "tls: "), strings.Contains(text, "x509: "):

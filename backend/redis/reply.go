@@ -23,6 +23,9 @@ const (
 	maxReplyArrays   = 1 << 17  // arrays in a reply
 )
 
+// errMaxClients is the answer of a Redis that has as many connections as it may have. Redis closes the connection.
+var errMaxClients = errors.New("max number of clients reached")
+
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
 // boundReplies returns a function that opens connections with dial. These connections bound the replies.
@@ -110,6 +113,9 @@ func (s *replyScanner) scan(data []byte) error {
 
 func (s *replyScanner) scanLine(line []byte) error {
 	line = bytes.TrimSuffix(line, []byte("\r"))
+	if bytes.HasPrefix(line, []byte("-ERR max number of clients")) {
+		return errMaxClients // go-redis would take the reply for a Redis without HELLO, and go on
+	}
 	isOneOf := func(kinds string) bool { return len(line) > 0 && strings.IndexByte(kinds, line[0]) >= 0 }
 	if !isOneOf(lineKinds + textKinds + arrayKinds + mapKinds) {
 		return fmt.Errorf("%w: got a line that begins with %.1q", errReply, line)

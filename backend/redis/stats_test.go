@@ -63,6 +63,11 @@ func TestErrorsOfRealRedisHaveTheirKind(t *testing.T) {
 		{redis.KindOOM, func(t *testing.T, s *redistest.Server) {
 			require.NoError(t, s.Client(t).ConfigSet(t.Context(), "maxmemory", "1").Err())
 		}},
+		{redis.KindMaxClients, func(t *testing.T, s *redistest.Server) {
+			client := s.Client(t)
+			require.NoError(t, client.ConfigSet(t.Context(), "maxclients", "1").Err())
+			require.NoError(t, client.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err())
+		}},
 		{redis.KindNoPerm, func(t *testing.T, s *redistest.Server) {
 			require.NoError(t, s.Client(t).Do(t.Context(), "ACL", "SETUSER", "default", "-evalsha", "-eval").Err())
 		}},
