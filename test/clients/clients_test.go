@@ -91,8 +91,8 @@ func TestCallersWaitForPermitsOrAskOnce(t *testing.T) {
 			check := func(url string) string { // the long timeout is for slow machines
 				return run(t, folder, append(slices.Clone(checks[language]), url, "jobs", "once="+language, "10")...)
 			}
-			assert.Equal(t, "200\n", check("http://"+httpAddr))
-			assert.Regexp(t, `^429 Retry-After: \d+\n$`, check("http://"+httpAddr))
+			assert.Contains(t, check("http://"+httpAddr), "200\n")
+			assert.Regexp(t, `429 Retry-After: \d+\n`, check("http://"+httpAddr))
 			assert.Contains(t, check("http://"+addr), "\n200\n", "the gRPC port gives no answer to HTTP, so the request passes")
 		})
 	}

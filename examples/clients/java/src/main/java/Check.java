@@ -19,7 +19,7 @@ public final class Check {
   }
 
   /** An answer: whether the request may pass, and the seconds to wait if not (-1: it can never pass). */
-  public record Answer(boolean passes, long wait) {}
+  public record Answer(boolean passes, long retryAfter) {}
 
   Answer ask(String domain, String descriptor) throws InterruptedException {
     JsonArray entries = new JsonArray();
@@ -42,8 +42,8 @@ public final class Check {
           .POST(HttpRequest.BodyPublishers.ofString(body.toString())).build();
       String text = client.send(request, HttpResponse.BodyHandlers.ofString()).body();
       JsonObject answer = JsonParser.parseString(text).getAsJsonObject().getAsJsonArray("answers").get(0).getAsJsonObject();
-      long wait = answer.has("reset_seconds") && !answer.has("never") ? answer.get("reset_seconds").getAsLong() : -1;
-      return new Answer(!answer.get("code").getAsString().equals("OVER_LIMIT"), wait);
+      long retryAfter = answer.has("reset_seconds") && !answer.has("never") ? answer.get("reset_seconds").getAsLong() : -1;
+      return new Answer(!answer.get("code").getAsString().equals("OVER_LIMIT"), retryAfter);
     } catch (java.io.IOException | RuntimeException e) {
       System.err.println("rls does not answer, so the request passes: " + e);
       return new Answer(true, 0);
@@ -53,6 +53,6 @@ public final class Check {
   public static void main(String[] args) throws InterruptedException {
     Duration timeout = Duration.ofMillis(args.length > 3 ? (long) (1000 * Double.parseDouble(args[3])) : 100);
     Answer answer = new Check(args[0], timeout).ask(args[1], args[2]);
-    System.out.println(answer.passes() ? "200" : "429 Retry-After: " + answer.wait());
+    System.out.println(answer.passes() ? "200" : "429 Retry-After: " + answer.retryAfter());
   }
 }
