@@ -66,7 +66,7 @@ func newExplain() *cobra.Command {
 	cmd.ValidArgsFunction = completeDescriptor
 	fs.StringSliceVar(&files, "limits", nil, "limits files, or directories of limits files; the command then asks no service")
 	addMergeFlag(fs, &parseOptions.MergeDomains)
-	fs.Lookup("merge").Usage += "; with --limits"
+	fs.Lookup("merge").Usage += ", with --limits"
 	fs.StringVar(&requestLimit, "limit", "", "limit that the request contains for each descriptor, such as 100/minute")
 	client.addFlags(fs)
 	client.addAnswerFlags(fs)
