@@ -165,6 +165,27 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 	})
 }
 
+func TestTimeoutOfALateBatchIsReportedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		got := &recorder{}
+		instance := &redisInstance{name: "node", client: &slowNode{}, partitions: 1, maxInflightBatches: 1, maxWatchedBatches: 1}
+		ctx, stop := context.WithCancel(t.Context())
+		l := &Limiter{instances: []*redisInstance{instance}, stop: stop, options: Options{
+			Timeout: 50 * time.Millisecond, Observer: got, CallersClock: true, MaxBatchSize: 10, MaxQueueSize: 10,
+		}}
+		l.queues = []*partitionQueue{l.startQueue(ctx, instance, "")}
+		results := make([]backend.Result, 1)
+		l.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: perDay(t, limit.Spec{Requests: 5}), N: 1}}, results)
+		assert.Equal(t, backend.ReasonLate, backend.ReasonOf(results[0].Err))
+		time.Sleep(2 * lateAnswerTime)
+		stop()
+		l.queues[0].close()
+		l.workers.Wait()
+		assert.Equal(t, []ErrorKind{KindTimeout}, got.errors, "at the deadline, and not again at the end of the wait for the late answer")
+		assert.Len(t, got.batches, 1)
+	})
+}
+
 // A process without CPU time notices its deadlines late. Redis may have answered in time.
 func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

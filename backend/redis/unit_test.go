@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -30,6 +31,8 @@ func TestEachFormOfAURLIsParsed(t *testing.T) {
 		{"unix URL", Server{URL: "unix://:p@/run/redis.sock?db=2"}, address{kind: Single, network: "unix", nodes: []string{"/run/redis.sock"}, db: 2, login: login{"", "p"}}},
 		{"redis URL", Server{URL: "redis://u:p%40@a:1/3"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, db: 3, login: login{"u", "p@"}}},
 		{"user, password and database in the query", Server{URL: "redis://a:1?username=u&password=p&db=4"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, db: 4, login: login{"u", "p"}}},
+		{"database 0", Server{URL: "redis://a:1/0"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}}},
+		{"cluster with database 0", Server{Kind: Cluster, URL: "redis://a:1/0"}, address{kind: Cluster, network: "tcp", nodes: []string{"a:1"}}},
 		{"default port", Server{URL: "redis://a"}, address{kind: Single, network: "tcp", nodes: []string{"a:6379"}}},
 		{"password", Server{URL: "a:1", Auth: "p"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, login: login{"", "p"}}},
 		{"user and password", Server{URL: "a:1", Auth: "u:p:q"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, login: login{"u", "p:q"}}},
@@ -44,6 +47,16 @@ func TestEachFormOfAURLIsParsed(t *testing.T) {
 			assert.Equal(t, c.want, got)
 		})
 	}
+	for want, server := range map[string]Server{
+		"a:1":         {URL: "redis://u:p@a:1"},
+		"a:1,b:2":     {Kind: Cluster, URL: "redis://u:p@a:1,b:2"},
+		"m,a:1,b:2":   {Kind: Sentinel, URL: "m,redis://u:p@a:1,b:2"},
+		"/redis.sock": {URL: "unix://:p@/redis.sock"},
+	} {
+		a, err := parse(server)
+		require.NoError(t, err)
+		assert.Equal(t, want, a.name(), "the name in errors has no secret")
+	}
 	tlsAddress, err := parse(Server{URL: "rediss://a:1"})
 	require.NoError(t, err)
 	assert.NotNil(t, tlsAddress.tls)
@@ -55,7 +68,7 @@ func TestBadURLsAreErrorsWithoutSecrets(t *testing.T) {
 		wantText string
 	}{
 		{Server{}, "URL: got none"},
-		{Server{URL: "a"}, "host:port"},
+		{Server{URL: "a"}, `URL: got "a", want host:port`},
 		{Server{URL: "a:b"}, "65535"},
 		{Server{URL: "a:0"}, "65535"},
 		{Server{URL: "http://a:1"}, "redis://"},
@@ -71,6 +84,7 @@ func TestBadURLsAreErrorsWithoutSecrets(t *testing.T) {
 	} {
 		_, err := parse(c.server)
 		if assert.ErrorContains(t, err, c.wantText, c.server.URL) {
+			assert.NotContains(t, err.Error(), "node 1", "the only address needs no number")
 			assert.NotContains(t, err.Error(), "secret")
 			assert.NotContains(t, err.Error(), "sec/ret")
 		}
@@ -245,6 +259,7 @@ func TestCheckComparesClocks(t *testing.T) {
 		{0, 0, ""},
 		{900 * time.Millisecond, 0, ""},
 		{1500 * time.Millisecond, 2 * time.Second, ""}, // the real difference can be as small as 0.5 s
+		{4 * time.Second, 2 * time.Second, "the clock of Redis is 4s ahead of the clock of this machine"},
 		{5 * time.Second, 0, "the clock of Redis is 5s ahead of the clock of this machine"},
 		{-time.Hour, 0, "the clock of Redis is 1h0m0s behind the clock of this machine"},
 	} {
@@ -260,4 +275,50 @@ func TestCheckComparesClocks(t *testing.T) {
 		}
 		assert.Equal(t, c.want, strings.Join(got, ", "))
 	}
+}
+
+func TestCheckNamesOldVersions(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]string{"4.0.14": "Redis has version 4.0.14", "5.0.0": "", "10.1.0": "", "unstable": "", "": ""} {
+		check := serverCheck{options: &Options{}, instance: &redisInstance{address: address{kind: Single}}}
+		check.checkInfo(map[string]string{"redis_version": version})
+		got := ""
+		for _, f := range check.findings {
+			got += f.Text
+		}
+		assert.Equal(t, want, got, version)
+	}
+}
+
+// A user without the right to run INFO still learns of a replica, a Cluster and an old version.
+func TestCheckReadsHelloIfTheUserMayNotRunInfo(t *testing.T) {
+	t.Parallel()
+	hello, info := goredis.NewCmd(t.Context()), goredis.NewCmd(t.Context())
+	hello.SetVal([]any{"server", "redis", "version", "4.0.14", "mode", "cluster", "role", "replica"})
+	info.SetErr(replyError("NOPERM this user has no permissions to run the 'info' command"))
+	fields := infoOf(hello, info)
+	assert.Equal(t, "4.0.14", fields["redis_version"])
+	assert.Equal(t, "slave", fields["role"], "as INFO names it")
+	assert.Equal(t, "1", fields["cluster_enabled"])
+
+	hello.SetErr(replyError("ERR unknown command 'HELLO'")) // before Redis 6
+	info.SetErr(nil)
+	info.SetVal("# Server\r\nredis_version:5.0.14\r\nrole:master\r\n")
+	assert.Equal(t, "5.0.14", infoOf(hello, info)["redis_version"])
+}
+
+func TestOnlyAFindingAboutTheConnectionMeansUnreachable(t *testing.T) {
+	t.Parallel()
+	assert.True(t, connectionFinding(context.DeadlineExceeded).IsUnreachable())
+	assert.False(t, Finding{Check: CheckRights}.IsUnreachable())
+}
+
+func TestTimeoutIsLongEnoughForThreeRoundTrips(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	for roundTrip, want := range map[time.Duration]time.Duration{0: 10 * ms, ms: 10 * ms, 10 * ms: 30 * ms, 10*ms + 1: 40 * ms, 20 * ms: 60 * ms} {
+		assert.Equal(t, want, neededTimeout(roundTrip), roundTrip)
+	}
+	assert.False(t, isTooShort(50*ms, 25*ms), "two round trips fit")
+	assert.True(t, isTooShort(50*ms-1, 25*ms))
 }
