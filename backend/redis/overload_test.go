@@ -298,6 +298,28 @@ func TestLargeCallsDelayOthersByOneBatch(t *testing.T) {
 	assert.Equal(t, [][]int{{64}, {256}, {36}, {256}, {256}, {256}, {256}}, got)
 }
 
+func TestQueueTakesHitsUpToItsBound(t *testing.T) {
+	for name, c := range map[string]struct {
+		maxQueueSize int
+		parts        []int // hits of each part
+		want         error // of the last part
+	}{
+		"as many hits as fit":             {10, []int{4, 6}, nil},
+		"one hit too many":                {10, []int{4, 7}, errQueueFull},
+		"a large call in an empty queue":  {10, []int{20}, nil},
+		"as many hits as a call can have": {10, []int{maxPartHits}, nil},
+		"more hits than a call can have":  {10_000, []int{maxPartHits + 1}, errTooManyHits},
+	} {
+		q := &partitionQueue{limiter: &Limiter{options: Options{MaxBatchSize: 64, MaxQueueSize: c.maxQueueSize}}}
+		var err error
+		for _, hits := range c.parts {
+			assert.NoError(t, err, name)
+			err = q.push(&requestPart{request: &request{}, hits: make([]pendingHit, hits)})
+		}
+		assert.Equal(t, c.want, err, name)
+	}
+}
+
 func TestBatchTakesSmallAndLargeCallsThatFit(t *testing.T) {
 	q := &partitionQueue{limiter: &Limiter{options: Options{MaxBatchSize: 64, MaxQueueSize: 4096}}}
 	for _, hits := range []int{20, 1, 30, 2} {

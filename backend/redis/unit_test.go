@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -109,6 +112,22 @@ func TestEachBatchHasAConnection(t *testing.T) {
 	} {
 		connections, batches := address{kind: c.kind, poolSize: c.poolSize}.connectionsAndBatches(Options{Partitions: c.partitions, MaxInflightBatches: c.batches})
 		assert.Equal(t, []int{c.wantConnections, c.wantBatches}, []int{connections, batches}, "%+v", c)
+	}
+}
+
+func TestLateBatchesLeaveAConnectionForEachWorker(t *testing.T) {
+	for _, c := range []struct {
+		options Options
+		want    int64
+	}{
+		{Options{Main: Server{URL: "127.0.0.1:1", PoolSize: 10}, MaxInflightBatches: 4}, 6},
+		{Options{Main: Server{Kind: Cluster, URL: "127.0.0.1:1", PoolSize: 10}, Partitions: 3, MaxInflightBatches: 2}, 4},
+		{Options{Main: Server{URL: "127.0.0.1:1", PoolSize: 1}}, 0},
+	} {
+		l, err := New(c.options)
+		require.NoError(t, err)
+		assert.Equal(t, c.want, l.instances[0].maxWatchedBatches, "%+v", c.options.Main)
+		require.NoError(t, l.Close())
 	}
 }
 
@@ -218,6 +237,26 @@ func TestHashTagsAreSpreadEvenly(t *testing.T) {
 				assert.InDelta(t, float64(n)/float64(masters), c, 2, "%d partitions on %d masters", n, masters)
 			}
 		}
+	}
+}
+
+// Other hash tags would have other counters, which start at 0.
+func TestHashTagsNeverChange(t *testing.T) {
+	assert.Equal(t, []string{"{3}", "{1}", "{0}"}, hashTags(3))
+	assert.Equal(t, "{10} {3} {43} {11} {2} {42} {12} {1} {41} {13} {0} {40}", strings.Join(hashTags(12), " "))
+}
+
+func TestKeysAreSpreadOverTheShardsOfTheirRedis(t *testing.T) {
+	cluster := Server{Kind: Cluster, URL: "127.0.0.1:1"}
+	l, err := New(Options{Main: cluster, PerSecond: &cluster, Partitions: 3})
+	require.NoError(t, err)
+	defer l.Close()
+	for unit, want := range map[limit.Unit][]int{limit.Minute: {0, 1, 2}, limit.Second: {3, 4, 5}} {
+		shards := map[int]bool{}
+		for i := range 100 {
+			shards[l.ShardOf(&backend.Hit{Key: fmt.Append(nil, i), Limit: newLimit(t, limit.Spec{Unit: unit})})] = true
+		}
+		assert.Equal(t, want, slices.Sorted(maps.Keys(shards)))
 	}
 }
 
