@@ -329,3 +329,58 @@ func TestBatchTakesSmallAndLargeCallsThatFit(t *testing.T) {
 	assert.Len(t, batch, 4)
 	assert.Zero(t, queued)
 }
+
+func TestWaitIsStalledIfOneBatchTookHalfOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ms = time.Millisecond
+		var timing batchTiming
+		runBatch := func(duration time.Duration) {
+			timing.begin()
+			time.Sleep(duration)
+			timing.end(duration, 1, nil)
+		}
+		assert.False(t, timing.isStalled(ms), "there was no batch")
+		runBatch(40 * ms)
+		assert.True(t, timing.isStalled(80*ms))
+		assert.False(t, timing.isStalled(81*ms))
+		runBatch(ms)
+		assert.True(t, timing.isStalled(80*ms), "the batch of 40 ms is recent")
+		time.Sleep(40 * ms)
+		runBatch(ms)
+		assert.False(t, timing.isStalled(10*ms), "the batch of 40 ms is old")
+
+		time.Sleep(40 * ms)
+		assert.False(t, timing.isStalled(10*ms), "Redis has nothing to answer")
+		timing.begin()
+		time.Sleep(20 * ms)
+		assert.True(t, timing.isStalled(10*ms), "a batch has no answer")
+		timing.end(20*ms, 1, context.DeadlineExceeded)
+		assert.True(t, timing.isStalled(10*ms), "a batch has failed")
+		time.Sleep(20 * ms)
+		assert.False(t, timing.isStalled(10*ms), "the batch failed before the wait")
+	})
+}
+
+func TestExpectedTimeComesFromTheFasterOfTwoLargeBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ms, n = time.Millisecond, largeBatchHits
+		var timing batchTiming
+		timing.recordHitCost(n*ms, n, nil)
+		assert.Zero(t, timing.expectedTime(n), "a single batch can be slow by chance")
+		timing.recordHitCost(2*n*ms, n, nil)
+		assert.Equal(t, n*ms, timing.expectedTime(n))
+		assert.Equal(t, 2*n*ms, timing.expectedTime(2*n))
+		assert.Zero(t, timing.expectedTime(n-1), "the time of a small batch hardly depends on its hits")
+		timing.recordHitCost(ms, n-1, nil)
+		assert.Equal(t, n*ms, timing.expectedTime(n), "a small batch has no cost")
+		timing.recordHitCost(4*n*ms, n, context.DeadlineExceeded)
+		timing.recordHitCost(4*n*ms, n, context.DeadlineExceeded)
+		assert.Equal(t, 8*n*ms, timing.expectedTime(n), "a failed batch would have taken longer")
+		time.Sleep(hitCostLife*time.Microsecond + 1)
+		assert.Equal(t, 8*n*ms, timing.expectedTime(n))
+		time.Sleep(time.Microsecond)
+		assert.Zero(t, timing.expectedTime(n), "the cost is old")
+		timing.recordHitCost(n*ms, n, nil)
+		assert.Zero(t, timing.expectedTime(n), "the cost before the pause does not count")
+	})
+}
