@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -161,4 +162,47 @@ func TestChargesUseIncrbyIfTheUserMayNotRunIncr(t *testing.T) {
 	}
 	assert.Equal(t, map[string]int64{"v2:fw86400:a@0": 1, "v2:fw86400:b@0": 1}, node.counts, "each hit is charged once")
 	assert.True(t, l.queues[0].instance.isIncrForbidden.Load(), "later charges don't try INCR")
+}
+
+func TestRefusedHitsAreSentAgainAfterPausesUntilTheirDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		node := &countingNode{refuse: func(name string) error {
+			if name == "INCR" {
+				tries++
+			}
+			return replyError("LOADING Redis is loading the dataset in memory")
+		}}
+		b, part := batchOf(newUnitLimiter(node), perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a")
+		start := time.Now()
+		b.deadline = start.Add(100 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the batch may wait longer for a late answer
+		defer cancel()
+		require.ErrorIs(t, b.send(ctx), backend.ErrUnavailable)
+		assert.ErrorContains(t, part.hits[0].answer.Err, "LOADING")
+		assert.Equal(t, 10, tries, "after pauses of 1, 2, 4, 8, and then 16 ms")
+		assert.Equal(t, 95*time.Millisecond, time.Since(start), "the next try would come after the deadline")
+	})
+}
+
+// movedMaster is a Sentinel whose master rejects writes until the next look-up.
+type movedMaster struct {
+	countingNode
+	lookups int
+}
+
+func (m *movedMaster) masterOf(context.Context, string) (*server, error) {
+	m.lookups++
+	if m.lookups == 1 {
+		return fakeServer{func(context.Context, goredis.Cmder) error { return replyError("READONLY You can't write") }}.masterOf()
+	}
+	return fakeServer{m.Process}.masterOf()
+}
+
+func TestRefusedHitsGoToTheNewMaster(t *testing.T) {
+	master := &movedMaster{}
+	b, part := batchOf(newUnitLimiter(master), perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a")
+	b.deadline = time.Now().Add(time.Second)
+	require.NoError(t, b.send(t.Context()))
+	assert.Equal(t, int64(4), part.hits[0].answer.Remaining)
 }

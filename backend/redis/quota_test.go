@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -78,6 +79,7 @@ func TestQuotasNoticeLostDataAndOutages(t *testing.T) {
 	s.Kill()
 	_, _, _, err = updateState(t, q)
 	require.Error(t, err)
+	assert.NotContains(t, err.Error(), "replied", "the error of the connection")
 	s.Restart(t)
 	setUser(t, s.Client(t), rights)
 	require.Eventually(t, func() bool {
@@ -85,6 +87,42 @@ func TestQuotasNoticeLostDataAndOutages(t *testing.T) {
 		return err == nil
 	}, 10*time.Second, 10*time.Millisecond)
 	assert.Equal(t, now, created)
+}
+
+// Each Apply of the change runs after another replica has changed the quota, if conflicts are left.
+func TestChangeOfAQuotaIsTriedAgainAfterAConflict(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	replica, otherReplica := openQuotas(t, redis.Server{URL: db.Addr}, db.Prefix), openQuotas(t, redis.Server{URL: db.Addr}, db.Prefix)
+	for _, c := range []struct {
+		otherChanges, wantConflicts int
+		want                        string // a part of the error
+	}{
+		{0, 0, ""}, {1, 1, ""}, {4, 4, ""}, {5, 5, "other replicas have changed the quota at the same time"},
+	} {
+		tries := 0
+		change := &backend.QuotaChange{Key: []byte("shop|a=b")}
+		change.Apply = func([]byte, int64, int64) ([]byte, time.Duration) {
+			tries++
+			if tries <= c.otherChanges {
+				other := &backend.QuotaChange{Key: change.Key}
+				other.Apply = func([]byte, int64, int64) ([]byte, time.Duration) {
+					return fmt.Append(nil, c.otherChanges, tries), time.Minute
+				}
+				otherReplica.Update(t.Context(), []*backend.QuotaChange{other})
+				assert.NoError(t, other.Err)
+			}
+			return []byte("mine"), time.Minute
+		}
+		replica.Update(t.Context(), []*backend.QuotaChange{change})
+		assert.Equal(t, c.wantConflicts, change.Conflicts)
+		if c.want == "" {
+			assert.NoError(t, change.Err)
+			assert.Equal(t, "mine", db.Client(t).Get(t.Context(), db.Prefix+"v1:quota_state:shop|a=b").Val())
+		} else {
+			assert.ErrorContains(t, change.Err, c.want)
+		}
+	}
 }
 
 func TestMarksAreKeptWithoutQuotas(t *testing.T) {

@@ -55,6 +55,46 @@ func TestDenialMayEndEarlyOnlyWhileAGroupMayBeRefunded(t *testing.T) {
 	}
 }
 
+// Each Redis charges its hits of a group in one step. If one of them denies its hits, the others get a refund.
+func TestGroupInTwoRedisIsChargedAsAWholeOrNotAtAll(t *testing.T) {
+	t.Parallel()
+	main, perSecond := redistest.Start(t), redistest.Start(t)
+	l := open(t, redis.Options{Main: redis.Server{URL: main.Addr}, PerSecond: &redis.Server{URL: perSecond.Addr}, Timeout: testTimeout})
+	dayLimit, noHits := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day}), newLimit(t, limit.Spec{Unit: limit.Second})
+	secondLimit := newLimit(t, limit.Spec{Requests: 1000, Unit: limit.Second, Algorithm: limit.TokenBucket})
+	spent := func(lim *limit.Limit) int64 { return lim.Spent(take(l, hit("a", lim, 0))[0].Result) }
+	takeGroup := func(hits ...backend.Hit) (isAdmitted []bool) {
+		for i := range hits {
+			hits[i].AllOrNone = true
+		}
+		for _, r := range take(l, hits...) {
+			require.NoError(t, r.Err)
+			isAdmitted = append(isAdmitted, r.Allowed)
+		}
+		return isAdmitted
+	}
+	require.Equal(t, []bool{true, true}, takeGroup(hit("a", dayLimit, 2), hit("a", secondLimit, 1)))
+	assert.Equal(t, int64(2), spent(dayLimit))
+
+	require.Equal(t, []bool{true, false}, takeGroup(hit("a", dayLimit, 2), hit("a", noHits, 1)))
+	assert.Equal(t, int64(2), spent(dayLimit), "the charge is refunded")
+	require.Equal(t, []bool{true, true}, takeGroup(hit("a", dayLimit, 1), hit("a", secondLimit, 0)))
+	assert.Equal(t, int64(3), spent(dayLimit))
+
+	holds := newLimit(t, limit.Spec{Requests: 2, Algorithm: limit.Concurrency})
+	for _, holdID := range []string{"", "holder"} {
+		hold := hit("a", holds, 1)
+		hold.HoldID = holdID
+		require.Equal(t, []bool{true, false}, takeGroup(hold, hit("a", noHits, 1)))
+		assert.Zero(t, spent(holds), "the slot of the holder %q is free again", holdID)
+	}
+	existingHold := hit("a", holds, 1)
+	existingHold.HoldID = "holder"
+	require.True(t, take(l, existingHold)[0].Allowed)
+	require.Equal(t, []bool{true, false}, takeGroup(existingHold, hit("a", noHits, 1)))
+	assert.Equal(t, int64(1), spent(holds), "the group only renewed the hold, so it stays")
+}
+
 // keyInOtherPartition returns a key. Its counter of the limit other is in another partition than the counter of key and lim.
 func keyInOtherPartition(l *redis.Limiter, key string, lim, other *limit.Limit) string {
 	firstHit := hit(key, lim, 1)

@@ -66,6 +66,7 @@ func TestRepliesBeyondBoundsAreRejected(t *testing.T) {
 		"large arrays in arrays":          {"*600000\r\n*600000\r\n", "array of more than 1048576 elements"},
 		"a text of 4 GB in an array":      {"*2\r\n:1\r\n$4000000000\r\n", "text of more than 4194304 bytes"},
 		"arrays in arrays without an end": {strings.Repeat("*1\r\n", 1<<18), "more than 131072 arrays"},
+		"maps in maps without an end":     {strings.Repeat("%1\r\n:1\r\n", 1<<17+1), "more than 131072 arrays"},
 		"an error without an end":         {"-" + strings.Repeat("x", 1<<17), "line of more than 65536 bytes"},
 		"a length without an end":         {"$" + strings.Repeat("0", 1<<17), "line of more than 65536 bytes"},
 		"not the protocol of Redis":       {"HTTP/1.1 400 Bad Request\r\n", `line that begins with "H"`},
@@ -79,6 +80,17 @@ func TestRepliesBeyondBoundsAreRejected(t *testing.T) {
 			assert.Equal(t, KindProtocol, KindOf(err))
 			assert.Equal(t, err, s.scan([]byte(":1\r\n")), "the connection stays unusable")
 		})
+	}
+}
+
+func TestRepliesAsLargeAsTheBoundsPass(t *testing.T) {
+	for name, reply := range map[string]string{
+		"line":     "-" + strings.Repeat("x", maxReplyLine-2) + "\r\n",
+		"text":     fmt.Sprintf("$%d\r\n", maxReplyText),
+		"elements": fmt.Sprintf("*%d\r\n", maxReplyElements),
+		"arrays":   strings.Repeat("*1\r\n", maxReplyArrays) + ":1\r\n",
+	} {
+		t.Run(name, func(t *testing.T) { assert.NoError(t, new(replyScanner).scan([]byte(reply))) })
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -72,6 +73,23 @@ func TestBatchOfAStarvedProcessIsNotStalled(t *testing.T) {
 	assert.False(t, watch.lackedCPUTime(50*time.Millisecond), "a late wake-up before the batch")
 	watch.lastWake.Store(now - 40_000)
 	assert.True(t, watch.lackedCPUTime(50*time.Millisecond), "the wake-up is due")
+}
+
+func TestOnlyALateWakeUpShowsALackOfCPUTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		watch, start := &cpuWatch{}, microsSinceProcessStart()
+		watch.lastWake.Store(start)
+		watch.lastLateWake.Store(start - time.Hour.Microseconds())
+		ctx, stop := context.WithCancel(t.Context())
+		go watch.run(ctx)
+		time.Sleep(time.Second)
+		assert.False(t, watch.lackedCPUTime(time.Second), "each wake-up was in time")
+		watch.lastWake.Store(microsSinceProcessStart() - 40_000)
+		time.Sleep(wakePause)
+		synctest.Wait()
+		assert.True(t, watch.lackedCPUTime(wakePause+time.Millisecond), "a wake-up was late")
+		stop()
+	})
 }
 
 func TestDoctorWarnsOfTwoStallsOrOneThatReachesTheTimeout(t *testing.T) {
