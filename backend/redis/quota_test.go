@@ -12,6 +12,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/backendtest"
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
@@ -154,6 +155,26 @@ func TestMarksAreKeptWithoutQuotas(t *testing.T) {
 	require.NoError(t, err)
 	assert.LessOrEqual(t, created, timeBefore)
 	assert.Greater(t, now, created)
+}
+
+func TestMarksAreWrittenAfterRedisHasComeBack(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.Kill()
+	q := openQuotas(t, redis.Server{URL: s.Addr}, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		q.KeepMarks(ctx)
+		close(done)
+	}()
+	defer func() { <-done }()
+	defer cancel()
+	s.Restart(t)
+	polltest.Until(t, testTimeout, func() bool {
+		expiring, _ := redistest.Keys(t, s)
+		return len(expiring) == 1
+	}, "the mark is written without a change of a quota")
 }
 
 func TestPrefixResetKeepsQuotas(t *testing.T) {

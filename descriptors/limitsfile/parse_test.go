@@ -65,6 +65,7 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"no key", "domain: d\ndescriptors:\n- value: v\n- key: a\n- key: ''\n", "f:3:3: d > descriptor 1: key is missing\nf:5:8: d > descriptor 3: key is missing"},
 		{"equal siblings", "domain: d\ndescriptors:\n- {key: k, value: v}\n- {key: k}\n- {key: k, value: v}\n- {key: k, value: ''}\n", "f:5:9: d > k=v: duplicate of the descriptor at f:3\nf:6:9: d > k: duplicate of the descriptor at f:4"},
 		{"wrong value beside no value", "domain: d\ndescriptors: [{key: k, value: [1]}, {key: k}]", "f:2:31: d > k: value: got a list, want text"},
+		{"null removes the key before it", "domain: d\ndescriptors: [{key: a, key: ~}]", "f:2:15: d > descriptor 1: key is missing"},
 		{"no key twice", "domain: d\ndescriptors: [{value: v}, {value: v}]", "f:2:15: d > descriptor 1: key is missing\nf:2:27: d > descriptor 2: key is missing"},
 		{"mistake in the condition in not", oneDescriptor("not: {in: a}"), "f:4:15: d > k: in: got a, want a list"},
 		{"equal siblings further down", oneDescriptor("descriptors: [{key: a}, {key: a}]"), "f:4:35: d > k > a: duplicate of the descriptor at f:4"},
