@@ -68,6 +68,7 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"null removes the key before it", "domain: d\ndescriptors: [{key: a, key: ~}]", "f:2:15: d > descriptor 1: key is missing"},
 		{"no key twice", "domain: d\ndescriptors: [{value: v}, {value: v}]", "f:2:15: d > descriptor 1: key is missing\nf:2:27: d > descriptor 2: key is missing"},
 		{"mistake in the condition in not", oneDescriptor("not: {in: a}"), "f:4:15: d > k: in: got a, want a list"},
+		{"empty list in not", oneDescriptor("not: {in: []}"), "f:4:15: d > k: in: got an empty list, want at least one entry"},
 		{"equal siblings further down", oneDescriptor("descriptors: [{key: a}, {key: a}]"), "f:4:35: d > k > a: duplicate of the descriptor at f:4"},
 		{"unlimited with a unit", oneDescriptor("rate_limit: {unlimited: true, unit: day}"), "f:4:41: d > k: unit has no meaning beside unlimited: true"},
 		{"no unit", oneDescriptor("rate_limit: {requests_per_unit: 1}"), "f:4:17: d > k: unit is missing; want millisecond, second, minute, hour, day, week, month or year"},

@@ -30,6 +30,7 @@ func TestRulesThatMustBeWrongGiveWarnings(t *testing.T) {
 		{"network of another key", ruleFile("key: ip, value: '2001:db8::/32'"), "want cidr: [2001:db8::/32]"},
 		{"host name as an address", ruleFile("key: remote_address, value: example.com"), "value: got example.com, but remote_address is an IP address; want an address such as 10.0.0.1, or cidr"},
 		{"network in a list of addresses", ruleFile("key: remote_address, in: [10.0.0.0/8]"), "entry of in: got 10.0.0.0/8, but remote_address is an IP address"},
+		{"empty text in a list of addresses", ruleFile("key: remote_address, in: ['']"), "but remote_address is an IP address"},
 		{"long form of an address", ruleFile("key: remote_address, value: '2001:DB8:0::1'"), "which Envoy never sends; want 2001:db8::1"},
 		{"bits behind the length", ruleFile("key: masked_remote_address, value: 10.0.0.1/8"), "f:3:39: d > masked_remote_address=10.0.0.1/8: value: got 10.0.0.1/8, which Envoy never sends; want 10.0.0.0/8"},
 		{"address as a network", ruleFile("key: masked_remote_address, value: 10.0.0.1"), "masked_remote_address is a network; want a network such as 10.0.0.0/8"},

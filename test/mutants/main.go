@@ -23,7 +23,7 @@ import (
 var mutatedFolders = []string{"limit", "service", "backend", "descriptors"}
 
 // excludedFolders have tests that run too long for each mutant, or only help tests.
-var excludedFolders = []string{"backend/backendtest", "backend/redis", "descriptors/limitsfile"}
+var excludedFolders = []string{"backend/backendtest", "backend/redis"}
 
 // excludedTests take a minute of real time, so they would run too long for each mutant.
 var excludedTests = []string{"TestLimitHoldsOverRealRedis", "TestLimitHoldsOverASentinelFailover"}
