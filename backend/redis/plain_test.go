@@ -1,10 +1,13 @@
 package redis
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -320,5 +323,65 @@ func TestDenialsMayEndEarlyUnlessRedisHasNoMark(t *testing.T) {
 		b := &batch{getMarkCommand: goredis.NewStringCmd(t.Context())}
 		b.getMarkCommand.SetErr(c.err)
 		assert.Equal(t, c.want, b.mayHaveRefundMark(), name)
+	}
+}
+
+// startWaitServer starts a server that answers WAIT with the number of replicas. If the number is negative, it never answers.
+func startWaitServer(t *testing.T, replicas int) *goredis.Client {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = conn.Close() }()
+				for lines := bufio.NewScanner(conn); lines.Scan(); {
+					switch strings.ToUpper(lines.Text()) {
+					case "HELLO":
+						_, _ = conn.Write([]byte("-ERR unknown command 'HELLO'\r\n"))
+					case "WAIT":
+						if replicas >= 0 {
+							_, _ = fmt.Fprintf(conn, ":%d\r\n", replicas)
+						}
+					}
+				}
+			}()
+		}
+	}()
+	client, _, err := Connect(Server{URL: l.Addr().String()}, 10*time.Second)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	return client.(*goredis.Client)
+}
+
+func TestChargeIsSafeOnceEnoughReplicasHaveIt(t *testing.T) {
+	t.Parallel()
+	const noAnswer = -1
+	for name, c := range map[string]struct {
+		replicas          int
+		timeout, timeLeft time.Duration
+		want              bool
+	}{
+		"too few replicas":                      {1, time.Minute, time.Minute, false},
+		"enough replicas":                       {2, time.Minute, time.Minute, true},
+		"more replicas":                         {3, time.Minute, time.Minute, true},
+		"half of the time that is left is over": {noAnswer, time.Minute, 400 * time.Millisecond, false},
+		"a quarter of the timeout is over":      {noAnswer, 400 * time.Millisecond, time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newUnitLimiter(nil)
+			l.options.WaitReplicas, l.options.Timeout = 2, c.timeout
+			conn := startWaitServer(t, c.replicas).Conn()
+			defer conn.Close()
+			start := time.Now()
+			b := &batch{queue: l.queues[0], deadline: start.Add(c.timeLeft)}
+			assert.Equal(t, c.want, b.awaitReplicas(t.Context(), conn))
+			assert.Less(t, time.Since(start), min(c.timeout, c.timeLeft), "the answer of the batch is in time")
+		})
 	}
 }

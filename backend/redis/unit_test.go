@@ -260,6 +260,27 @@ func TestKeysAreSpreadOverTheShardsOfTheirRedis(t *testing.T) {
 	}
 }
 
+func TestOnlyTheFailedMasterIsForgotten(t *testing.T) {
+	l, err := New(Options{Main: Server{Kind: Cluster, URL: "127.0.0.1:1"}})
+	require.NoError(t, err)
+	defer l.Close()
+	s := l.instances[0].client.(*servers)
+	failed, healthy := newServer(&goredis.Client{}), newServer(&goredis.Client{})
+	for _, master := range []*server{failed, healthy} {
+		s.masters.Store(master.node, master)
+	}
+	isKnown := func(master *server) bool {
+		_, ok := s.masters.Load(master.node)
+		return ok
+	}
+	s.findServersAgain(nil)
+	assert.True(t, isKnown(failed), "no server is named")
+	s.findServersAgain(failed)
+	assert.False(t, isKnown(failed))
+	assert.True(t, isKnown(healthy))
+	s.masters.Clear() // these clients have no connections that Close could close
+}
+
 // replyError is an error in a reply of Redis.
 type replyError string
 
