@@ -385,3 +385,18 @@ func TestChargeIsSafeOnceEnoughReplicasHaveIt(t *testing.T) {
 		})
 	}
 }
+
+// The commands of such a batch go to any server of a Cluster, one by one. A TIME could measure another server.
+func TestBatchOfOneKeyMeasuresNoClock(t *testing.T) {
+	node := &countingNode{server: &server{}}
+	moment := microsSinceProcessStart() - 2*measureInterval
+	node.server.clock.add(moment, moment, time.Now().UnixMicro())
+	require.True(t, node.server.clock.needsMeasurement())
+	l := newUnitLimiter(node)
+	l.options.CallersClock = false
+	b, part := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a")
+	b.hasOneKey, b.deadline = true, time.Now().Add(time.Minute)
+	require.NoError(t, b.send(t.Context()))
+	assert.Equal(t, int64(4), part.hits[0].answer.Remaining)
+	assert.Len(t, node.commands, 2, "SET and INCR")
+}

@@ -109,4 +109,9 @@ func TestResetByPrefixNeedsTheRightToScan(t *testing.T) {
 	setUser(t, s.Client(t), rights+rulesFor(redis.RightOfPrefixes))
 	_, err = l.ResetPrefix(t.Context(), backend.KeyPrefix{Start: "shop|"}, 10, true)
 	assert.NoError(t, err)
+
+	require.NoError(t, take(l, hit("shop|a", perDay(t, 5), 1))[0].Err)
+	setUser(t, s.Client(t), rights+rulesFor(redis.RightOfPrefixes)+" -del")
+	_, err = l.ResetPrefix(t.Context(), backend.KeyPrefix{Start: "shop"}, 10, false)
+	assert.ErrorContains(t, err, "delete keys of")
 }

@@ -48,6 +48,15 @@ func checkDenialsOfAGroup(t *testing.T, denyingReplica, chargingReplica *redis.L
 	require.False(t, denial.Allowed)
 	assert.False(t, denial.DenialMayEndEarly, "no group was charged")
 
+	wholeGroup := []backend.Hit{hit("whole", dayLimit, 2), hit("whole", newLimit(t, limit.Spec{Requests: 5, Unit: limit.Hour}), 1)}
+	for i := range wholeGroup {
+		wholeGroup[i].AllOrNone = true
+	}
+	require.True(t, take(chargingReplica, wholeGroup...)[0].Allowed)
+	denial = take(denyingReplica, hit("whole", dayLimit, 1))[0]
+	require.False(t, denial.Allowed)
+	assert.False(t, denial.DenialMayEndEarly, "a group in one step needs no refund")
+
 	group := []backend.Hit{hit("shared", dayLimit, 2), hit(keyInOtherPartition(denyingReplica, "shared", dayLimit, secondLimit), secondLimit, 1)}
 	for i := range group {
 		group[i].AllOrNone = true
@@ -56,7 +65,9 @@ func checkDenialsOfAGroup(t *testing.T, denyingReplica, chargingReplica *redis.L
 	denial = take(denyingReplica, hit("shared", dayLimit, 1))[0]
 	require.False(t, denial.Allowed)
 	assert.True(t, denial.DenialMayEndEarly, "the group may be refunded")
-	assert.True(t, take(denyingReplica, hit("shared", scriptLimit, 1))[0].DenialMayEndEarly)
+	denial = take(denyingReplica, hit("shared", scriptLimit, 1))[0]
+	assert.True(t, denial.DenialMayEndEarly)
+	assert.Positive(t, denial.ResetAfter)
 	assert.False(t, take(denyingReplica, hit("spent", scriptLimit, 1))[0].DenialMayEndEarly, "the script knows that the group is on another counter")
 	return dayLimit, scriptLimit
 }
@@ -96,7 +107,7 @@ func TestGroupInTwoRedisIsChargedAsAWholeOrNotAtAll(t *testing.T) {
 	assert.Equal(t, int64(3), results[0].Remaining, "the answer shows the refund")
 	require.Equal(t, []bool{true, true}, takeGroup(hit("a", dayLimit, 1), hit("a", secondLimit, 0)))
 	assert.Equal(t, int64(3), spent(dayLimit))
-	require.Equal(t, []bool{true, false}, takeGroup(hit("a", dayLimit, -1), hit("a", noHits, 1)))
+	require.Equal(t, []bool{true, true, false}, takeGroup(hit("a", dayLimit, -1), hit("b", dayLimit, 1), hit("a", noHits, 1)))
 	assert.Equal(t, int64(2), spent(dayLimit), "a refund is no part of the group, so nothing takes it back")
 	deniedShadow := hit("a", dayLimit, 4)
 	deniedShadow.Shadow = true

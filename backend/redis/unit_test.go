@@ -281,6 +281,34 @@ func TestOnlyTheFailedMasterIsForgotten(t *testing.T) {
 	s.masters.Clear() // these clients have no connections that Close could close
 }
 
+func TestPrefixIsFoundInWholeAndShortenedNames(t *testing.T) {
+	t.Parallel()
+	hash := strings.Repeat("h", hashLength)
+	for name, c := range map[string]struct{ isCounter, isUnclear bool }{
+		"p:v1:tb60:shop|tenant=a":                      {isCounter: true},
+		"p:v1:tb60:shop|tenant=a|path=/":               {isCounter: true},
+		"p:v1:tb60:shop|tenant=ab":                     {},
+		"p:v1:tb60:shop":                               {},
+		"p:{3}v2:fw60:shop|tenant=a@60":                {isCounter: true},
+		"p:v1:tb60#" + hash + ":shop|tenant=a|path=/":  {isCounter: true},
+		"p:v1:tb60#" + hash + ":shop|tenant=a":         {isUnclear: true},
+		"p:v1:tb60#" + hash + ":shop|ten":              {isUnclear: true},
+		"p:v1:tb60#" + hash + ":bank":                  {},
+		"p:v1:tb60#" + hash + ":bank|tenant=a|path=/a": {},
+		"p:v1:tb60#" + hash:                            {},
+		"p:v1:tb60#" + hash[1:]:                        {},
+		"p:v1:tb60#" + hash + "xshop|tenant=a|path=/":  {},
+		"v1:tb60:shop|tenant=a":                        {}, // of another program
+	} {
+		s := &prefixSearch{prefix: backend.KeyPrefix{Start: "shop|tenant=a"}, keyPrefix: "p:", counters: map[string]bool{}, unclearCounters: map[string]bool{}}
+		hasRoom := s.add([]string{name})
+		assert.Equal(t, c.isCounter, len(s.counters) == 1, name)
+		assert.Equal(t, c.isCounter, len(s.keys) == 1, name)
+		assert.Equal(t, c.isUnclear, len(s.unclearCounters) == 1, name)
+		assert.Equal(t, !c.isCounter, hasRoom, "%s: the bound is 0 counters", name)
+	}
+}
+
 // replyError is an error in a reply of Redis.
 type replyError string
 
