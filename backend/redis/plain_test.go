@@ -1,11 +1,9 @@
 package redis
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -326,33 +324,19 @@ func TestDenialsMayEndEarlyUnlessRedisHasNoMark(t *testing.T) {
 	}
 }
 
-// startWaitServer starts a server that answers WAIT with the number of replicas. If the number is negative, it never answers.
-func startWaitServer(t *testing.T, replicas int) *goredis.Client {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer func() { _ = conn.Close() }()
-				for lines := bufio.NewScanner(conn); lines.Scan(); {
-					switch strings.ToUpper(lines.Text()) {
-					case "HELLO":
-						_, _ = conn.Write([]byte("-ERR unknown command 'HELLO'\r\n"))
-					case "WAIT":
-						if replicas >= 0 {
-							_, _ = fmt.Fprintf(conn, ":%d\r\n", replicas)
-						}
-					}
-				}
-			}()
+// connectToWaitServer returns a client of a server that answers WAIT with the number of replicas. If the number is negative,
+// the server never answers.
+func connectToWaitServer(t *testing.T, replicas int) *goredis.Client {
+	addr := startLineServer(t, func(line string) string {
+		switch command := strings.ToUpper(line); {
+		case command == "HELLO":
+			return "-ERR unknown command 'HELLO'\r\n"
+		case command == "WAIT" && replicas >= 0:
+			return fmt.Sprintf(":%d\r\n", replicas)
 		}
-	}()
-	client, _, err := Connect(Server{URL: l.Addr().String()}, 10*time.Second)
+		return ""
+	})
+	client, _, err := Connect(Server{URL: addr}, 10*time.Second)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return client.(*goredis.Client)
@@ -376,7 +360,7 @@ func TestChargeIsSafeOnceEnoughReplicasHaveIt(t *testing.T) {
 			t.Parallel()
 			l := newUnitLimiter(nil)
 			l.options.WaitReplicas, l.options.Timeout = 2, c.timeout
-			conn := startWaitServer(t, c.replicas).Conn()
+			conn := connectToWaitServer(t, c.replicas).Conn()
 			defer conn.Close()
 			start := time.Now()
 			b := &batch{queue: l.queues[0], deadline: start.Add(c.timeLeft)}

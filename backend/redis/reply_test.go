@@ -7,6 +7,7 @@ import (
 	"net"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -94,28 +95,40 @@ func TestRepliesAsLargeAsTheBoundsPass(t *testing.T) {
 	}
 }
 
-// startReplyServer starts a server that answers each command with reply.
-func startReplyServer(t *testing.T, reply string) (addr string) {
+// startLineServer starts a server that answers each line with replyTo(line). All clients must close their connections.
+func startLineServer(t *testing.T, replyTo func(line string) string) (addr string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
+	var connections sync.WaitGroup
+	t.Cleanup(func() {
+		_ = l.Close()
+		connections.Wait()
+	})
+	connections.Go(func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			go func() {
+			connections.Go(func() {
 				defer func() { _ = conn.Close() }()
 				for lines := bufio.NewScanner(conn); lines.Scan(); {
-					if strings.HasPrefix(lines.Text(), "*") {
-						_, _ = conn.Write([]byte(reply))
-					}
+					_, _ = conn.Write([]byte(replyTo(lines.Text())))
 				}
-			}()
+			})
 		}
-	}()
+	})
 	return l.Addr().String()
+}
+
+// startReplyServer starts a server that answers each command with reply.
+func startReplyServer(t *testing.T, reply string) (addr string) {
+	return startLineServer(t, func(line string) string {
+		if strings.HasPrefix(line, "*") {
+			return reply
+		}
+		return ""
+	})
 }
 
 func TestLargeReplyIsRejectedBeforeItsMemoryIsAllocated(t *testing.T) {
@@ -134,11 +147,11 @@ func TestLargeReplyIsRejectedBeforeItsMemoryIsAllocated(t *testing.T) {
 
 func TestConnectionsWithBoundedRepliesShowTheirSocket(t *testing.T) {
 	addr := startReplyServer(t, ":1\r\n")
-	conn, err := boundReplies(new(net.Dialer).DialContext)(t.Context(), "tcp", addr)
+	socketConn, err := boundReplies(new(net.Dialer).DialContext)(t.Context(), "tcp", addr)
 	require.NoError(t, err)
-	defer func() { _ = conn.Close() }()
-	assert.Implements(t, (*syscall.Conn)(nil), conn)
-	conn, err = boundReplies(func(context.Context, string, string) (net.Conn, error) {
+	defer func() { _ = socketConn.Close() }()
+	assert.Implements(t, (*syscall.Conn)(nil), socketConn)
+	conn, err := boundReplies(func(context.Context, string, string) (net.Conn, error) {
 		nearEnd, farEnd := net.Pipe()
 		return nearEnd, farEnd.Close()
 	})(t.Context(), "tcp", addr)
