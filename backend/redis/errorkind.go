@@ -23,6 +23,7 @@ const (
 	KindTimeout               // no answer in time
 	KindRefused               // connection refused
 	KindReset                 // connection broken
+	KindMaxClients            // Redis accepts no more connections
 	KindUnreachable           // no address, or no route to it
 	KindTLS                   // no secure connection
 	KindAuth                  // wrong user or wrong password
@@ -31,14 +32,16 @@ const (
 	KindLoading               // Redis reads its data, or has no link to its master
 	KindReadOnly              // the server is a replica, which rejects writes
 	KindOOM                   // out of memory
+	KindMisconf               // Redis can't save its data, and rejects writes
+	KindNoReplicas            // the master has too few Redis replicas, and rejects writes
 	KindNoScript              // Redis does not have the script; rls sends the text
 	KindWrongType             // the key has a value of another type
 	KindProtocol              // a reply that rls can't read
 )
 
 var errorKinds = [...]string{
-	"other", "timeout", "refused", "reset", "unreachable", "tls", "auth", "noperm", "cluster", "loading", "readonly", "oom",
-	"noscript", "wrongtype", "protocol",
+	"other", "timeout", "refused", "reset", "maxclients", "unreachable", "tls", "auth", "noperm", "cluster", "loading", "readonly",
+	"oom", "misconf", "noreplicas", "noscript", "wrongtype", "protocol",
 }
 
 // ErrorKinds lists the names of all kinds, in the order of the constants.
@@ -50,8 +53,8 @@ func (k ErrorKind) String() string { return errorKinds[k] }
 var kindByCode = map[string]ErrorKind{
 	"NOAUTH": KindAuth, "WRONGPASS": KindAuth, "NOPERM": KindNoPerm,
 	"MOVED": KindCluster, "ASK": KindCluster, "TRYAGAIN": KindCluster, "CROSSSLOT": KindCluster, "CLUSTERDOWN": KindCluster,
-	"LOADING": KindLoading, "MASTERDOWN": KindLoading, "READONLY": KindReadOnly, "OOM": KindOOM, "NOSCRIPT": KindNoScript,
-	"WRONGTYPE": KindWrongType,
+	"LOADING": KindLoading, "MASTERDOWN": KindLoading, "READONLY": KindReadOnly, "OOM": KindOOM, "MISCONF": KindMisconf,
+	"NOREPLICAS": KindNoReplicas, "NOSCRIPT": KindNoScript, "WRONGTYPE": KindWrongType,
 }
 
 // KindOf returns the kind of an error that a Limiter of this package returned.
@@ -66,7 +69,9 @@ func KindOf(err error) ErrorKind {
 	var dnsErr *net.DNSError
 	text := err.Error()
 	switch {
-	case errors.Is(err, errReply), strings.Contains(text, "redis: can't parse"):
+	case errors.Is(err, errMaxClients):
+		return KindMaxClients
+	case errors.Is(err, errBadReply), strings.Contains(text, "redis: can't parse"):
 		return KindProtocol
 	case strings.Contains(text, "tls: "), strings.Contains(text, "x509: "):
 		return KindTLS
@@ -99,7 +104,7 @@ const (
 	outcomeUnknownScript              // Redis needs the text of the script
 	outcomeRedirect                   // another server has the key
 	outcomeTryLater                   // Redis can't execute the command now, but may execute it in a moment
-	outcomeBadKey                     // Redis can't use the key of the command
+	outcomeOnlyThisFails              // Redis refuses this command, and can execute others
 	outcomeFailed                     // Redis refuses the command, and would refuse it again
 )
 
@@ -117,7 +122,7 @@ func outcomeOf(err error) replyOutcome {
 	case "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY":
 		return outcomeTryLater
 	case "WRONGTYPE", "ERR", "OOM":
-		return outcomeBadKey
+		return outcomeOnlyThisFails
 	}
 	return outcomeFailed
 }
@@ -130,7 +135,7 @@ func errorCode(err error) string {
 		return ""
 	}
 	if strings.Contains(reply.Error(), "non local key") {
-		return "TRYAGAIN" // the hash slot is being moved, and a key has expired since the check of the keys
+		return "TRYAGAIN" // the hash slot is being moved, and a key has expired after Redis checked that it has all keys
 	}
 	code, _, _ := strings.Cut(reply.Error(), " ")
 	return code

@@ -24,7 +24,7 @@ const (
 )
 
 // AdviceForStalls says what to do about a Redis that stands still.
-const AdviceForStalls = "look for slow commands (SLOWLOG GET), for other commands such as CLIENT PAUSE (INFO commandstats, CLIENT LIST), for saving (INFO persistence), and for a machine of Redis without CPU time"
+const AdviceForStalls = "look for slow commands (SLOWLOG GET), for other commands such as CLIENT PAUSE (INFO commandstats, CLIENT LIST), for saving (INFO persistence), and for a machine of Redis without CPU time (docs/operations.md#redis-stands-still)"
 
 // AdviceFor returns the advice of the function AdviceFor. But if calls time out while the round trip is short, it does not
 // advise a longer timeout.

@@ -106,7 +106,7 @@ func (f *acquireFlags) run(ctx context.Context, stderr io.Writer, descriptor str
 	endSignals := make(chan os.Signal, 1)
 	signal.Notify(endSignals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(endSignals)
-	hold, err := f.acquire(ctx, c, entries)
+	hold, err := f.acquire(ctx, stderr, c, entries)
 	if err != nil {
 		return err
 	}
@@ -120,8 +120,12 @@ func (f *acquireFlags) run(ctx context.Context, stderr io.Writer, descriptor str
 	return err
 }
 
-// acquire waits for the permits within the timeout.
-func (f *acquireFlags) acquire(ctx context.Context, c *client.Client, descriptor client.Descriptor) (*client.Hold, error) {
+// acquire waits for the permits within the timeout. If the wait is long, acquire says so.
+func (f *acquireFlags) acquire(ctx context.Context, stderr io.Writer, c *client.Client, descriptor client.Descriptor) (*client.Hold, error) {
+	longWait := time.AfterFunc(2*time.Second, func() {
+		fmt.Fprintf(stderr, "rls: still waiting for a permit; rls hit shows whether %s answers\n", f.addr)
+	})
+	defer longWait.Stop()
 	waitCtx := ctx
 	if f.timeout > 0 {
 		var cancel context.CancelFunc

@@ -52,7 +52,8 @@ func TestAcquireExitsWithTheCodesOfTheTimeoutCommand(t *testing.T) {
 		"unknown flag":                {[]string{"api=x", "--maybe", "--", "true"}, 125, "", "unknown flag"},
 		"no rule":                     {[]string{"api2=x", "--", "echo", "-n", "ran"}, 0, "ran", "no rule of domain jobs limits api2=x"},
 		"no domain":                   {[]string{"-d", "", "api=x", "--", "true"}, 125, "", "domain: got none"},
-		"no service listens":          {[]string{"-a", "127.0.0.1:1", "api=x", "--timeout", "2s", "--", "true"}, 124, "", "no permit came within 2s; 127.0.0.1:1: connection refused; set --addr"},
+		"no service listens":          {[]string{"-a", "127.0.0.1:1", "api=x", "--timeout", "1s", "--", "true"}, 124, "", "no permit came within 1s; 127.0.0.1:1: connection refused; set --addr"},
+		"long wait":                   {[]string{"-a", "127.0.0.1:1", "api=x", "--timeout", "3s", "--", "true"}, 124, "", "rls: still waiting for a permit; rls hit shows whether 127.0.0.1:1 answers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -191,6 +191,7 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 	loadedLimits := Limits{Loaded: true, Since: &start}
 	redisUp := &Redis{Up: true}
 	price := &Outage{Start: *timeBefore(41 * time.Second), Calls: 1204, MaxExcessHits: 310}
+	outageDetails := []string{"What to do: docs/operations.md#redis-is-down"}
 	for name, test := range map[string]struct {
 		state   State
 		level   Level
@@ -210,14 +211,14 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 		"outage": {
 			State{Redis: &Redis{Since: timeBefore(41 * time.Second), Mode: "local", Ratio: 0.5, Outage: price}, Limits: loadedLimits},
 			Trouble,
-			"Redis away for 00:41 · deciding here at half of each limit · 1,204 calls decided without Redis, at most 310 hits too many · limits of 14:02 UTC in force", nil,
+			"Redis away for 00:41 · deciding here at half of each limit · 1,204 calls decided without Redis, at most 310 hits too many · limits of 14:02 UTC in force", outageDetails,
 		},
 		"outage of hours in mode deny": {
 			State{Redis: &Redis{Since: timeBefore(2*time.Hour + time.Second), Mode: "deny"}, Limits: loadedLimits},
 			Trouble,
-			"Redis away for 2:00:01 · denying all hits · limits of 14:02 UTC in force", nil,
+			"Redis away for 2:00:01 · denying all hits · limits of 14:02 UTC in force", outageDetails,
 		},
-		"outage in mode allow": {State{Redis: &Redis{Mode: "allow"}, Limits: loadedLimits}, Trouble, "Redis away · admitting all hits · limits of 14:02 UTC in force", nil},
+		"outage in mode allow": {State{Redis: &Redis{Mode: "allow"}, Limits: loadedLimits}, Trouble, "Redis away · admitting all hits · limits of 14:02 UTC in force", outageDetails},
 		"past outage": {
 			State{Redis: &Redis{Up: true, Outage: &Outage{End: timeBefore(time.Minute), Seconds: 41.5, Calls: 1}}, Limits: loadedLimits},
 			Well,
@@ -227,7 +228,7 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 		"failing breaker": {
 			State{Redis: &Redis{Up: true, Breakers: Breakers{Failing: 1}}, Limits: loadedLimits},
 			Warning, "Counting in Redis · limits of 14:02 UTC in force",
-			[]string{"Redis fails some calls now; this process decides those calls"},
+			[]string{"Redis fails some calls now; this process decides those calls. rls doctor says why"},
 		},
 		"findings of the self-check": {
 			State{Redis: &Redis{Up: true, Findings: []RedisFinding{
@@ -245,7 +246,7 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 			State{Limits: Limits{Loaded: true, Since: &start, Problems: []string{"a.yaml:1: wrong"}, MoreProblems: 2}},
 			Warning,
 			"Newest limits or overrides rejected · counting in this process · limits of 14:02 UTC in force",
-			[]string{"3 problems, so the newest limits or overrides are not in force: a.yaml:1: wrong"},
+			[]string{"3 problems, so the newest limits or overrides are not in force (docs/operations.md#new-limits-are-not-in-force): a.yaml:1: wrong"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

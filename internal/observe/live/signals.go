@@ -40,7 +40,7 @@ func (s signals) describe(now time.Time, addPart func(Level, string), addDetail 
 	s.denials.describe(now, addPart, addDetail)
 	if givenUp := mean(recentPoints(s.figures.GivenUp.Points)); givenUp >= minSignalRate {
 		addPart(Trouble, fmt.Sprintf("Callers gave up %.1f calls a second before they got the answer", givenUp))
-		addDetail(Trouble, "Envoy counts a call that it gave up as ratelimit.error, and lets the request pass unless failure_mode_deny is set. Give rls more CPU or replicas, or raise the timeout in Envoy")
+		addDetail(Trouble, "Envoy counts a call that it gave up as ratelimit.error, and lets the request pass unless failure_mode_deny is set. Give rls more CPU or replicas, or raise the timeout in Envoy (docs/operations.md#envoys-ratelimiterror-grows)")
 	}
 	if refused := mean(recentPoints(s.figures.Refused.Points)); refused > 0 {
 		addPart(Warning, fmt.Sprintf("refusing %.1f calls a second of callers that send too many", refused))
@@ -48,7 +48,7 @@ func (s signals) describe(now time.Time, addPart func(Level, string), addDetail 
 	}
 	if now.Sub(s.lastLoss) < lossWarningTime {
 		addPart(Warning, "Redis lost counters at "+clockText(s.lastLoss, now))
-		addDetail(Warning, "Limits admit the lost hits again, and overrides can be lost too: rls limits show --changes lists the overrides in force. Look for FLUSHALL, evictions, a restart without saved data, or a failover")
+		addDetail(Warning, "Limits admit the lost hits again, and overrides can be lost too: rls limits show --changes lists the overrides in force. Look for FLUSHALL, evictions, a restart without saved data, or a failover (docs/operations.md#restart-or-upgrade-redis)")
 	}
 	if stalls := mean(s.figures.RedisStalls.Points) * float64(len(s.figures.RedisStalls.Points)*stepSeconds); stalls >= minStalls-0.5 { // stalls has a rounding error
 		level, points := Well, s.figures.RedisStalls.Points
@@ -61,7 +61,7 @@ func (s signals) describe(now time.Time, addPart func(Level, string), addDetail 
 			level = Warning
 			addPart(Warning, "Redis stands still at times, the network doesn't; last "+lastStall)
 		}
-		addDetail(level, "In five minutes, Redis kept %.0f batches waiting, the last %s. The slowest batch took %s, and half of all batches took less than %v. Look for slow commands (SLOWLOG GET), for other commands such as CLIENT PAUSE (INFO commandstats, CLIENT LIST), for saving, and for CPU time that Redis lacks",
+		addDetail(level, "In five minutes, Redis kept %.0f batches waiting, the last %s. The slowest batch took %s, and half of all batches took less than %v. Look for slow commands (SLOWLOG GET), for other commands such as CLIENT PAUSE (INFO commandstats, CLIENT LIST), for saving, and for CPU time that Redis lacks (docs/operations.md#redis-stands-still)",
 			stalls, lastStall, secondsText(s.figures.RedisMax.Max()), time.Duration(mean(s.figures.RedisP50.Points)*1e9).Round(10*time.Microsecond))
 	}
 }
@@ -197,7 +197,7 @@ func (a *denialAlarm) describe(now time.Time, addPart func(Level, string), addDe
 	case a.isMassDenial():
 		level = Trouble
 		addPart(Trouble, "Mass denial: "+share+" since "+clockText(a.startTime, now))
-		addDetail(Trouble, "Before the alarm, %.0f %% of the calls were denied, and %.1f calls a second were admitted. Now %.1f calls a second are admitted, because limits deny calls that they admitted before. To stop the denials, turn off the most denied rule: rls limits off RULE --for 15m. For all limits, it is rls limits off --all --for 15m --reason incident",
+		addDetail(Trouble, "Before the alarm, %.0f %% of the calls were denied, and %.1f calls a second were admitted. Now %.1f calls a second are admitted, because limits deny calls that they admitted before. To stop the denials, turn off the most denied rule: rls limits off RULE --for 15m. For all limits, it is rls limits off --all --for 15m --reason incident (docs/operations.md#most-calls-are-denied)",
 			100*a.earlierRates.deniedShare(), a.earlierRates.admitted(), a.lastStepRates.admitted())
 	case a.isJump:
 		share += " since " + clockText(a.startTime, now)

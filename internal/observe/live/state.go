@@ -36,6 +36,7 @@ func (s *State) setSummary(now time.Time, signals signals, fleetNotes []string) 
 		addPart(Well, "counting in Redis")
 	default:
 		addPart(Trouble, s.Redis.outageText(now))
+		addDetail(Trouble, "What to do: docs/operations.md#redis-is-down")
 	}
 	problems := len(s.Limits.Problems) + s.Limits.MoreProblems
 	if s.Limits.Loaded && problems > 0 {
@@ -62,13 +63,13 @@ func (s *State) setSummary(now time.Time, signals signals, fleetNotes []string) 
 
 	if redis := s.Redis; redis != nil && redis.Up {
 		if redis.Breakers.Failing > 0 {
-			addDetail(Warning, "Redis fails some calls now; this process decides those calls")
+			addDetail(Warning, "Redis fails some calls now; this process decides those calls. rls doctor says why")
 		}
 		if redis.Outage != nil && redis.Outage.End != nil {
 			addDetail(Well, "Last outage of Redis ended at %s and lasted %s: %s", clockText(*redis.Outage.End, now), secondsText(redis.Outage.Seconds), redis.Outage.priceText())
 		}
 		if blip := redis.Blip; blip != nil && blip.End != nil && now.Sub(*blip.End) < 5*time.Minute {
-			addDetail(Well, "Redis was late or failed for a moment at %s: %s", clockText(*blip.End, now), blip.priceText())
+			addDetail(Well, "Redis was late or failed for a moment at %s: %s (docs/operations.md#the-page-shows-blips)", clockText(*blip.End, now), blip.priceText())
 		}
 	}
 	if s.Redis != nil {
@@ -90,7 +91,7 @@ func (s *State) setSummary(now time.Time, signals signals, fleetNotes []string) 
 		if !s.Limits.Loaded {
 			consequence = "there are no limits"
 		}
-		addDetail(Warning, "%s, so %s: %s", Count(problems, "problem"), consequence, s.Limits.Problems[0])
+		addDetail(Warning, "%s, so %s (docs/operations.md#new-limits-are-not-in-force): %s", Count(problems, "problem"), consequence, s.Limits.Problems[0])
 	}
 }
 
