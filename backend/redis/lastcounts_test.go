@@ -65,7 +65,7 @@ func TestLastCountIsTheLastAnswerAboutACounter(t *testing.T) {
 		"no answer":      {limit.Spec{Requests: 5, ChargeDenied: true}, true, lastCount{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newUnitLimiter(&countingNode{refuse: func(string) error {
+			l := newLimiterForTest(&countingNode{refuse: func(string) error {
 				if c.isFailed {
 					return errors.New("connection reset")
 				}

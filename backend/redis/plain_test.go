@@ -186,7 +186,7 @@ func TestRefusedHitsAreSentAgainAfterPausesUntilTheirDeadline(t *testing.T) {
 			}
 			return replyError("LOADING Redis is loading the dataset in memory")
 		}}
-		b, part := batchOf(newUnitLimiter(node), perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a")
+		b, part := batchOf(newLimiterForTest(node), perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a")
 		start := time.Now()
 		b.deadline = start.Add(100 * time.Millisecond)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the batch may wait longer for a late answer
@@ -214,7 +214,7 @@ func (m *movedMaster) masterOf(context.Context, string) (*server, error) {
 
 func TestRefusedHitsGoToTheNewMaster(t *testing.T) {
 	master := &movedMaster{}
-	b, part := batchOf(newUnitLimiter(master), perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a")
+	b, part := batchOf(newLimiterForTest(master), perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a")
 	b.deadline = time.Now().Add(time.Second)
 	require.NoError(t, b.send(t.Context()))
 	assert.Equal(t, int64(4), part.hits[0].answer.Remaining)
@@ -261,7 +261,7 @@ func TestHitsOfAUserWithoutTheRightToChargeFailAtOnce(t *testing.T) {
 // A peek shows no time to live, because it can't tell a missing key from a new one.
 func TestChargeAfterAPeekSetsATimeToLive(t *testing.T) {
 	node := &countingNode{refuse: func(string) error { return nil }}
-	l := newUnitLimiter(node)
+	l := newLimiterForTest(node)
 	for _, n := range []int64{0, 1, 1} {
 		b, part := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a")
 		part.hits[0].N = n
@@ -294,7 +294,7 @@ func (*lostMaster) masterOf(context.Context, string) (*server, error) {
 
 func TestHitsWithoutAMasterFail(t *testing.T) {
 	node := &lostMaster{}
-	b, part := batchOf(newUnitLimiter(node), perDay(t, limit.Spec{Requests: 5}), "a")
+	b, part := batchOf(newLimiterForTest(node), perDay(t, limit.Spec{Requests: 5}), "a")
 	b.deadline = time.Now().Add(time.Second)
 	require.ErrorIs(t, b.send(t.Context()), backend.ErrUnavailable)
 	assert.Equal(t, KindCluster, KindOf(part.hits[0].answer.Err))
@@ -302,7 +302,7 @@ func TestHitsWithoutAMasterFail(t *testing.T) {
 }
 
 func TestDenialsMayEndEarlyUnlessRedisHasNoMark(t *testing.T) {
-	l := newUnitLimiter(nil)
+	l := newLimiterForTest(nil)
 	assert.Zero(t, l.refundMillis(), "groups are in one partition")
 	assert.False(t, (&batch{}).mayHaveRefundMark())
 	l.queues = append(l.queues, l.queues[0])
@@ -358,7 +358,7 @@ func TestChargeIsSafeOnceEnoughReplicasHaveIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newUnitLimiter(nil)
+			l := newLimiterForTest(nil)
 			l.options.WaitReplicas, l.options.Timeout = 2, c.timeout
 			conn := connectToWaitServer(t, c.replicas).Conn()
 			defer conn.Close()
@@ -376,7 +376,7 @@ func TestBatchOfOneKeyMeasuresNoClock(t *testing.T) {
 	moment := microsSinceProcessStart() - 2*measureInterval
 	node.server.clock.add(moment, moment, time.Now().UnixMicro())
 	require.True(t, node.server.clock.needsMeasurement())
-	l := newUnitLimiter(node)
+	l := newLimiterForTest(node)
 	l.options.CallersClock = false
 	b, part := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a")
 	b.hasOneKey, b.deadline = true, time.Now().Add(time.Minute)
