@@ -236,7 +236,7 @@ simulate: ## Run the simulation of docs/lab/simulation.md with SEEDS (1-1000); T
 simulate-mutants: ## Put known defects into the code, and check that the simulation finds each; SEARCH=1-20 lists which of these seeds find it
 	@cd test/simulate && $(GO) test -count=1 -timeout 3h -tags mutants -v -run '^TestSimulationFindsEachMutant$$' . -args -search "$(SEARCH)"
 
-# A run of all packages takes 20 minutes on two cores: make mutants PACKAGES="limit service ...".
+# A run of all packages takes 50 minutes on two cores, half of them for backend/redis: make mutants PACKAGES="limit service ...".
 MUTANTS_SINCE ?= HEAD~1
 
 .PHONY: mutants

@@ -3,6 +3,7 @@ package redis_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -78,7 +79,7 @@ func TestCheckNamesTheUserThatLogsIn(t *testing.T) {
 
 func TestAuthFileMustHaveALogin(t *testing.T) {
 	dir := t.TempDir()
-	for content, want := range map[string]string{"secret": "", "rls:secret\n": "", "": "want a password or user:password", " \n": "want a password"} {
+	for content, want := range map[string]string{"secret": "", "rls:secret\n": "", strings.Repeat("x", 64<<10): "", strings.Repeat("x", 64<<10+1): "got 65537 bytes", "": "want a password or user:password", " \n": "want a password"} {
 		file := filepath.Join(dir, "auth")
 		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 		_, err := redis.ReadAuthFile(file)

@@ -127,6 +127,7 @@ func TestCheckNamesEachMissingRight(t *testing.T) {
 		findings := problems(t, open(t, o))
 		if assert.Len(t, findings, 1) {
 			assert.Equal(t, "run ACL SETUSER rls "+keyCase.missing, findings[0].Advice)
+			assert.Equal(t, "the user rls may not use "+keyCase.missing, findings[0].Text)
 		}
 	}
 

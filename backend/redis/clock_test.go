@@ -208,6 +208,21 @@ func TestKeyOutlivesItsWindowByTheMargin(t *testing.T) {
 	assert.Greater(t, ttl, l.options.windowMargin()-time.Second)
 }
 
+func TestTimeToLiveIsTheRestOfTheWindowWithMarginAndJitter(t *testing.T) {
+	second, quarter := newLimit(t, limit.Spec{Unit: limit.Second}), newLimit(t, limit.Spec{Unit: limit.Millisecond, Multiplier: 250})
+	o := &Options{}
+	for micros, want := range map[int64]int64{1: 10_001, 1_000: 10_001, 1_001: 10_002, 999_999: 11_000} {
+		assert.Equal(t, want, o.windowTTL(second, micros), "milliseconds for a window that ends in %d µs", micros)
+	}
+	assert.Equal(t, int64(60_001), (&Options{Timeout: 30 * time.Second}).windowTTL(second, 1), "two timeouts if they are longer")
+	for millis, want := range map[int64]int64{1_000: 1, 1_001: 2, 2_000: 2} {
+		assert.Equal(t, want, ttlSeconds(millis), "EXPIRE keeps a key as long as PEXPIRE, or longer")
+	}
+	o.Jitter = 24 * time.Hour
+	assert.Greater(t, o.windowTTL(second, 1), int64(10_001))
+	assert.Equal(t, int64(10_001), o.windowTTL(quarter, 1), "a window shorter than a second has no jitter")
+}
+
 func TestTTLTableRemembersKeysUntilItIsFull(t *testing.T) {
 	table := newTTLTable(64)
 	name := func(i int) []byte { return []byte{byte(i), byte(i >> 8)} }

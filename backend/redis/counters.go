@@ -151,21 +151,21 @@ type plainCommands struct {
 	incrCommand   intCmdWithoutRetry
 	incrByCommand intCmdWithoutRetry
 	getCommand    noRetryString
-	lastCharge    intCmdWithoutRetry    // the last command that charges: incrCommand or incrByCommand
-	ttlCommand    goredis.Cmder // the last command that sets the time to live: setCommand, expireCommand or nil
-	isPeek        bool          // the last command is getCommand, because all hits are peeks
+	lastCharge    intCmdWithoutRetry // the last command that charges: incrCommand or incrByCommand
+	ttlCommand    goredis.Cmder      // the last command that sets the time to live: setCommand, expireCommand or nil
+	isPeek        bool               // the last command is getCommand, because all hits are peeks
 }
 
 // go-redis must not send these commands again, because Redis may have executed them.
 type (
-	noRetryStatus struct{ *goredis.StatusCmd }
-	intCmdWithoutRetry    struct{ *goredis.IntCmd }
-	noRetryString struct{ *goredis.StringCmd }
+	noRetryStatus      struct{ *goredis.StatusCmd }
+	intCmdWithoutRetry struct{ *goredis.IntCmd }
+	noRetryString      struct{ *goredis.StringCmd }
 )
 
-func (noRetryStatus) NoRetry() bool { return true }
-func (intCmdWithoutRetry) NoRetry() bool    { return true }
-func (noRetryString) NoRetry() bool { return true }
+func (noRetryStatus) NoRetry() bool      { return true }
+func (intCmdWithoutRetry) NoRetry() bool { return true }
+func (noRetryString) NoRetry() bool      { return true }
 
 // encode appends the commands of c to commands. The next encode of c changes the same commands. hasTTL means that this
 // process knows that the key has a time to live. encode prefers INCR to INCRBY, because INCR costs Redis less.

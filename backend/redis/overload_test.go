@@ -165,6 +165,27 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 	})
 }
 
+func TestTimeoutOfALateBatchIsReportedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		got := &recorder{}
+		instance := &redisInstance{name: "node", client: &slowNode{}, partitions: 1, maxInflightBatches: 1, maxWatchedBatches: 1}
+		ctx, stop := context.WithCancel(t.Context())
+		l := &Limiter{instances: []*redisInstance{instance}, stop: stop, options: Options{
+			Timeout: 50 * time.Millisecond, Observer: got, CallersClock: true, MaxBatchSize: 10, MaxQueueSize: 10,
+		}}
+		l.queues = []*partitionQueue{l.startQueue(ctx, instance, "")}
+		results := make([]backend.Result, 1)
+		l.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte("k"), Limit: perDay(t, limit.Spec{Requests: 5}), N: 1}}, results)
+		assert.Equal(t, backend.ReasonLate, backend.ReasonOf(results[0].Err))
+		time.Sleep(2 * lateAnswerTime)
+		stop()
+		l.queues[0].close()
+		l.workers.Wait()
+		assert.Equal(t, []ErrorKind{KindTimeout}, got.errors, "at the deadline, and not again at the end of the wait for the late answer")
+		assert.Len(t, got.batches, 1)
+	})
+}
+
 // A process without CPU time notices its deadlines late. Redis may have answered in time.
 func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -277,6 +298,28 @@ func TestLargeCallsDelayOthersByOneBatch(t *testing.T) {
 	assert.Equal(t, [][]int{{64}, {256}, {36}, {256}, {256}, {256}, {256}}, got)
 }
 
+func TestQueueTakesHitsUpToItsBound(t *testing.T) {
+	for name, c := range map[string]struct {
+		maxQueueSize int
+		parts        []int // hits of each part
+		want         error // of the last part
+	}{
+		"as many hits as fit":             {10, []int{4, 6}, nil},
+		"one hit too many":                {10, []int{4, 7}, errQueueFull},
+		"a large call in an empty queue":  {10, []int{20}, nil},
+		"as many hits as a call can have": {10, []int{maxPartHits}, nil},
+		"more hits than a call can have":  {10_000, []int{maxPartHits + 1}, errTooManyHits},
+	} {
+		q := &partitionQueue{limiter: &Limiter{options: Options{MaxBatchSize: 64, MaxQueueSize: c.maxQueueSize}}}
+		var err error
+		for _, hits := range c.parts {
+			assert.NoError(t, err, name)
+			err = q.push(&requestPart{request: &request{}, hits: make([]pendingHit, hits)})
+		}
+		assert.Equal(t, c.want, err, name)
+	}
+}
+
 func TestBatchTakesSmallAndLargeCallsThatFit(t *testing.T) {
 	q := &partitionQueue{limiter: &Limiter{options: Options{MaxBatchSize: 64, MaxQueueSize: 4096}}}
 	for _, hits := range []int{20, 1, 30, 2} {
@@ -285,4 +328,59 @@ func TestBatchTakesSmallAndLargeCallsThatFit(t *testing.T) {
 	batch, queued := q.pop(nil)
 	assert.Len(t, batch, 4)
 	assert.Zero(t, queued)
+}
+
+func TestWaitIsStalledIfOneBatchTookHalfOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ms = time.Millisecond
+		var timing batchTiming
+		runBatch := func(duration time.Duration) {
+			timing.begin()
+			time.Sleep(duration)
+			timing.end(duration, 1, nil)
+		}
+		assert.False(t, timing.isStalled(ms), "there was no batch")
+		runBatch(40 * ms)
+		assert.True(t, timing.isStalled(80*ms))
+		assert.False(t, timing.isStalled(81*ms))
+		runBatch(ms)
+		assert.True(t, timing.isStalled(80*ms), "the batch of 40 ms is recent")
+		time.Sleep(40 * ms)
+		runBatch(ms)
+		assert.False(t, timing.isStalled(10*ms), "the batch of 40 ms is old")
+
+		time.Sleep(40 * ms)
+		assert.False(t, timing.isStalled(10*ms), "Redis has nothing to answer")
+		timing.begin()
+		time.Sleep(20 * ms)
+		assert.True(t, timing.isStalled(10*ms), "a batch has no answer")
+		timing.end(20*ms, 1, context.DeadlineExceeded)
+		assert.True(t, timing.isStalled(10*ms), "a batch has failed")
+		time.Sleep(20 * ms)
+		assert.False(t, timing.isStalled(10*ms), "the batch failed before the wait")
+	})
+}
+
+func TestExpectedTimeComesFromTheFasterOfTwoLargeBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ms, n = time.Millisecond, largeBatchHits
+		var timing batchTiming
+		timing.recordHitCost(n*ms, n, nil)
+		assert.Zero(t, timing.expectedTime(n), "a single batch can be slow by chance")
+		timing.recordHitCost(2*n*ms, n, nil)
+		assert.Equal(t, n*ms, timing.expectedTime(n))
+		assert.Equal(t, 2*n*ms, timing.expectedTime(2*n))
+		assert.Zero(t, timing.expectedTime(n-1), "the time of a small batch hardly depends on its hits")
+		timing.recordHitCost(ms, n-1, nil)
+		assert.Equal(t, n*ms, timing.expectedTime(n), "a small batch has no cost")
+		timing.recordHitCost(4*n*ms, n, context.DeadlineExceeded)
+		timing.recordHitCost(4*n*ms, n, context.DeadlineExceeded)
+		assert.Equal(t, 8*n*ms, timing.expectedTime(n), "a failed batch would have taken longer")
+		time.Sleep(hitCostLife*time.Microsecond + 1)
+		assert.Equal(t, 8*n*ms, timing.expectedTime(n))
+		time.Sleep(time.Microsecond)
+		assert.Zero(t, timing.expectedTime(n), "the cost is old")
+		timing.recordHitCost(n*ms, n, nil)
+		assert.Zero(t, timing.expectedTime(n), "the cost before the pause does not count")
+	})
 }

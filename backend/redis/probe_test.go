@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
 func TestOnlyALowerCountOfTheSameDayIsALoss(t *testing.T) {
@@ -28,4 +31,15 @@ func TestOnlyALowerCountOfTheSameDayIsALoss(t *testing.T) {
 		assert.Equal(t, c.wantKept, s.hasKeptCounters, name)
 		assert.Equal(t, c.wantLast, s.lastProbe.count, name)
 	}
+}
+
+// A count that starts again at the end of its day is no loss.
+func TestCountOfProbesEndsWithTheDayOfRedis(t *testing.T) {
+	db := redistest.Open(t)
+	l, err := New(Options{Main: Server{URL: db.Addr}, KeyPrefix: db.Prefix, Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	defer l.Close()
+	require.NoError(t, l.Probe(t.Context(), 0))
+	dayEnd := l.probes.shards[0].lastProbe.dayEnd
+	assert.WithinDuration(t, dayEnd.Round(24*time.Hour), dayEnd, 10*time.Second, "midnight in UTC")
 }

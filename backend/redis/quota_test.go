@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/backendtest"
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
@@ -78,6 +80,7 @@ func TestQuotasNoticeLostDataAndOutages(t *testing.T) {
 	s.Kill()
 	_, _, _, err = updateState(t, q)
 	require.Error(t, err)
+	assert.NotContains(t, err.Error(), "replied", "the error of the connection")
 	s.Restart(t)
 	setUser(t, s.Client(t), rights)
 	require.Eventually(t, func() bool {
@@ -85,6 +88,42 @@ func TestQuotasNoticeLostDataAndOutages(t *testing.T) {
 		return err == nil
 	}, 10*time.Second, 10*time.Millisecond)
 	assert.Equal(t, now, created)
+}
+
+// Each Apply of the change runs after another replica has changed the quota, if conflicts are left.
+func TestChangeOfAQuotaIsTriedAgainAfterAConflict(t *testing.T) {
+	t.Parallel()
+	db := redistest.Open(t)
+	replica, otherReplica := openQuotas(t, redis.Server{URL: db.Addr}, db.Prefix), openQuotas(t, redis.Server{URL: db.Addr}, db.Prefix)
+	for _, c := range []struct {
+		otherChanges, wantConflicts int
+		want                        string // a part of the error
+	}{
+		{0, 0, ""}, {1, 1, ""}, {4, 4, ""}, {5, 5, "other replicas have changed the quota at the same time"},
+	} {
+		tries := 0
+		change := &backend.QuotaChange{Key: []byte("shop|a=b")}
+		change.Apply = func([]byte, int64, int64) ([]byte, time.Duration) {
+			tries++
+			if tries <= c.otherChanges {
+				other := &backend.QuotaChange{Key: change.Key}
+				other.Apply = func([]byte, int64, int64) ([]byte, time.Duration) {
+					return fmt.Append(nil, c.otherChanges, tries), time.Minute
+				}
+				otherReplica.Update(t.Context(), []*backend.QuotaChange{other})
+				assert.NoError(t, other.Err)
+			}
+			return []byte("mine"), time.Minute
+		}
+		replica.Update(t.Context(), []*backend.QuotaChange{change})
+		assert.Equal(t, c.wantConflicts, change.Conflicts)
+		if c.want == "" {
+			assert.NoError(t, change.Err)
+			assert.Equal(t, "mine", db.Client(t).Get(t.Context(), db.Prefix+"v1:quota_state:shop|a=b").Val())
+		} else {
+			assert.ErrorContains(t, change.Err, c.want)
+		}
+	}
 }
 
 func TestMarksAreKeptWithoutQuotas(t *testing.T) {
@@ -116,6 +155,26 @@ func TestMarksAreKeptWithoutQuotas(t *testing.T) {
 	require.NoError(t, err)
 	assert.LessOrEqual(t, created, timeBefore)
 	assert.Greater(t, now, created)
+}
+
+func TestMarksAreWrittenAfterRedisHasComeBack(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.Kill()
+	q := openQuotas(t, redis.Server{URL: s.Addr}, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		q.KeepMarks(ctx)
+		close(done)
+	}()
+	defer func() { <-done }()
+	defer cancel()
+	s.Restart(t)
+	polltest.Until(t, testTimeout, func() bool {
+		expiring, _ := redistest.Keys(t, s)
+		return len(expiring) == 1
+	}, "the mark is written without a change of a quota")
 }
 
 func TestPrefixResetKeepsQuotas(t *testing.T) {

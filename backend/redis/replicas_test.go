@@ -99,3 +99,17 @@ func (r *batchRecorder) BatchDone(b redis.Batch) {
 func (*batchRecorder) ErrorOccurred(redis.Role, redis.ErrorKind) {}
 
 func (*batchRecorder) CountersLost(redis.Role, bool) {}
+
+func TestNoBatchWaitsForASecondAfterAWaitForMissingReplicas(t *testing.T) {
+	t.Parallel()
+	s, recorder := redistest.Start(t), &batchRecorder{}
+	l := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, WaitReplicas: 1, Timeout: 800 * time.Millisecond, Observer: recorder})
+	start := time.Now()
+	for range 3 {
+		require.NoError(t, take(l, hit("key", perDay(t, 100), 1))[0].Err)
+	}
+	if time.Since(start) < time.Second { // otherwise the machine is too slow for this test
+		assert.Equal(t, 1, commandCalls(t, s)["wait"])
+	}
+	assert.EqualValues(t, 3, recorder.batchesWithTooFewReplicas.Load())
+}

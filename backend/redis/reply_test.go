@@ -7,6 +7,7 @@ import (
 	"net"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -66,6 +67,7 @@ func TestRepliesBeyondBoundsAreRejected(t *testing.T) {
 		"large arrays in arrays":          {"*600000\r\n*600000\r\n", "array of more than 1048576 elements"},
 		"a text of 4 GB in an array":      {"*2\r\n:1\r\n$4000000000\r\n", "text of more than 4194304 bytes"},
 		"arrays in arrays without an end": {strings.Repeat("*1\r\n", 1<<18), "more than 131072 arrays"},
+		"maps in maps without an end":     {strings.Repeat("%1\r\n:1\r\n", 1<<17+1), "more than 131072 arrays"},
 		"an error without an end":         {"-" + strings.Repeat("x", 1<<17), "line of more than 65536 bytes"},
 		"a length without an end":         {"$" + strings.Repeat("0", 1<<17), "line of more than 65536 bytes"},
 		"not the protocol of Redis":       {"HTTP/1.1 400 Bad Request\r\n", `line that begins with "H"`},
@@ -82,28 +84,51 @@ func TestRepliesBeyondBoundsAreRejected(t *testing.T) {
 	}
 }
 
-// startReplyServer starts a server that answers each command with reply.
-func startReplyServer(t *testing.T, reply string) (addr string) {
+func TestRepliesAsLargeAsTheBoundsPass(t *testing.T) {
+	for name, reply := range map[string]string{
+		"line":     "-" + strings.Repeat("x", maxReplyLine-2) + "\r\n",
+		"text":     fmt.Sprintf("$%d\r\n", maxReplyText),
+		"elements": fmt.Sprintf("*%d\r\n", maxReplyElements),
+		"arrays":   strings.Repeat("*1\r\n", maxReplyArrays) + ":1\r\n",
+	} {
+		t.Run(name, func(t *testing.T) { assert.NoError(t, new(replyScanner).scan([]byte(reply))) })
+	}
+}
+
+// startLineServer starts a server that answers each line with replyTo(line). All clients must close their connections.
+func startLineServer(t *testing.T, replyTo func(line string) string) (addr string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
+	var connections sync.WaitGroup
+	t.Cleanup(func() {
+		_ = l.Close()
+		connections.Wait()
+	})
+	connections.Go(func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			go func() {
+			connections.Go(func() {
 				defer func() { _ = conn.Close() }()
 				for lines := bufio.NewScanner(conn); lines.Scan(); {
-					if strings.HasPrefix(lines.Text(), "*") {
-						_, _ = conn.Write([]byte(reply))
-					}
+					_, _ = conn.Write([]byte(replyTo(lines.Text())))
 				}
-			}()
+			})
 		}
-	}()
+	})
 	return l.Addr().String()
+}
+
+// startReplyServer starts a server that answers each command with reply.
+func startReplyServer(t *testing.T, reply string) (addr string) {
+	return startLineServer(t, func(line string) string {
+		if strings.HasPrefix(line, "*") {
+			return reply
+		}
+		return ""
+	})
 }
 
 func TestLargeReplyIsRejectedBeforeItsMemoryIsAllocated(t *testing.T) {
@@ -122,11 +147,11 @@ func TestLargeReplyIsRejectedBeforeItsMemoryIsAllocated(t *testing.T) {
 
 func TestConnectionsWithBoundedRepliesShowTheirSocket(t *testing.T) {
 	addr := startReplyServer(t, ":1\r\n")
-	conn, err := boundReplies(new(net.Dialer).DialContext)(t.Context(), "tcp", addr)
+	socketConn, err := boundReplies(new(net.Dialer).DialContext)(t.Context(), "tcp", addr)
 	require.NoError(t, err)
-	defer func() { _ = conn.Close() }()
-	assert.Implements(t, (*syscall.Conn)(nil), conn)
-	conn, err = boundReplies(func(context.Context, string, string) (net.Conn, error) {
+	defer func() { _ = socketConn.Close() }()
+	assert.Implements(t, (*syscall.Conn)(nil), socketConn)
+	conn, err := boundReplies(func(context.Context, string, string) (net.Conn, error) {
 		nearEnd, farEnd := net.Pipe()
 		return nearEnd, farEnd.Close()
 	})(t.Context(), "tcp", addr)

@@ -140,6 +140,7 @@ func TestBatchIsSplitByKeyWhileItsSlotMoves(t *testing.T) {
 	defer cancel()
 	require.NoError(t, b.send(ctx))
 	assert.ElementsMatch(t, []string{"v2:fw86400:a@0", "v2:fw86400:b@0"}, node.keys)
+	assert.False(t, b.hasTooFewReplicas, "no replicas are wanted")
 	for _, h := range part.hits {
 		assert.NoError(t, h.answer.Err)
 		assert.Equal(t, int64(4), h.answer.Remaining)

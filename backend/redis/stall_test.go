@@ -1,14 +1,17 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 )
 
@@ -72,6 +75,71 @@ func TestBatchOfAStarvedProcessIsNotStalled(t *testing.T) {
 	assert.False(t, watch.lackedCPUTime(50*time.Millisecond), "a late wake-up before the batch")
 	watch.lastWake.Store(now - 40_000)
 	assert.True(t, watch.lackedCPUTime(50*time.Millisecond), "the wake-up is due")
+}
+
+func TestOnlyALateWakeUpShowsALackOfCPUTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		watch, start := &cpuWatch{}, microsSinceProcessStart()
+		watch.lastWake.Store(start)
+		watch.lastLateWake.Store(start - time.Hour.Microseconds())
+		ctx, stop := context.WithCancel(t.Context())
+		go watch.run(ctx)
+		time.Sleep(time.Second)
+		assert.False(t, watch.lackedCPUTime(time.Second), "each wake-up was in time")
+		watch.lastWake.Store(microsSinceProcessStart() - 40_000)
+		time.Sleep(wakePause)
+		synctest.Wait()
+		assert.True(t, watch.lackedCPUTime(wakePause+time.Millisecond), "a wake-up was late")
+		stop()
+	})
+}
+
+func TestOnlyStallsOfAServerThatAnswersAreFound(t *testing.T) {
+	const ms = time.Millisecond
+	for name, c := range map[string]struct {
+		slowTrip time.Duration // of each 100th ping; the other pings take 1 ms
+		err      error         // of the slow pings
+		allErr   error         // of all pings
+		isBusy   bool          // this process gets no CPU time
+		want     Level         // empty for no finding
+	}{
+		"a near Redis":                     {slowTrip: ms, want: LevelNote},
+		"a Redis that stands still":        {slowTrip: 100 * ms, want: LevelWarning},
+		"pings without an answer":          {slowTrip: 100 * ms, err: context.DeadlineExceeded, want: LevelWarning},
+		"lost connections":                 {slowTrip: 100 * ms, err: syscall.ECONNRESET, want: LevelNote},
+		"a dead Redis":                     {slowTrip: ms, allErr: syscall.ECONNREFUSED},
+		"a process that gets no CPU time":  {slowTrip: 100 * ms, isBusy: true, want: LevelNote},
+		"pings that take as long as stall": {slowTrip: minStall, want: LevelWarning},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				watch, start := &cpuWatch{}, microsSinceProcessStart()
+				watch.lastWake.Store(start)
+				watch.lastLateWake.Store(start - time.Hour.Microseconds())
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				go watch.run(ctx)
+				pings := 0
+				s := &server{pipeliner: fakeServer{func(context.Context, goredis.Cmder) error {
+					pings++
+					if pings%100 != 0 {
+						time.Sleep(ms)
+						return c.allErr
+					}
+					time.Sleep(c.slowTrip)
+					if c.isBusy {
+						watch.lastLateWake.Store(microsSinceProcessStart())
+					}
+					return cmp.Or(c.allErr, c.err)
+				}}}
+				startTime := time.Now()
+				f, ok := findStall(ctx, s, watch, 500*ms)
+				assert.Equal(t, c.want != "", ok)
+				assert.Equal(t, c.want, f.Level, f.Text)
+				assert.InDelta(t, stallWatchTime.Seconds(), time.Since(startTime).Seconds(), 0.2)
+			})
+		})
+	}
 }
 
 func TestDoctorWarnsOfTwoStallsOrOneThatReachesTheTimeout(t *testing.T) {

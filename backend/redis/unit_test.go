@@ -4,16 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -30,6 +34,8 @@ func TestEachFormOfAURLIsParsed(t *testing.T) {
 		{"unix URL", Server{URL: "unix://:p@/run/redis.sock?db=2"}, address{kind: Single, network: "unix", nodes: []string{"/run/redis.sock"}, db: 2, login: login{"", "p"}}},
 		{"redis URL", Server{URL: "redis://u:p%40@a:1/3"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, db: 3, login: login{"u", "p@"}}},
 		{"user, password and database in the query", Server{URL: "redis://a:1?username=u&password=p&db=4"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, db: 4, login: login{"u", "p"}}},
+		{"database 0", Server{URL: "redis://a:1/0"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}}},
+		{"cluster with database 0", Server{Kind: Cluster, URL: "redis://a:1/0"}, address{kind: Cluster, network: "tcp", nodes: []string{"a:1"}}},
 		{"default port", Server{URL: "redis://a"}, address{kind: Single, network: "tcp", nodes: []string{"a:6379"}}},
 		{"password", Server{URL: "a:1", Auth: "p"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, login: login{"", "p"}}},
 		{"user and password", Server{URL: "a:1", Auth: "u:p:q"}, address{kind: Single, network: "tcp", nodes: []string{"a:1"}, login: login{"u", "p:q"}}},
@@ -44,6 +50,16 @@ func TestEachFormOfAURLIsParsed(t *testing.T) {
 			assert.Equal(t, c.want, got)
 		})
 	}
+	for want, server := range map[string]Server{
+		"a:1":         {URL: "redis://u:p@a:1"},
+		"a:1,b:2":     {Kind: Cluster, URL: "redis://u:p@a:1,b:2"},
+		"m,a:1,b:2":   {Kind: Sentinel, URL: "m,redis://u:p@a:1,b:2"},
+		"/redis.sock": {URL: "unix://:p@/redis.sock"},
+	} {
+		a, err := parse(server)
+		require.NoError(t, err)
+		assert.Equal(t, want, a.name(), "the name in errors has no secret")
+	}
 	tlsAddress, err := parse(Server{URL: "rediss://a:1"})
 	require.NoError(t, err)
 	assert.NotNil(t, tlsAddress.tls)
@@ -55,7 +71,7 @@ func TestBadURLsAreErrorsWithoutSecrets(t *testing.T) {
 		wantText string
 	}{
 		{Server{}, "URL: got none"},
-		{Server{URL: "a"}, "host:port"},
+		{Server{URL: "a"}, `URL: got "a", want host:port`},
 		{Server{URL: "a:b"}, "65535"},
 		{Server{URL: "a:0"}, "65535"},
 		{Server{URL: "http://a:1"}, "redis://"},
@@ -71,6 +87,7 @@ func TestBadURLsAreErrorsWithoutSecrets(t *testing.T) {
 	} {
 		_, err := parse(c.server)
 		if assert.ErrorContains(t, err, c.wantText, c.server.URL) {
+			assert.NotContains(t, err.Error(), "node 1", "the only address needs no number")
 			assert.NotContains(t, err.Error(), "secret")
 			assert.NotContains(t, err.Error(), "sec/ret")
 		}
@@ -95,6 +112,22 @@ func TestEachBatchHasAConnection(t *testing.T) {
 	} {
 		connections, batches := address{kind: c.kind, poolSize: c.poolSize}.connectionsAndBatches(Options{Partitions: c.partitions, MaxInflightBatches: c.batches})
 		assert.Equal(t, []int{c.wantConnections, c.wantBatches}, []int{connections, batches}, "%+v", c)
+	}
+}
+
+func TestLateBatchesLeaveAConnectionForEachWorker(t *testing.T) {
+	for _, c := range []struct {
+		options Options
+		want    int64
+	}{
+		{Options{Main: Server{URL: "127.0.0.1:1", PoolSize: 10}, MaxInflightBatches: 4}, 6},
+		{Options{Main: Server{Kind: Cluster, URL: "127.0.0.1:1", PoolSize: 10}, Partitions: 3, MaxInflightBatches: 2}, 4},
+		{Options{Main: Server{URL: "127.0.0.1:1", PoolSize: 1}}, 0},
+	} {
+		l, err := New(c.options)
+		require.NoError(t, err)
+		assert.Equal(t, c.want, l.instances[0].maxWatchedBatches, "%+v", c.options.Main)
+		require.NoError(t, l.Close())
 	}
 }
 
@@ -207,6 +240,75 @@ func TestHashTagsAreSpreadEvenly(t *testing.T) {
 	}
 }
 
+// Other hash tags would have other counters, which start at 0.
+func TestHashTagsNeverChange(t *testing.T) {
+	assert.Equal(t, []string{"{3}", "{1}", "{0}"}, hashTags(3))
+	assert.Equal(t, "{10} {3} {43} {11} {2} {42} {12} {1} {41} {13} {0} {40}", strings.Join(hashTags(12), " "))
+}
+
+func TestKeysAreSpreadOverTheShardsOfTheirRedis(t *testing.T) {
+	cluster := Server{Kind: Cluster, URL: "127.0.0.1:1"}
+	l, err := New(Options{Main: cluster, PerSecond: &cluster, Partitions: 3})
+	require.NoError(t, err)
+	defer l.Close()
+	for unit, want := range map[limit.Unit][]int{limit.Minute: {0, 1, 2}, limit.Second: {3, 4, 5}} {
+		shards := map[int]bool{}
+		for i := range 100 {
+			shards[l.ShardOf(&backend.Hit{Key: fmt.Append(nil, i), Limit: newLimit(t, limit.Spec{Unit: unit})})] = true
+		}
+		assert.Equal(t, want, slices.Sorted(maps.Keys(shards)))
+	}
+}
+
+func TestOnlyTheFailedMasterIsForgotten(t *testing.T) {
+	l, err := New(Options{Main: Server{Kind: Cluster, URL: "127.0.0.1:1"}})
+	require.NoError(t, err)
+	defer l.Close()
+	s := l.instances[0].client.(*servers)
+	failed, healthy := newServer(&goredis.Client{}), newServer(&goredis.Client{})
+	for _, master := range []*server{failed, healthy} {
+		s.masters.Store(master.node, master)
+	}
+	isKnown := func(master *server) bool {
+		_, ok := s.masters.Load(master.node)
+		return ok
+	}
+	s.findServersAgain(nil)
+	assert.True(t, isKnown(failed), "no server is named")
+	s.findServersAgain(failed)
+	assert.False(t, isKnown(failed))
+	assert.True(t, isKnown(healthy))
+	s.masters.Clear() // these clients have no connections that Close could close
+}
+
+func TestPrefixIsFoundInWholeAndShortenedNames(t *testing.T) {
+	t.Parallel()
+	hash := strings.Repeat("h", hashLength)
+	for name, c := range map[string]struct{ isCounter, isUnclear bool }{
+		"p:v1:tb60:shop|tenant=a":                      {isCounter: true},
+		"p:v1:tb60:shop|tenant=a|path=/":               {isCounter: true},
+		"p:v1:tb60:shop|tenant=ab":                     {},
+		"p:v1:tb60:shop":                               {},
+		"p:{3}v2:fw60:shop|tenant=a@60":                {isCounter: true},
+		"p:v1:tb60#" + hash + ":shop|tenant=a|path=/":  {isCounter: true},
+		"p:v1:tb60#" + hash + ":shop|tenant=a":         {isUnclear: true},
+		"p:v1:tb60#" + hash + ":shop|ten":              {isUnclear: true},
+		"p:v1:tb60#" + hash + ":bank":                  {},
+		"p:v1:tb60#" + hash + ":bank|tenant=a|path=/a": {},
+		"p:v1:tb60#" + hash:                            {},
+		"p:v1:tb60#" + hash[1:]:                        {},
+		"p:v1:tb60#" + hash + "xshop|tenant=a|path=/":  {},
+		"v1:tb60:shop|tenant=a":                        {}, // of another program
+	} {
+		s := &prefixSearch{prefix: backend.KeyPrefix{Start: "shop|tenant=a"}, keyPrefix: "p:", counters: map[string]bool{}, unclearCounters: map[string]bool{}}
+		hasRoom := s.add([]string{name})
+		assert.Equal(t, c.isCounter, len(s.counters) == 1, name)
+		assert.Equal(t, c.isCounter, len(s.keys) == 1, name)
+		assert.Equal(t, c.isUnclear, len(s.unclearCounters) == 1, name)
+		assert.Equal(t, !c.isCounter, hasRoom, "%s: the bound is 0 counters", name)
+	}
+}
+
 // replyError is an error in a reply of Redis.
 type replyError string
 
@@ -245,6 +347,7 @@ func TestCheckComparesClocks(t *testing.T) {
 		{0, 0, ""},
 		{900 * time.Millisecond, 0, ""},
 		{1500 * time.Millisecond, 2 * time.Second, ""}, // the real difference can be as small as 0.5 s
+		{4 * time.Second, 2 * time.Second, "the clock of Redis is 4s ahead of the clock of this machine"},
 		{5 * time.Second, 0, "the clock of Redis is 5s ahead of the clock of this machine"},
 		{-time.Hour, 0, "the clock of Redis is 1h0m0s behind the clock of this machine"},
 	} {
@@ -260,4 +363,50 @@ func TestCheckComparesClocks(t *testing.T) {
 		}
 		assert.Equal(t, c.want, strings.Join(got, ", "))
 	}
+}
+
+func TestCheckNamesOldVersions(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]string{"4.0.14": "Redis has version 4.0.14", "5.0.0": "", "10.1.0": "", "unstable": "", "": ""} {
+		check := serverCheck{options: &Options{}, instance: &redisInstance{address: address{kind: Single}}}
+		check.checkInfo(map[string]string{"redis_version": version})
+		got := ""
+		for _, f := range check.findings {
+			got += f.Text
+		}
+		assert.Equal(t, want, got, version)
+	}
+}
+
+// A user without the right to run INFO still learns of a replica, a Cluster and an old version.
+func TestCheckReadsHelloIfTheUserMayNotRunInfo(t *testing.T) {
+	t.Parallel()
+	hello, info := goredis.NewCmd(t.Context()), goredis.NewCmd(t.Context())
+	hello.SetVal([]any{"server", "redis", "version", "4.0.14", "mode", "cluster", "role", "replica"})
+	info.SetErr(replyError("NOPERM this user has no permissions to run the 'info' command"))
+	fields := infoOf(hello, info)
+	assert.Equal(t, "4.0.14", fields["redis_version"])
+	assert.Equal(t, "slave", fields["role"], "as INFO names it")
+	assert.Equal(t, "1", fields["cluster_enabled"])
+
+	hello.SetErr(replyError("ERR unknown command 'HELLO'")) // before Redis 6
+	info.SetErr(nil)
+	info.SetVal("# Server\r\nredis_version:5.0.14\r\nrole:master\r\n")
+	assert.Equal(t, "5.0.14", infoOf(hello, info)["redis_version"])
+}
+
+func TestOnlyAFindingAboutTheConnectionMeansUnreachable(t *testing.T) {
+	t.Parallel()
+	assert.True(t, connectionFinding(context.DeadlineExceeded).IsUnreachable())
+	assert.False(t, Finding{Check: CheckRights}.IsUnreachable())
+}
+
+func TestTimeoutIsLongEnoughForThreeRoundTrips(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	for roundTrip, want := range map[time.Duration]time.Duration{0: 10 * ms, ms: 10 * ms, 10 * ms: 30 * ms, 10*ms + 1: 40 * ms, 20 * ms: 60 * ms} {
+		assert.Equal(t, want, neededTimeout(roundTrip), roundTrip)
+	}
+	assert.False(t, isTooShort(50*ms, 25*ms), "two round trips fit")
+	assert.True(t, isTooShort(50*ms-1, 25*ms))
 }

@@ -62,11 +62,21 @@ func TestAsMuchAsTheBoundIsAcceptedAndOneMoreIsRejected(t *testing.T) {
 				return oneDescriptor("metadata: " + strings.Repeat("{<<: ", n-1) + "{a: 1}" + strings.Repeat("}", n-1))
 			}, Options{}, "metadata is nested more than 100 deep",
 		},
+		"depth of merged metadata without values": {
+			maxNesting, func(n int) string {
+				return oneDescriptor("metadata: " + strings.Repeat("{<<: ", n) + "{}" + strings.Repeat("}", n))
+			}, Options{}, "metadata is nested more than 100 deep",
+		},
 		"depth of merges": {maxNesting, merges, Options{}, "merge keys (<<) are nested more than 100 deep"},
 		"limits of a descriptor": {
 			maxLimits, func(n int) string {
 				return oneDescriptor("rate_limits: [" + repeat(n, "{name: l%d, unit: minute, unit_multiplier: 1%d, requests_per_unit: 1}") + "]")
 			}, Options{}, "rate_limits has 101 items; maximum is 100",
+		},
+		"bytes of a file": {
+			100, func(n int) string { return "domain: " + strings.Repeat("d", n-len("domain: ")) },
+			Options{MaxFileBytes: 100},
+			"file is 101 bytes; maximum is 100",
 		},
 		"keys and values": {
 			50, func(n int) string { return oneDescriptor("metadata: {" + repeat(n-5, "a%d: 1") + "}") },

@@ -69,9 +69,10 @@ func TestConditionProblemsHavePlaceAndRemedy(t *testing.T) {
 		})
 	}
 	for yaml, want := range map[string]string{
-		"domain: d\ndescriptors: [{key: 'k*', in: [a]}]":                       "in needs a key without a *",
-		"domain: d\ndescriptors: [{key: k, in: [b, a]}, {key: k, in: [a, b]}]": "duplicate of the descriptor at f:2",
-		"domain: d\ndescriptors: [{key: k, in: {file: x}}]":                    "a list can be in a file only if the limits are in a file",
+		"domain: d\ndescriptors: [{key: 'k*', in: [a]}]":                                            "in needs a key without a *",
+		"domain: d\ndescriptors: [{key: k, in: [b, a]}, {key: k, in: [a, b]}]":                      "duplicate of the descriptor at f:2",
+		"domain: d\ndescriptors: [{key: 'a*', descriptors: [{key: k, cel: 'entries.b == value'}]}]": "cel: got the entry b, which neither this descriptor nor its parents have",
+		"domain: d\ndescriptors: [{key: k, in: {file: x}}]":                                         "a list can be in a file only if the limits are in a file",
 	} {
 		_, errs, _ := load(yaml, Options{})
 		assert.Contains(t, errs, want)
@@ -93,6 +94,8 @@ func TestConditionsOfAKeyHaveBounds(t *testing.T) {
 		{"simple expressions", "key: k, cel: 'value.startsWith(\"/%d/\") && value.endsWith(\".png\")'", 60, ""},
 		{"expressions that take too many steps", "key: k, cel: 'entries.exists(k, entries.exists(l, entries[k].contains(\"%d\")))'", 40, "the conditions for this key take up to"},
 		{"expensive expressions under 40 different keys", "key: k%d, cel: 'entries.exists(k, entries.exists(l, entries[k].contains(\"x\")))'", 40, ""},
+		{"as many expressions as the bound", "key: k%[1]d, cel: 'value == \"%[1]d\"'", maxExpressions, ""},
+		{"too many expressions", "key: k%[1]d, cel: 'value == \"%[1]d\"'", maxExpressions + 1, "more than 1000 different expressions; use another condition, or one expression for several descriptors"},
 		{"regular expressions that are too large together", "key: k%[1]d, regex: '.{1000}.{800}%[1]d'", 300, "all regular expressions together need more than 500000 instructions"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

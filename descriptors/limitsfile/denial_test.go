@@ -1,6 +1,7 @@
 package limitsfile
 
 import (
+	"strings"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -12,7 +13,7 @@ func TestDenialProblemsHavePlaceAndRemedy(t *testing.T) {
 	for name, c := range map[string]struct{ denial, want string }{
 		"empty":             {"{}", "f:4:13: d > k: denial is empty; want message, body or headers in it"},
 		"two bodies":        {"{message: a, body: b}", "message and body are both given; want one of them"},
-		"unknown field":     {"{mesage: a}", "unknown key mesage; did you mean message?"},
+		"unknown field":     {"{mesage: a}", "denial is empty; want message, body or headers in it\nf:4:14: d > k: unknown key mesage; did you mean message?"},
 		"name of a header":  {"{headers: {'x y': a}}", `headers: got "x y", want the name of a header, such as x-reason`},
 		"pseudo header":     {"{headers: {':status': 200}}", `headers: got ":status", want the name of a header`},
 		"forbidden header":  {"{headers: {Content-Length: 1}}", "headers: Content-Length belongs to the connection; leave it out"},
@@ -26,6 +27,7 @@ func TestDenialProblemsHavePlaceAndRemedy(t *testing.T) {
 			t.Parallel()
 			_, errs, _ := load(oneDescriptor("denial: "+c.denial), Options{})
 			assert.Contains(t, errs, c.want)
+			assert.Equal(t, strings.Count(c.want, "\n"), strings.Count(errs, "\n"), "the file has no other problems: %s", errs)
 		})
 	}
 }

@@ -71,3 +71,23 @@ func TestOffSwitchIsTheLastOverrideOfADescriptor(t *testing.T) {
 	assert.Nil(t, (&Descriptor{Overrides: []AppliedOverride{off, value}}).OffSwitch())
 	assert.Equal(t, &off, (&Descriptor{Overrides: []AppliedOverride{value, off}}).OffSwitch())
 }
+
+func TestLimitOfARequestIsOnUnlessTheDefaultsSayOtherwise(t *testing.T) {
+	t.Parallel()
+	for defaults, want := range map[string]bool{"{}": true, "{enabled: true}": true, "{enabled: false}": false} {
+		_, isEnabled := parse(t, "domain: d\ndefaults: "+defaults).Domains[0].RequestLimit()
+		assert.Equal(t, want, isEnabled, defaults)
+	}
+}
+
+func TestOnlyADescriptorWithoutChildrenHasNoLimit(t *testing.T) {
+	t.Parallel()
+	for descriptor, want := range map[string]string{
+		tenAMinute:                   "10 per minute",
+		"shadow_mode: true":          "no limit [shadow_mode]",
+		"descriptors: [{key: l}]":    "",
+		"max_hits: 5\n" + tenAMinute: "10 per minute [max_hits: 5]",
+	} {
+		assert.Equal(t, want, parseFirstDescriptor(t, oneDescriptor(descriptor)).Summary())
+	}
+}

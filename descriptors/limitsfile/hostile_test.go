@@ -124,6 +124,7 @@ func TestFileBeyondDefaultBoundsIsRejected(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
 		{"a square of descriptors", square, "f:4:30: file has more than 320000 descriptors and limits (aliases count at each use); split the file"},
 		{"a square of metadata", oneDescriptor("metadata: {l: &a " + listOfWords(700, "x", "") + ", m: " + strings.Replace(strings.Repeat("*a, ", 700), "*a", "[*a", 1) + "]}"), "file has more than 400000 values in metadata (aliases count at each use); split the file"},
+		{"limits below a long value", oneDescriptor("value: " + strings.Repeat("x", 100*ruleBytes) + "\ndescriptors: " + listOfWords(3_200, "{key: k", ", "+tenAMinute+"}")), "file has more than 320000 descriptors and limits"},
 		{"bare keys", "domain: d\n" + strings.Repeat("a:\n", 250_001), "f:250000: more than 500000 keys and values to parse at once; split the file"},
 		{"items in brackets", "domain: d\ndescriptors: [" + strings.Repeat("{},", 500_001) + "]", "f:2: more than 500000 keys and values to parse at once; split the file"},
 		{"a value with many keys", oneDescriptor("metadata: {" + strings.Repeat("a,", 250_001) + "}"), "f:4: more than 500000 keys and values to parse at once; split the file"},
@@ -167,4 +168,19 @@ func TestFileWithTooManyNodesHasOneProblem(t *testing.T) {
 	var problems fields.Problems
 	require.ErrorAs(t, err, &problems)
 	assert.Len(t, problems, 1, "descriptors that are not read are not reported as missing")
+}
+
+func TestFileWithAsManyNodesAsTheBoundIsReadAsAWhole(t *testing.T) {
+	const items = 20
+	yaml := "domain: d\ndescriptors: " + listOfWords(items, "{key: k", "}")
+	const allNodes = 2 + 2*items // the fields of the root, the items, and the field of each item
+	set, errs, _ := load(yaml, Options{MaxNodes: allNodes})
+	require.Empty(t, errs)
+	list := set.Domains[0].Descriptors
+	require.Len(t, list, items)
+	assert.Equal(t, "k19", list[items-1].Key)
+
+	_, errs, _ = load(yaml, Options{MaxNodes: allNodes - items/2})
+	assert.Contains(t, errs, "file has more than 32 keys and values")
+	assert.NotContains(t, errs, "\n", "keys that are not read are not reported as missing")
 }

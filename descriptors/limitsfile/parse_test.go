@@ -64,6 +64,11 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"metadata is text", oneDescriptor("metadata: x"), "f:4:15: d > k: metadata: got x, want a mapping"},
 		{"no key", "domain: d\ndescriptors:\n- value: v\n- key: a\n- key: ''\n", "f:3:3: d > descriptor 1: key is missing\nf:5:8: d > descriptor 3: key is missing"},
 		{"equal siblings", "domain: d\ndescriptors:\n- {key: k, value: v}\n- {key: k}\n- {key: k, value: v}\n- {key: k, value: ''}\n", "f:5:9: d > k=v: duplicate of the descriptor at f:3\nf:6:9: d > k: duplicate of the descriptor at f:4"},
+		{"wrong value beside no value", "domain: d\ndescriptors: [{key: k, value: [1]}, {key: k}]", "f:2:31: d > k: value: got a list, want text"},
+		{"null removes the key before it", "domain: d\ndescriptors: [{key: a, key: ~}]", "f:2:15: d > descriptor 1: key is missing"},
+		{"no key twice", "domain: d\ndescriptors: [{value: v}, {value: v}]", "f:2:15: d > descriptor 1: key is missing\nf:2:27: d > descriptor 2: key is missing"},
+		{"mistake in the condition in not", oneDescriptor("not: {in: a}"), "f:4:15: d > k: in: got a, want a list"},
+		{"empty list in not", oneDescriptor("not: {in: []}"), "f:4:15: d > k: in: got an empty list, want at least one entry"},
 		{"equal siblings further down", oneDescriptor("descriptors: [{key: a}, {key: a}]"), "f:4:35: d > k > a: duplicate of the descriptor at f:4"},
 		{"unlimited with a unit", oneDescriptor("rate_limit: {unlimited: true, unit: day}"), "f:4:41: d > k: unit has no meaning beside unlimited: true"},
 		{"no unit", oneDescriptor("rate_limit: {requests_per_unit: 1}"), "f:4:17: d > k: unit is missing; want millisecond, second, minute, hour, day, week, month or year"},
@@ -212,6 +217,8 @@ descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]
 func TestValidFilesHaveNoProblems(t *testing.T) {
 	for name, yaml := range map[string]string{
 		"domain alone":                  "domain: d",
+		"empty value and a condition":   oneDescriptor("value: ''\nprefix: a"),
+		"merge key before fields":       "domain: d\ndescriptors: [{<<: {value: v}, key: k}]",
 		"null descriptors":              "domain: d\ndescriptors:",
 		"no descriptors":                "domain: d\ndescriptors: []",
 		"null rate_limit":               oneDescriptor("rate_limit:"),
@@ -281,6 +288,7 @@ func TestNumbersAndBooleansOfYAML11AreRead(t *testing.T) {
 
 func TestLastOfEqualFieldsCounts(t *testing.T) {
 	for _, test := range []struct{ name, yaml, want string }{
+		{"equal keys", "domain: d\ndescriptors: [{key: a, key: b, " + tenAMinute + "}]", "d > b: 10 per minute"},
 		{"equal texts", oneDescriptor("value: a\nvalue: b\n" + tenAMinute), "d > k=b: 10 per minute"},
 		{"null removes the field", oneDescriptor(tenAMinute + "\nrate_limit:"), ""},
 		{"equal lists", oneDescriptor("descriptors: [{key: a, " + tenAMinute + "}]\ndescriptors: [{key: b, " + tenAMinute + "}]"), "d > k > b: 10 per minute"},

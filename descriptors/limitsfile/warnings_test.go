@@ -26,15 +26,19 @@ func TestRulesThatMustBeWrongGiveWarnings(t *testing.T) {
 		{"space after a key", ruleFile("key: 'k '"), `f:3:9: d > k : key: got "k " with spaces around it`},
 		{"space in a list", ruleFile("key: k, in: [a, 'b ']"), `f:3:20: d > k=in(a "b "): entry of in: got "b "`},
 		{"network as an address", ruleFile("key: remote_address, value: 10.0.0.1/8"), "f:3:32: d > remote_address=10.0.0.1/8: value: got 10.0.0.1/8, which matches this text only; want cidr: [10.0.0.0/8] for its addresses"},
+		{"network of all addresses", ruleFile("key: ip, value: 0.0.0.0/0"), "want cidr: [0.0.0.0/0]"},
 		{"network of another key", ruleFile("key: ip, value: '2001:db8::/32'"), "want cidr: [2001:db8::/32]"},
 		{"host name as an address", ruleFile("key: remote_address, value: example.com"), "value: got example.com, but remote_address is an IP address; want an address such as 10.0.0.1, or cidr"},
 		{"network in a list of addresses", ruleFile("key: remote_address, in: [10.0.0.0/8]"), "entry of in: got 10.0.0.0/8, but remote_address is an IP address"},
+		{"empty text in a list of addresses", ruleFile("key: remote_address, in: ['']"), "but remote_address is an IP address"},
 		{"long form of an address", ruleFile("key: remote_address, value: '2001:DB8:0::1'"), "which Envoy never sends; want 2001:db8::1"},
 		{"bits behind the length", ruleFile("key: masked_remote_address, value: 10.0.0.1/8"), "f:3:39: d > masked_remote_address=10.0.0.1/8: value: got 10.0.0.1/8, which Envoy never sends; want 10.0.0.0/8"},
 		{"address as a network", ruleFile("key: masked_remote_address, value: 10.0.0.1"), "masked_remote_address is a network; want a network such as 10.0.0.0/8"},
+		{"address in a list of networks", ruleFile("key: masked_remote_address, in: [10.0.0.1]"), "entry of in: got 10.0.0.1, but masked_remote_address is a network"},
 		{"networks of networks", ruleFile("key: masked_remote_address, cidr: [10.0.0.0/8]"), "cidr matches no value of masked_remote_address"},
 		{"no networks of networks", ruleFile("key: masked_remote_address, not: {cidr: [10.0.0.0/8]}"), "cidr matches no value of masked_remote_address"},
 		{"expression with anchors", ruleFile("key: path, value: '^/api/.*$'"), "f:3:22: d > path=^/api/.*$: value: got ^/api/.*$, which is no regular expression here; want regex: '^/api/.*$', or in: ['^/api/.*$'] for the text"},
+		{"expression with one anchor", ruleFile("key: path, value: '^/api/'"), "want regex: '^/api/'"},
 		{"expression with a class", ruleFile(`key: path, value: '/v[0-9]+'`), "want regex: '/v[0-9]+'"},
 		{"empty bucket", ruleFile("key: k, rate_limit: {unit: day, requests_per_unit: 0, algorithm: token_bucket, burst: 5}"), "d > k: burst: got 5 with requests_per_unit 0, which never refills the bucket, so no request passes"},
 
@@ -44,8 +48,10 @@ func TestRulesThatMustBeWrongGiveWarnings(t *testing.T) {
 		{"child behind another", ruleFile("key: k, descriptors: [{key: c}, {key: c, value: '*'}]"), "f:3: d > k > c: no request"},
 
 		{"shorter window with the same limit", ruleFile(limitList("unit: minute, requests_per_unit: 5", "unit: hour, requests_per_unit: 5")), "f:3: d > k: 5 per minute never denies, because 5 per hour is always tighter"},
-		{"longer log", ruleFile(limitList("unit: minute, requests_per_unit: 1, algorithm: sliding_log", "unit: hour, requests_per_unit: 60, algorithm: sliding_log")), "never denies"},
-		{"larger and faster bucket", ruleFile(limitList("unit: minute, requests_per_unit: 5, algorithm: token_bucket", "unit: second, requests_per_unit: 5, algorithm: token_bucket")), "never denies"},
+		{"longer log", ruleFile(limitList("unit: minute, requests_per_unit: 1, algorithm: sliding_log", "unit: hour, requests_per_unit: 60, algorithm: sliding_log")), "60 per hour, sliding_log never denies, because 1 per minute, sliding_log is always tighter"},
+		{"many short windows in a long one", ruleFile(limitList("unit: second, requests_per_unit: 1", "unit: minute, requests_per_unit: 60, charge_denied: false")), "60 per minute never denies, because 1 per second is always tighter"},
+		{"larger and faster bucket", ruleFile(limitList("unit: minute, requests_per_unit: 5, algorithm: token_bucket", "unit: second, requests_per_unit: 5, algorithm: token_bucket")), "5 per second, token_bucket never denies, because 5 per minute, token_bucket is always tighter"},
+		{"bucket of the same size and rate", ruleFile(limitList("unit: minute, requests_per_unit: 60, algorithm: token_bucket, burst: 5", "unit: second, requests_per_unit: 1, algorithm: token_bucket, burst: 5")), "1 per second, token_bucket, burst 5 never denies, because 60 per minute, token_bucket, burst 5 is always tighter"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, errs, warnings := load(test.yaml, Options{})
@@ -77,6 +83,14 @@ func TestRulesThatCanMatchHaveNoWarning(t *testing.T) {
 		"limits of two speeds":             ruleFile(limitList("unit: second, requests_per_unit: 10", "unit: hour, requests_per_unit: 1000")),
 		"weeks and months":                 ruleFile(limitList("unit: week, requests_per_unit: 10", "unit: month, requests_per_unit: 10, charge_denied: false, scope: instance")),
 		"midnights of two zones":           ruleFile(limitList("unit: day, requests_per_unit: 5, timezone: Europe/Berlin", "unit: day, requests_per_unit: 5, scope: instance"), "key: l, rate_limits: [{unit: hour, requests_per_unit: 5}, {unit: day, requests_per_unit: 5, timezone: Europe/Berlin}]"),
+		"more hits in each short window":   ruleFile(limitList("unit: second, requests_per_unit: 2", "unit: minute, requests_per_unit: 60, charge_denied: false")),
+		"log with fewer hits":              ruleFile(limitList("unit: minute, requests_per_unit: 1, algorithm: sliding_log", "unit: hour, requests_per_unit: 59, algorithm: sliding_log")),
+		"log that charges denied hits":     ruleFile(limitList("unit: minute, requests_per_unit: 1, algorithm: sliding_log, charge_denied: true", "unit: hour, requests_per_unit: 60, algorithm: sliding_log")),
+		"slower but larger bucket":         ruleFile(limitList("unit: second, requests_per_unit: 5, algorithm: token_bucket, burst: 10", "unit: minute, requests_per_unit: 5, algorithm: token_bucket, burst: 20")),
+		"bucket that charges denied hits":  ruleFile(limitList("unit: minute, requests_per_unit: 5, algorithm: token_bucket, charge_denied: true", "unit: second, requests_per_unit: 5, algorithm: token_bucket")),
+		"tighter limit that is off":        ruleFile(limitList("unit: minute, requests_per_unit: 5", "unit: hour, requests_per_unit: 5, enabled: false")),
+		"limit that replaces another":      ruleFile(limitList("unit: minute, requests_per_unit: 5, replaces: [{name: x}]", "unit: hour, requests_per_unit: 5")),
+		"no value of a network":            ruleFile("key: masked_remote_address, value: ''"),
 		"replaced by name":                 ruleFile(limitList("unit: minute, requests_per_unit: 5", "unit: hour, requests_per_unit: 5, name: n")),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -134,6 +148,8 @@ func TestDomainGivesAWarningIfMostOfItsLimitsAreZero(t *testing.T) {
 		want   string
 	}{
 		"most limits are 0":           {"[{key: a, rate_limit: {unit: day, requests_per_unit: 0}}, {key: b, descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 0}}]}, {key: d, rate_limit: {unit: day, requests_per_unit: 1}}]", "2 of 3 limits are 0"},
+		"both limits are 0":           {"[{key: a, rate_limit: {unit: day, requests_per_unit: 0}}, {key: b, rate_limit: {unit: day, requests_per_unit: 0}}]", "2 of 2 limits are 0"},
+		"the only limit is 0":         {"[{key: a, rate_limit: {unit: day, requests_per_unit: 0}}]", ""},
 		"half of the limits are 0":    {"[{key: a, rate_limit: {unit: day, requests_per_unit: 0}}, {key: b, rate_limit: {unit: day, requests_per_unit: 1}}]", ""},
 		"limits in shadow mode are 0": {"[{key: a, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}, {key: b, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}]", ""},
 	} {
@@ -146,4 +162,12 @@ func TestDomainGivesAWarningIfMostOfItsLimitsAreZero(t *testing.T) {
 		require.Len(t, set.Warnings, 1, name)
 		assert.Contains(t, set.Warnings[0].String(), "f:1: shop: "+c.want)
 	}
+}
+
+func TestListInAFileOfAddressesGivesNoWarning(t *testing.T) {
+	t.Parallel()
+	readList := func(string) ([]byte, error) { return []byte("10.0.0.1\n"), nil }
+	_, errs, warnings := load(ruleFile("key: remote_address, in: {file: list.txt}"), Options{ReadList: readList})
+	assert.Empty(t, errs)
+	assert.Empty(t, warnings)
 }

@@ -64,6 +64,11 @@ func TestXDSResourceEqualsLimitsFile(t *testing.T) {
 				rate_limit: {unit: minute, requests_per_unit: 9, algorithm: token_bucket, unit_multiplier: 15, burst: 20,
 					scope: instance, charge_denied: false, on_backend_failure: deny, fallback_ratio: 0.25}}]}`,
 		},
+		"fields of rls in place of fields of the xDS API": {
+			`{"domain":"d","descriptors":[{"key":"a","shadow_mode":true,"rate_limit":{"unit":"MINUTE","requests_per_unit":9,"name":"n"},
+				"metadata":{"rls":{"shadow_mode":false,"rate_limit":{"requests_per_unit":5}}}}]}`,
+			`{domain: d, descriptors: [{key: a, shadow_mode: false, rate_limit: {unit: minute, requests_per_unit: 5, name: n}}]}`,
+		},
 		"an expression": {
 			`{"domain":"d","descriptors":[{"key":"a","descriptors":[{"key":"b","rate_limit":{"unit":"DAY","requests_per_unit":3},"metadata":{"rls":{"cel":"entries.a == value"}}}]}]}`,
 			`{domain: d, descriptors: [{key: a, descriptors: [{key: b, cel: "entries.a == value", rate_limit: {unit: day, requests_per_unit: 3}}]}]}`,
@@ -119,12 +124,12 @@ func limitsOf(set *Set) (all []string) {
 func TestXDSMetadataLosesTheFieldsOfRLS(t *testing.T) {
 	c, err := ParseXDS([]*confv3.RateLimitConfig{newResource(t, "r", `{"domain":"d","descriptors":[
 		{"key":"both","rate_limit":{"unit":"DAY","requests_per_unit":1},
-		 "metadata":{"rls":{"value_to_metric":true},"a":"text","b":5,"c":1.5,"d":true,"e":null,"f":[1,{"g":"yes"}],"h":{"rls":{"x":1}},"<<":"m"}},
+		 "metadata":{"rls":{"value_to_metric":true},"a":"text","b":5,"c":1.5,"d":true,"e":null,"f":[1,{"g":"yes"}],"h":{"rls":{"x":1}},"i":9223372036854775808,"<<":"m"}},
 		{"key":"ours","rate_limit":{"unit":"DAY","requests_per_unit":1},"metadata":{"rls":{"value_to_metric":true}}}]}`)}, nil, Options{})
 	require.NoError(t, err)
 	got, err := protojson.Marshal(c.Domains[0].Descriptors[0].Metadata)
 	require.NoError(t, err)
-	assert.JSONEq(t, `{"a":"text","b":5,"c":1.5,"d":true,"e":null,"f":[1,{"g":"yes"}],"h":{"rls":{"x":1}},"<<":"m"}`, string(got))
+	assert.JSONEq(t, `{"a":"text","b":5,"c":1.5,"d":true,"e":null,"f":[1,{"g":"yes"}],"h":{"rls":{"x":1}},"i":9223372036854775808,"<<":"m"}`, string(got))
 	assert.Nil(t, c.Domains[0].Descriptors[1].Metadata)
 }
 
@@ -144,6 +149,11 @@ func TestXDSProblemsNameResourceAndPath(t *testing.T) {
 		{
 			`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"unit":"DAY","unlimited":true}}]}`,
 			`r: d > k: unit has no meaning beside unlimited: true`,
+		},
+		{
+			`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"requests_per_unit":1}},{"key":"l","rate_limit":{"requests_per_unit":1}}]}`,
+			"r: d > k: unit is missing; want millisecond, second, minute, hour, day, week, month or year\n" +
+				"r: d > l: unit is missing; want millisecond, second, minute, hour, day, week, month or year",
 		},
 		{`{"domain":"d","descriptors":[{"key":"k",` + good + `},{"key":"k",` + good + `}]}`, `r: d > k: duplicate of the descriptor at r`},
 		{

@@ -2,6 +2,7 @@ package limitsfile
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -24,9 +25,11 @@ func TestXDSResponsesAreBoundedBeforeTheyAreDecoded(t *testing.T) {
 	listItems := func(n int) []byte {
 		return messageField(3, messageField(8, messageField(1, messageField(2, messageField(6, bytes.Repeat(messageField(1, nil), n))))))
 	}
-	nestedMessages := []byte(nil)
-	for range maxXDSDepth + 1 {
-		nestedMessages = messageField(4, nestedMessages)
+	nestedDescriptors := func(n int) (content []byte) {
+		for range n - 1 {
+			content = messageField(4, content)
+		}
+		return messageField(3, content)
 	}
 	for name, c := range map[string]struct {
 		resource []byte
@@ -39,7 +42,9 @@ func TestXDSResponsesAreBoundedBeforeTheyAreDecoded(t *testing.T) {
 		"too many replaced limits":                {bytes.Repeat(replaced, maxRules/3+1), "320000 descriptors and limits"},
 		"as many values of metadata as the bound": {bytes.Repeat(value, maxRules), ""},
 		"too many items of metadata":              {listItems(maxMetadata), "response has more than 400000 values in metadata"},
-		"deep descriptors":                        {messageField(3, nestedMessages), "messages are nested more than 1000 deep"},
+		"as many items of metadata as the bound":  {listItems(maxMetadata - 1), ""},         // the list is a value, too
+		"descriptors as deep as the bound":        {nestedDescriptors(maxXDSDepth - 1), ""}, // the resource is a message, too
+		"deep descriptors":                        {nestedDescriptors(maxXDSDepth), "messages are nested more than 1000 deep"},
 		"broken message":                          {[]byte{0x1a, 0x7f}, ""},
 		"other fields":                            {bytes.Repeat([]byte{0x20, 0x01}, maxRules+1), ""},
 	} {
@@ -58,12 +63,31 @@ func TestXDSResponsesAreBoundedBeforeTheyAreDecoded(t *testing.T) {
 }
 
 func TestOneXDSDescriptorHasBoundedContent(t *testing.T) {
-	parent := &confv3.RateLimitDescriptor{Key: "k"}
-	for range maxXDSPieceRules {
-		parent.Descriptors = append(parent.Descriptors, &confv3.RateLimitDescriptor{Key: "l"})
+	children := func(n int, child *confv3.RateLimitDescriptor) *confv3.RateLimitDescriptor {
+		return &confv3.RateLimitDescriptor{Key: "k", Descriptors: slices.Repeat([]*confv3.RateLimitDescriptor{child}, n)}
 	}
-	_, err := ParseXDS([]*confv3.RateLimitConfig{{Name: "r", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{{Key: "a"}, parent}}}, nil, Options{})
-	require.EqualError(t, err, "r: d > k: got more than 100000 descriptors and limits in one descriptor; split the descriptor")
+	withReplaces := func(n int) *confv3.RateLimitDescriptor {
+		return &confv3.RateLimitDescriptor{Key: "k", RateLimit: &confv3.RateLimitPolicy{Replaces: make([]*confv3.RateLimitReplace, n)}}
+	}
+	const want = "r: d > k: got more than 100000 descriptors and limits in one descriptor; split the descriptor"
+	for name, c := range map[string]struct {
+		descriptor *confv3.RateLimitDescriptor
+		isTooLarge bool
+	}{
+		"as many children as the bound": {children(maxXDSPieceRules-1, &confv3.RateLimitDescriptor{Key: "l"}), false},
+		"one child too many":            {children(maxXDSPieceRules, &confv3.RateLimitDescriptor{Key: "l"}), true},
+		"children with limits":          {children(maxXDSPieceRules/2, &confv3.RateLimitDescriptor{Key: "l", RateLimit: &confv3.RateLimitPolicy{}}), true},
+		"replaced limits":               {withReplaces(maxXDSPieceRules), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := ParseXDS([]*confv3.RateLimitConfig{{Name: "r", Domain: "d", Descriptors: []*confv3.RateLimitDescriptor{{Key: "a"}, c.descriptor}}}, nil, Options{})
+			if c.isTooLarge {
+				require.EqualError(t, err, want)
+			} else {
+				require.NotContains(t, err.Error(), want)
+			}
+		})
+	}
 }
 
 // The names of messages in XDSBounds are those of the API.

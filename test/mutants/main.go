@@ -22,11 +22,24 @@ import (
 // mutatedFolders are the folders whose changes are tried if no packages are named.
 var mutatedFolders = []string{"limit", "service", "backend", "descriptors"}
 
-// excludedFolders have tests that run too long for each mutant, or only help tests.
-var excludedFolders = []string{"backend/backendtest", "backend/redis", "descriptors/limitsfile"}
+// excludedFolders only help tests.
+var excludedFolders = []string{"backend/backendtest"}
 
-// excludedTests take a minute of real time, so they would run too long for each mutant.
-var excludedTests = []string{"TestLimitHoldsOverRealRedis", "TestLimitHoldsOverASentinelFailover"}
+// excludedTests would run too long for each mutant. In backend/redis, quick tests notice the same mutants.
+var excludedTests = []string{
+	"TestLimitHoldsOverRealRedis", "TestLimitHoldsOverASentinelFailover", // service/quota
+
+	// backend/redis
+	"TestConnectReachesEachKindOfRedis", "TestSentinelCountsAgainAfterAFailover",
+	"TestClusterCountsAgainAfterAFailover", "TestSlotMigrationUnderLoadLosesNoHit",
+	"TestSmallPoolIsNoFailureOfRedis", "TestClusterAnswersAsALimiter",
+	"TestClusterWithReplicasAnswersAsALimiter", "TestDenialMayEndEarlyOnlyWhileAGroupMayBeRefunded",
+	"TestHitsAreDecidedWhileReplicasAreMissing", "TestPlainCommandsAndScriptShareCountersExactly",
+	"TestRedisThatStandsStillIsAWarning", "TestDocumentedRightsSufficeInACluster",
+	"TestKilledHolderFreesItsSlotWhenItsHoldExpires", "TestClusterKeepsQuotas",
+	"TestMarksAreKeptWithoutQuotas", "TestAnswerComesAfterTheReplicaHasTheCharge",
+	"TestResetByPrefixSearchesAllMastersOfACluster",
+}
 
 func main() {
 	since := flag.String("since", "HEAD~1", "a `commit`: without packages, try the files that have changed since")

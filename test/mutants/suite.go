@@ -126,7 +126,7 @@ func (s *suite) close() { _ = os.RemoveAll(s.work) }
 
 // run runs the tests with these names and a variable. It returns the output.
 func (s *suite) run(ctx context.Context, variable string, names []string, args ...string) (string, error) {
-	args = append(args, "-test.skip", anyOf(excludedTests), "-test.run", anyOf(names))
+	args = append(args, "-test.run", anyOf(names))
 	c := exec.CommandContext(ctx, s.program, args...)
 	c.Dir, c.Env, c.WaitDelay = s.folder, append(c.Environ(), variable), time.Second
 	out, err := c.CombinedOutput()
@@ -139,8 +139,8 @@ func anyOf(names []string) string { return "^(" + strings.Join(names, "|") + ")$
 // testName is the line in which a program of tests lists a test.
 var testName = regexp.MustCompile(`(?m)^(?:Test|Example|Fuzz)\w*$`)
 
-// measure runs each test without a mutant, and records its time and the mutants that it covers. A test
-// that fails is left out.
+// measure runs each test without a mutant, and records its time and the mutants that it covers. It leaves out
+// excludedTests and tests that fail.
 func (s *suite) measure(ctx context.Context) error {
 	if _, err := os.Stat(s.program); err != nil {
 		return nil // no test files
@@ -150,6 +150,9 @@ func (s *suite) measure(ctx context.Context) error {
 		return err
 	}
 	for _, name := range testName.FindAllString(list, -1) {
+		if slices.Contains(excludedTests, name) {
+			continue
+		}
 		covered := filepath.Join(s.work, name)
 		start := time.Now()
 		if out, err := s.run(ctx, "COVERED="+covered, []string{name}); ctx.Err() != nil {
@@ -178,35 +181,35 @@ const (
 	uncovered outcome = "not covered"
 )
 
-// try runs the tests that cover m, until one of them fails: quick tests together, then each other test.
-// Tests that have killed many mutants come first.
+// killRate returns the mutants that t kills in a second. A test without kills yet counts as one kill, so quick
+// tests come first.
+func (t *test) killRate() float64 { return float64(t.kills+1) / t.time.Seconds() }
+
+// try runs the tests that cover m, until one of them fails. Tests with a high killRate come first. Tests run
+// together if they take at most a second, because each start of the program takes time, too.
 func (s *suite) try(ctx context.Context, m mutant) outcome {
-	const quick, slack, factor = 200 * time.Millisecond, 5 * time.Second, 10
+	const runTime, slack, factor = time.Second, 5 * time.Second, 10
 	var runs [][]*test
-	together := -1 // index of the quick tests in runs
-	slices.SortStableFunc(s.tests, func(a, b *test) int { return cmp.Compare(b.kills, a.kills) })
-	for _, t := range s.tests {
-		switch {
-		case !t.covered[m.id]:
-		case t.time > quick:
-			runs = append(runs, []*test{t})
-		case together < 0:
-			together = len(runs)
-			runs = append(runs, []*test{t})
-		default:
-			runs[together] = append(runs[together], t)
-		}
-	}
-	if len(runs) == 0 {
-		return uncovered
-	}
+	slices.SortStableFunc(s.tests, func(a, b *test) int { return cmp.Compare(b.killRate(), a.killRate()) })
 	timeOf := func(tests []*test) (sum time.Duration) {
 		for _, t := range tests {
 			sum += t.time
 		}
 		return sum
 	}
-	slices.SortStableFunc(runs, func(a, b []*test) int { return cmp.Compare(timeOf(a), timeOf(b)) })
+	for _, t := range s.tests {
+		last := len(runs) - 1
+		switch {
+		case !t.covered[m.id]:
+		case last < 0 || timeOf(runs[last])+t.time > runTime:
+			runs = append(runs, []*test{t})
+		default:
+			runs[last] = append(runs[last], t)
+		}
+	}
+	if len(runs) == 0 {
+		return uncovered
+	}
 	for _, tests := range runs {
 		var names []string
 		for _, t := range tests {
