@@ -141,7 +141,6 @@ func newRoot() *cobra.Command {
 			root.AddCommand(cmd)
 		}
 	}
-	root.AddCommand(newDocs())
 	root.SetFlagErrorFunc(flagError)
 	return root
 }
