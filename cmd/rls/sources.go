@@ -174,7 +174,7 @@ func (l limits) keepVersions(ctx context.Context, store *overrides.Store) {
 			continue
 		}
 		version := runtimechanges.LimitsVersion{LoadedAt: time.Now().UTC(), Source: l.source, Limits: map[string]string{}}
-		for _, limit := range descriptors.Compile(base).ValueChangesFrom(nil) {
+		for _, limit := range descriptors.Compile(base).ChangesFrom(nil).Added {
 			version.Limits[limit.Path] = limit.New
 		}
 		if store.AddLimitsVersion(ctx, version, storedVersion) == nil { // after an error, the loop tries again
