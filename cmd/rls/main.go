@@ -90,7 +90,6 @@ func commandArgs(args []string) []string {
 	return args[min(len(args), 1):]
 }
 
-// newRoot returns the command rls.
 func newRoot() *cobra.Command {
 	currentBuild := thisBuild()
 	root := &cobra.Command{

@@ -64,7 +64,6 @@ func (l limits) hash() string {
 	return ""
 }
 
-// pages returns the pages of the debug listener about limits.
 func (l limits) pages() []server.Page {
 	return []server.Page{
 		{Path: "/rlconfig", Help: "the limits in force", Handler: textPage(l.WriteLimits)},

@@ -290,7 +290,6 @@ func (v *varyingSeries) deleteIdleValues(now time.Time) {
 	})
 }
 
-// limitNameOf returns the name of a limit of rule.
 func limitNameOf(rule *descriptors.Rule, limit *descriptors.RateLimit) limitName {
 	name := limitName{rule: rule.Path, flags: rule.MetricFlags()}
 	if len(rule.Limits) == 1 {
