@@ -3,35 +3,44 @@
 -- KEYS     The counter of each hit. A later hit on a counter sees the charges of earlier hits.
 -- ARGV[1]  MessagePack array: now, jitter, distinct, refundable, L, then 5 values for each of L limits,
 --          then 2 values for each hit.
---            now       microseconds since 1970, or 0 for the clock of this Redis
---            jitter    milliseconds that are added to each time to live
---            distinct  1 if all keys differ, otherwise 0
---            refundable  the milliseconds in which a charge of mode 8 can be refunded, or 0
+--            now         microseconds since 1970, or 0 for the clock of this Redis
+--            jitter      milliseconds that are added to each time to live
+--            distinct    1 if all keys differ, otherwise 0
+--            refundable  milliseconds in which rls may refund a charge of a group that has hits in other calls
+--                        (mode 8), or 0
 --          The values of a limit:
---            name      the name of its algorithm
---            max       hits per window, below 2^32
---            period    the window in microseconds, at most ten years; for fixed_window the time until the
---                      window of the key ends; for concurrency the time until a hold expires
---            capacity  the most hits that can be spent at once, below 2^32; the negative of this number for
---                      a token_bucket with a burst of its own
---            mode      the sum of 1 if denied hits are charged, 2 if the hits are in a group, 4 if hits of a group
---                      are in shadow mode, and 8 if other calls of the script have hits of the same group
+--            name        the name of its algorithm
+--            max         hits per window, below 2^32
+--            period      the window in microseconds, at most ten years; for fixed_window the time until the
+--                        window of the key ends; for concurrency the time until a hold expires
+--            capacity    the most hits that can be spent at once, below 2^32; the negative of this number for
+--                        a token_bucket with a burst of its own
+--            mode        the sum of these numbers:
+--                          1  denied hits are charged
+--                          2  the hits are in a group
+--                          4  the hits are in shadow mode, so their denial does not deny their group
+--                          8  other calls of the script have hits of the same group
 --          The values of a hit:
---            limit     the number of its limit among the L limits, from 1
---            n         -2^34 to 2^34 hits; 0 peeks, a negative n refunds. For concurrency, also an
---                      array of this number and the id of the hold, or the expiry of the anonymous
---                      hold that is refunded
+--            limit       the number of its limit among the L limits, from 1
+--            n           -2^34 to 2^34 hits; 0 peeks, a negative n refunds. For concurrency, n can instead be an
+--                        array of this number and the id of the hold. To refund an anonymous hold, the array
+--                        has its expiry in place of the id
 -- ARGV[2]  '' or a MessagePack array: the sizes of groups that divide the hits in order.
---          If a hit with mode 2 or 10 is denied, no hit of its group with a mode of 2 or more is charged.
---          The reply still allows the hits of the group that their own limits allow.
+--          If a hit of a group is denied and is not in shadow mode, no hit of the group is charged.
+--          In the reply, each hit still has the answer of its own limit.
 --
 -- Reply: MessagePack array of 3 numbers for each hit, then now in microseconds since 1970, then 2 values for
 -- each failed hit.
---          spent     hits that the counter has spent now
---          reset     microseconds until nothing is spent, as limit.Result.ResetAfter. For a denial
---                    that may end early (backend.Result.DenialMayEndEarly), -1 minus these microseconds
---          retry     microseconds, as limit.Result.RetryAfter, or -1 for limit.Never. For an allowed hit: 0, or
---                    -2 if its hold existed (limit.Result.HoldExists), or -2 - r if its RetryAfter is r > 0
+--          spent       hits that the counter has spent now
+--          reset       r       microseconds until nothing is spent, as limit.Result.ResetAfter
+--                      -1 - r  the same, for a denial that may end early (backend.Result.DenialMayEndEarly)
+--          retry       of a denied hit:
+--                        r       microseconds, as limit.Result.RetryAfter
+--                        -1      the hit can never pass (limit.Never)
+--                      of an allowed hit:
+--                        0       the usual reply
+--                        -2      the hold of the hit existed (limit.Result.HoldExists)
+--                        -2 - r  the hit has the RetryAfter r
 --          A failed hit has its index in KEYS, from 1, and an error. The script charges nothing for it.
 -- If Redis is a read-only replica, the script charges nothing and returns the error READONLY.
 --
@@ -87,7 +96,8 @@ else
     local name, max, period, capacity = args[limitIndex], args[limitIndex + 1], args[limitIndex + 2], args[limitIndex + 3]
     local needsSlowPath = true
     if not hasDistinctCounters then
-      -- packed_admit is only for hits that have a counter of their own
+      -- The text of packed_admit comes next (lua.Take). It is only for hits that have a counter of their own. If it
+      -- decides them, it sets needsSlowPath to false.
 --[[admit]]
     end
     if needsSlowPath then

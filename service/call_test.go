@@ -28,7 +28,7 @@ func newConfig(t *testing.T) *descriptors.Config {
 
 func ruleOf(f limitsfile.RuleFields) *descriptors.Rule { return &descriptors.Rule{RuleFields: f} }
 
-func TestOnlyCallsThatTheirCallerEndedAreGivenUp(t *testing.T) {
+func TestCallIsGivenUpOnlyIfItsCallerCancelsOrIsLate(t *testing.T) {
 	for code := codes.OK; code <= codes.Unauthenticated; code++ {
 		c := &Call{Err: status.Error(code, "x")}
 		assert.Equal(t, code == codes.Canceled || code == codes.DeadlineExceeded, c.IsGivenUp(), code)
@@ -43,18 +43,18 @@ func TestCallKnowsWhetherItsDomainWasFound(t *testing.T) {
 	}
 }
 
-func TestPeekOfAHitAboveMaxHitsDeniesNoGroup(t *testing.T) {
+func TestDenialOfAHitAboveMaxHitsDoesNotDenyTheGroup(t *testing.T) {
 	for name, c := range map[string]struct {
 		exceedsMaxHits bool
 		allowed        [2]bool // the results of a hit above max_hits, and of another hit
 		want           bool
 	}{
-		"no hit is denied":                 {false, [2]bool{true, true}, false},
-		"a hit is denied":                  {false, [2]bool{false, true}, true},
-		"the hit above max_hits is denied": {true, [2]bool{false, true}, false},
-		"a hit within max_hits is denied":  {true, [2]bool{true, false}, true},
-		"all hits are denied":              {true, [2]bool{false, false}, true},
-		"no hit is denied beside max_hits": {true, [2]bool{true, true}, false},
+		"no hit is denied":                              {false, [2]bool{true, true}, false},
+		"a hit is denied":                               {false, [2]bool{false, true}, true},
+		"the hit above max_hits is denied":              {true, [2]bool{false, true}, false},
+		"a hit within max_hits is denied":               {true, [2]bool{true, false}, true},
+		"all hits are denied":                           {true, [2]bool{false, false}, true},
+		"a hit is above max_hits, and no hit is denied": {true, [2]bool{true, true}, false},
 	} {
 		call := &Call{
 			Rules: []*descriptors.Rule{ruleOf(limitsfile.RuleFields{MaxHits: 5})}, hitDescriptors: []int{0, 0}, exceedsMaxHits: c.exceedsMaxHits,
@@ -75,7 +75,7 @@ func TestDeniedGroupChargesOnlyHitsOutsideTheGroup(t *testing.T) {
 	}
 }
 
-func TestOneDescriptorInQuotaModeMakesTheHitsNoGroup(t *testing.T) {
+func TestHitsAreNoGroupIfADescriptorIsInQuotaMode(t *testing.T) {
 	quotaRule, usualRule := ruleOf(limitsfile.RuleFields{QuotaMode: true}), ruleOf(limitsfile.RuleFields{})
 	lim := backendtest.NewLimit(t, limit.Spec{Requests: 5, Unit: limit.Hour})
 	for name, c := range map[string]struct {
@@ -163,7 +163,7 @@ func TestAnswerWithoutADenialGetsNoBody(t *testing.T) {
 	assert.Empty(t, resp.RawBody)
 }
 
-func TestMetadataNamesShadowModeOfARuleWithoutHits(t *testing.T) {
+func TestMetadataHasShadowModeOfARuleWithoutHits(t *testing.T) {
 	for _, isShadow := range []bool{false, true} {
 		c := &Call{Rules: []*descriptors.Rule{ruleOf(limitsfile.RuleFields{ShadowMode: isShadow})}}
 		d := c.decisionMetadata(0, 0, 0, &rlsv3.RateLimitResponse_DescriptorStatus{})
@@ -184,5 +184,5 @@ func TestCallWithoutLimitsOrRulesHasNoSwitch(t *testing.T) {
 	assert.Nil(t, (&Call{Request: request, Rules: []*descriptors.Rule{nil}}).Switch(0), "no limits are in force")
 	c := &Call{Request: request, Rules: []*descriptors.Rule{nil}, config: descriptors.Compile(set)}
 	assert.NotNil(t, c.Switch(0))
-	assert.Nil(t, c.Switch(1), "a rejected request has fewer rules")
+	assert.Nil(t, c.Switch(1), "a rejected request is matched only in part, so descriptor 1 has no rule")
 }

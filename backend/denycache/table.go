@@ -24,7 +24,7 @@ type entry struct {
 }
 
 const (
-	firstDenialTime  = 1_000_000 // the time for which the cache remembers the first denial of a counter, in microseconds
+	firstDenialSpan  = 1_000_000 // the time for which the cache remembers the first denial of a counter, in microseconds
 	entryBytes       = 64
 	setSize          = 8 // entries in a set
 	minSetsPerStripe = 8
@@ -37,6 +37,7 @@ type table struct {
 	stripes []stripe
 }
 
+// stripe is a part of the table with a mutex of its own.
 type stripe struct {
 	mu         sync.Mutex
 	sets       [][setSize]entry
@@ -123,7 +124,7 @@ func (t *table) add(l *lookup, h *backend.Hit, r limit.Result, now int64) {
 	if hasValidDenial && oldEntry.minHits <= newEntry.minHits {
 		newEntry.start = oldEntry.start
 	}
-	newEntry.nextAskTime = min(newEntry.end, now+max(now-newEntry.start, firstDenialTime))
+	newEntry.nextAskTime = min(newEntry.end, now+max(now-newEntry.start, firstDenialSpan))
 	*oldEntry = newEntry
 }
 
@@ -150,7 +151,7 @@ func (t *table) invalidateAll() {
 	}
 }
 
-// invalidate drops the entry of id. A Take with an earlier lookup in the stripe then adds no denial.
+// invalidate drops the entry of id. If a Take has looked up a key of the stripe before, it adds no denial.
 func (t *table) invalidate(id fingerprint.ID) {
 	s, set := t.lock(id)
 	defer s.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// serveFailedHits tells the breaker of each hit whether the primary has decided the hit, and decides the other hits. It
-// keeps an error that the caller has caused, such as a cancellation.
+// serveFailedHits tells the breaker of each hit whether the primary has decided the hit, and decides the hits that the
+// primary has not decided. It keeps an error that the caller has caused, such as a cancellation.
 func (l *Limiter) serveFailedHits(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var localBatch *backend.SubBatch
 	var space [8]failedHit // requests with more hits allocate
@@ -59,8 +59,8 @@ func canServe(ctx context.Context, reason backend.Reason) bool {
 }
 
 // undoGroup refunds the charged hits of a denied group. If the primary denies the group, it has charged nothing, but the
-// secondary can have charged its hits of the group. If only the secondary denies the group, the primary can have charged its
-// hits. Other callers see the charges until the refund.
+// secondary can have charged the hits that it decided. If only the secondary denies the group, the primary can have charged
+// the hits that it decided. Other callers see the charges until the refund.
 func (l *Limiter) undoGroup(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	var isDenied, isDeniedByPrimary, isDeniedBySecondary bool
 	for i := range hits {

@@ -148,10 +148,10 @@ type plainCommands struct {
 
 	setCommand    noRetryStatus
 	expireCommand *goredis.BoolCmd
-	incrCommand   noRetryInt
-	incrByCommand noRetryInt
+	incrCommand   intCmdWithoutRetry
+	incrByCommand intCmdWithoutRetry
 	getCommand    noRetryString
-	lastCharge    noRetryInt    // the last command that charges: incrCommand or incrByCommand
+	lastCharge    intCmdWithoutRetry    // the last command that charges: incrCommand or incrByCommand
 	ttlCommand    goredis.Cmder // the last command that sets the time to live: setCommand, expireCommand or nil
 	isPeek        bool          // the last command is getCommand, because all hits are peeks
 }
@@ -159,12 +159,12 @@ type plainCommands struct {
 // go-redis must not send these commands again, because Redis may have executed them.
 type (
 	noRetryStatus struct{ *goredis.StatusCmd }
-	noRetryInt    struct{ *goredis.IntCmd }
+	intCmdWithoutRetry    struct{ *goredis.IntCmd }
 	noRetryString struct{ *goredis.StringCmd }
 )
 
 func (noRetryStatus) NoRetry() bool { return true }
-func (noRetryInt) NoRetry() bool    { return true }
+func (intCmdWithoutRetry) NoRetry() bool    { return true }
 func (noRetryString) NoRetry() bool { return true }
 
 // encode appends the commands of c to commands. The next encode of c changes the same commands. hasTTL means that this
@@ -174,8 +174,8 @@ func (c *batchCounter) encode(commands []goredis.Cmder, hasTTL bool, instance *r
 	if p.incrByCommand.IntCmd == nil {
 		ctx := context.Background()
 		p.setCommand = noRetryStatus{goredis.NewStatusCmd(ctx, "SET", &p.name, "0", "PX", &p.ttl, "NX")}
-		p.incrCommand = noRetryInt{goredis.NewIntCmd(ctx, "INCR", &p.name)}
-		p.incrByCommand = noRetryInt{goredis.NewIntCmd(ctx, "INCRBY", &p.name, &p.hitSum)}
+		p.incrCommand = intCmdWithoutRetry{goredis.NewIntCmd(ctx, "INCR", &p.name)}
+		p.incrByCommand = intCmdWithoutRetry{goredis.NewIntCmd(ctx, "INCRBY", &p.name, &p.hitSum)}
 		p.getCommand = noRetryString{goredis.NewStringCmd(ctx, "GET", &p.name)}
 		p.expireCommand = goredis.NewBoolCmd(ctx, "EXPIRE", &p.name, &p.ttlSeconds)
 	}

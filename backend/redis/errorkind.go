@@ -69,7 +69,7 @@ func KindOf(err error) ErrorKind {
 	switch {
 	case errors.Is(err, errMaxClients):
 		return KindMaxClients
-	case errors.Is(err, errReply), strings.Contains(text, "redis: can't parse"):
+	case errors.Is(err, errBadReply), strings.Contains(text, "redis: can't parse"):
 		return KindProtocol
 	case strings.Contains(text, "tls: "), strings.Contains(text, "x509: "):
 		return KindTLS
@@ -102,7 +102,7 @@ const (
 	outcomeUnknownScript              // Redis needs the text of the script
 	outcomeRedirect                   // another server has the key
 	outcomeTryLater                   // Redis can't execute the command now, but may execute it in a moment
-	outcomeBadKey                     // Redis can't use the key of the command
+	outcomeOnlyThisFails              // Redis refuses this command, and can execute others
 	outcomeFailed                     // Redis refuses the command, and would refuse it again
 )
 
@@ -120,7 +120,7 @@ func outcomeOf(err error) replyOutcome {
 	case "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY":
 		return outcomeTryLater
 	case "WRONGTYPE", "ERR", "OOM":
-		return outcomeBadKey
+		return outcomeOnlyThisFails
 	}
 	return outcomeFailed
 }
@@ -133,7 +133,7 @@ func errorCode(err error) string {
 		return ""
 	}
 	if strings.Contains(reply.Error(), "non local key") {
-		return "TRYAGAIN" // the hash slot is being moved, and a key has expired since the check of the keys
+		return "TRYAGAIN" // the hash slot is being moved, and a key has expired after Redis checked that it has all keys
 	}
 	code, _, _ := strings.Cut(reply.Error(), " ")
 	return code

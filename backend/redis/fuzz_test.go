@@ -87,7 +87,7 @@ func FuzzForeignValues(f *testing.F) {
 	f.Add("", "\x00")
 	f.Fuzz(func(t *testing.T, first, second string) {
 		names, values := []string{"v2:fw86400:a@0", "v2:fw86400:b@0"}, []string{first, second}
-		l := newUnitLimiter(valuesNode{values: map[string]string{names[0]: first, names[1]: second}})
+		l := newLimiterForTest(valuesNode{values: map[string]string{names[0]: first, names[1]: second}})
 		r := l.newRequest(unitTime, time.Now(), time.Minute)
 		plainLimit := newLimit(t, limit.Spec{Requests: 5, Unit: limit.Day, ChargeDenied: true})
 		b := &batch{queue: l.queues[0], deadline: time.Now().Add(time.Minute)}

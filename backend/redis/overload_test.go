@@ -145,7 +145,7 @@ func TestObserverLearnsOfEachBatch(t *testing.T) {
 			{&slowNode{pause: 10 * time.Millisecond}, 10 * time.Millisecond, nil},
 			{&slowNode{}, 50 * time.Millisecond, backend.ErrUnavailable},
 		} {
-			l := newUnitLimiter(c.node)
+			l := newLimiterForTest(c.node)
 			got := &recorder{}
 			l.options.Observer = got
 			b, queuedPart := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
@@ -176,7 +176,7 @@ func TestStarvedProcessIsNoFailureOfRedis(t *testing.T) {
 			{starvedDelay, backend.ReasonLate},
 			{starvedDelay + time.Millisecond, backend.ReasonOverload},
 		} {
-			l := newUnitLimiter(&slowNode{})
+			l := newLimiterForTest(&slowNode{})
 			now := time.Now()
 			r := l.newRequest(now, now.Add(-time.Second-c.noticeDelay), time.Second)
 			err := r.wait(t.Context())

@@ -17,7 +17,7 @@ import (
 )
 
 // countingNode is a Redis that executes plain commands. refuse returns the error for a command of
-// a pipeline, or nil. It always executes a command outside of a pipeline.
+// a pipeline, or nil. The node executes all commands outside of a pipeline.
 type countingNode struct {
 	client
 	refuse func(name string) error
@@ -52,7 +52,7 @@ func (n *countingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 		name = *key
 	}
 	n.commands = append(n.commands, fmt.Sprint(cmd.Args()[0], " ", name))
-	if c, ok := cmd.(noRetryInt); ok {
+	if c, ok := cmd.(intCmdWithoutRetry); ok {
 		charge := int64(1)
 		if len(cmd.Args()) == 3 {
 			charge = *cmd.Args()[2].(*int64)
@@ -65,7 +65,7 @@ func (n *countingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 
 // sendPlainHits sends a batch with a hit for each key to node. All hits are charged by plain commands.
 func sendPlainHits(t *testing.T, node *countingNode, keys ...string) (*Limiter, *requestPart, error) {
-	l := newUnitLimiter(node)
+	l := newLimiterForTest(node)
 	b, part := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), keys...)
 	b.deadline = time.Now().Add(time.Second)
 	ctx, cancel := context.WithDeadline(t.Context(), b.deadline)
@@ -134,7 +134,7 @@ func TestKeyWithoutExpiryGetsOneAtOnce(t *testing.T) {
 
 // The results must equal the results of the script, which stops at MaxHits.
 func TestPlainCountStopsAtMaxHits(t *testing.T) {
-	l := newUnitLimiter(nil)
+	l := newLimiterForTest(nil)
 	b, part := batchOf(l, perDay(t, limit.Spec{Requests: 5, ChargeDenied: true}), "a", "a")
 	part.hits[0].N, part.hits[1].N = limit.MaxHits, 0
 	b.divideHits()

@@ -97,7 +97,7 @@ func (s *replyScanner) scan(data []byte) error {
 		part, nextLines, hasEnd := bytes.Cut(data, []byte("\n"))
 		switch {
 		case len(s.line)+len(part) > maxReplyLine:
-			s.err = fmt.Errorf("%w: got a line of more than %d bytes", errReply, maxReplyLine)
+			s.err = fmt.Errorf("%w: got a line of more than %d bytes", errBadReply, maxReplyLine)
 		case !hasEnd:
 			s.line = append(s.line, part...)
 		case len(s.line) == 0:
@@ -118,7 +118,7 @@ func (s *replyScanner) scanLine(line []byte) error {
 	}
 	isOneOf := func(kinds string) bool { return len(line) > 0 && strings.IndexByte(kinds, line[0]) >= 0 }
 	if !isOneOf(lineKinds + textKinds + arrayKinds + mapKinds) {
-		return fmt.Errorf("%w: got a line that begins with %.1q", errReply, line)
+		return fmt.Errorf("%w: got a line that begins with %.1q", errBadReply, line)
 	}
 	if s.elementsLeft == 0 { // a new reply begins
 		s.elementsLeft, s.arrays = 1, 0
@@ -129,7 +129,7 @@ func (s *replyScanner) scanLine(line []byte) error {
 	}
 	n, err := strconv.ParseInt(string(line[1:]), 10, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) || line[1] == '+' {
-		return fmt.Errorf("%w: got the length %.20q, want a number", errReply, line[1:])
+		return fmt.Errorf("%w: got the length %.20q, want a number", errBadReply, line[1:])
 	}
 	n = min(n, math.MaxInt32) // MaxInt32 exceeds each bound
 	switch {
@@ -144,11 +144,11 @@ func (s *replyScanner) scanLine(line []byte) error {
 	}
 	switch {
 	case s.textBytesLeft > maxReplyText+2:
-		return fmt.Errorf("%w: got a text of more than %d bytes", errReply, maxReplyText)
+		return fmt.Errorf("%w: got a text of more than %d bytes", errBadReply, maxReplyText)
 	case s.elementsLeft > maxReplyElements:
-		return fmt.Errorf("%w: got an array of more than %d elements", errReply, maxReplyElements)
+		return fmt.Errorf("%w: got an array of more than %d elements", errBadReply, maxReplyElements)
 	case s.arrays > maxReplyArrays:
-		return fmt.Errorf("%w: got more than %d arrays", errReply, maxReplyArrays)
+		return fmt.Errorf("%w: got more than %d arrays", errBadReply, maxReplyArrays)
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ func TestRepliesBeyondBoundsAreRejected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var s replyScanner
 			err := s.scan([]byte(c.reply))
-			require.ErrorIs(t, err, errReply)
+			require.ErrorIs(t, err, errBadReply)
 			assert.ErrorContains(t, err, c.want)
 			assert.Equal(t, KindProtocol, KindOf(err))
 			assert.Equal(t, err, s.scan([]byte(":1\r\n")), "the connection stays unusable")

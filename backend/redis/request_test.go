@@ -40,8 +40,8 @@ func TestAbandonedRequestLeaksNoResult(t *testing.T) {
 	}
 }
 
-// newUnitLimiter returns a Limiter without workers over node. The time of all hits is unitTime.
-func newUnitLimiter(node client) *Limiter {
+// newLimiterForTest returns a Limiter without workers over node. The time of all hits is unitTime.
+func newLimiterForTest(node client) *Limiter {
 	l := &Limiter{options: Options{Timeout: time.Second, Observer: noObserver{}, CallersClock: true}}
 	l.queues = []*partitionQueue{{limiter: l, instance: &redisInstance{name: "node", client: node}, keysWithTTL: newTTLTable(8)}}
 	return l
@@ -133,7 +133,7 @@ func (m *movingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 
 func TestBatchIsSplitByKeyWhileItsSlotMoves(t *testing.T) {
 	node := &movingNode{}
-	l := newUnitLimiter(node)
+	l := newLimiterForTest(node)
 	b, part := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 	b.deadline = time.Now().Add(10 * time.Second)
 	ctx, cancel := context.WithDeadline(t.Context(), b.deadline)
@@ -147,7 +147,7 @@ func TestBatchIsSplitByKeyWhileItsSlotMoves(t *testing.T) {
 }
 
 func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
-	l := newUnitLimiter(nil)
+	l := newLimiterForTest(nil)
 	for name, c := range map[string]struct {
 		reply string
 		errs  []string // the errors of hits a and b; an empty text means no error
@@ -178,7 +178,7 @@ func TestBrokenReplyFailsTheHitsItDoesNotAnswer(t *testing.T) {
 }
 
 func TestEqualLimitsAreSentOnce(t *testing.T) {
-	l := newUnitLimiter(nil)
+	l := newLimiterForTest(nil)
 	limitOf10, limitOf20 := perDay(t, limit.Spec{Requests: 10}), perDay(t, limit.Spec{Requests: 20})
 	b, part := batchOf(l, limitOf10, "a", "b", "c", "d")
 	part.hits[1].Limit = limitOf20
@@ -197,7 +197,7 @@ func TestEqualLimitsAreSentOnce(t *testing.T) {
 }
 
 func TestPartIsNotSentAfterItsSendDeadline(t *testing.T) {
-	l := newUnitLimiter(nil)
+	l := newLimiterForTest(nil)
 	b, part := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a")
 	part.request.userCount.Store(1 + takeWeight)
 	part.request.sendDeadline = time.Now().Add(-time.Millisecond)
@@ -208,7 +208,7 @@ func TestPartIsNotSentAfterItsSendDeadline(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add("\x99\x01\x00\x00\x00\x00\x00\x09\x02\xa4NOPE")
 	f.Fuzz(func(t *testing.T, reply string) {
-		l := newUnitLimiter(nil)
+		l := newLimiterForTest(nil)
 		b, _ := batchOf(l, perDay(t, limit.Spec{Requests: 5}), "a", "b")
 		b.script.decode([]byte(reply), b.hits, "node")
 	})

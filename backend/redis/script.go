@@ -175,10 +175,10 @@ func boolToInt(b bool) int64 {
 // asString returns b as a string that shares the memory of b, so b must not change.
 func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// errReply is in the chain of each error about a reply without the expected form.
-var errReply = errors.New("the reply of Redis can't be read")
+// errBadReply is in the chain of each error about a reply without the expected form.
+var errBadReply = errors.New("the reply of Redis can't be read")
 
-var errShortReply = fmt.Errorf("%w: the reply ends before this hit", errReply)
+var errShortReply = fmt.Errorf("%w: the reply ends before this hit", errBadReply)
 
 // keyError is an error of one key, such as "WRONGTYPE the key holds another string". It implements goredis.Error.
 type keyError string
@@ -233,7 +233,7 @@ func (s *scriptCall) decode(reply []byte, hits []*pendingHit, server string) {
 		}
 	}
 	if err != nil { // rls can't tell which hits the unread bytes are about
-		err = fmt.Errorf("%w: %w", errReply, err)
+		err = fmt.Errorf("%w: %w", errBadReply, err)
 		for _, h := range hits {
 			if h.answer.Err == nil {
 				h.fail(server, err)

@@ -195,7 +195,7 @@ func (b *batch) applyCounterReplies(a *attempt) {
 			}
 		case canUseOtherCommands:
 			a.retryError = err
-		case outcome == outcomeBadKey:
+		case outcome == outcomeOnlyThisFails:
 			c.isDone = true
 			for _, h := range c.hits {
 				h.fail(q.instance.name, err)

@@ -45,7 +45,7 @@ func newCheck() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&isStrict, "strict", false, "treat warnings as problems")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print problems, warnings and rules as JSON")
-	cmd.Flags().BoolVar(&parseOptions.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG)")
+	addMergeFlag(cmd.Flags(), &parseOptions.MergeDomains)
 	cmd.Flags().BoolVar(&ignoreDotFiles, "ignore-dot-files", false, "skip files and directories whose names start with a dot (RUNTIME_IGNOREDOTFILES)")
 	return cmd
 }

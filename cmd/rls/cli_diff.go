@@ -44,6 +44,6 @@ func newDiff() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
-	cmd.Flags().BoolVar(&limitsOptions.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG)")
+	addMergeFlag(cmd.Flags(), &limitsOptions.MergeDomains)
 	return cmd
 }

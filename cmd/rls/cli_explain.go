@@ -65,7 +65,8 @@ func newExplain() *cobra.Command {
 	_ = cmd.MarkFlagRequired("domain")
 	cmd.ValidArgsFunction = completeDescriptor
 	fs.StringSliceVar(&files, "limits", nil, "limits files, or directories of limits files; the command then asks no service")
-	fs.BoolVar(&parseOptions.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG; with --limits)")
+	addMergeFlag(fs, &parseOptions.MergeDomains)
+	fs.Lookup("merge").Usage += ", with --limits"
 	fs.StringVar(&requestLimit, "limit", "", "limit that the request contains for each descriptor, such as 100/minute")
 	client.addFlags(fs)
 	client.addAnswerFlags(fs)

@@ -171,7 +171,7 @@ func TestHitSuggestsExplainWhenNoRuleMatches(t *testing.T) {
 				assert.NotContains(t, out, "explain")
 				return
 			}
-			assert.Contains(t, out, "to see why no rule limits a descriptor: "+test.hint+"\n")
+			assert.Contains(t, out, "to see which rule has no limit, or why no rule matches: "+test.hint+"\n")
 		})
 	}
 }

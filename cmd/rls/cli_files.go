@@ -7,8 +7,10 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strconv"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
@@ -31,6 +33,12 @@ func inputError(err error) error {
 		return nil
 	}
 	return &errorWithCode{2, err}
+}
+
+// addMergeFlag adds --merge. Without the flag, the variable of the service decides.
+func addMergeFlag(fs *pflag.FlagSet, mergesDomains *bool) {
+	fs.BoolVar(mergesDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG)")
+	*mergesDomains, _ = strconv.ParseBool(os.Getenv("MERGE_DOMAIN_CONFIG"))
 }
 
 // loadLimits reads the limits files in all paths. The path - is stdin, unless stdin is nil.

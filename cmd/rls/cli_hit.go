@@ -172,7 +172,7 @@ func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitR
 		fmt.Fprintf(out, "last error: %v\n", stats.lastErr)
 	}
 	if hasUnmatchedDescriptor {
-		fmt.Fprint(out, "to see why no rule limits a descriptor: rls explain -d ", page.ShellWord(req.Domain))
+		fmt.Fprint(out, "to see which rule has no limit, or why no rule matches: rls explain -d ", page.ShellWord(req.Domain))
 		for _, d := range req.Descriptors {
 			fmt.Fprint(out, " ", page.ShellWord(entrytext.Format(d.Entries)))
 		}

@@ -63,7 +63,7 @@ func newPlan() *cobra.Command {
 	fs.BoolVar(&options.ShadowMode, "shadow-mode", false, "the service is in shadow mode (SHADOW_MODE)")
 	fs.BoolVar(&options.QuotaMode, "quota-mode", false, "all descriptors are in quota mode (QUOTA_MODE)")
 	fs.BoolVar(&options.AllOrNone, "all-or-none", false, "charge all limits of a request or none (STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT)")
-	fs.BoolVar(&options.limitsOptions.MergeDomains, "merge", false, "merge files of the same domain (MERGE_DOMAIN_CONFIG)")
+	addMergeFlag(fs, &options.limitsOptions.MergeDomains)
 	return cmd
 }
 

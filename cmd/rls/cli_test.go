@@ -70,8 +70,22 @@ func TestCheckRejectsDomainInTwoFilesWithoutMerge(t *testing.T) {
 	_, errOut, code := rls(t, "check", firstFile, secondFile)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errOut, "two.yaml")
+	assert.Contains(t, errOut, "to merge both, set MERGE_DOMAIN_CONFIG=true")
 	_, _, code = rls(t, "check", "--merge", firstFile, secondFile)
 	assert.Zero(t, code)
+}
+
+func TestCommandsMergeDomainsAsTheServiceDoes(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	for _, name := range []string{"one.yaml", "two.yaml"} {
+		require.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte("domain: d\n"), 0o600))
+	}
+	for _, args := range [][]string{{"check", folder}, {"diff", folder, folder}, {"explain", "--limits", folder, "-d", "d", "a=b"}} {
+		out, err := command(t, []string{"MERGE_DOMAIN_CONFIG=true"}, args...).CombinedOutput()
+		assert.NoError(t, err, string(out))
+	}
+	assert.Error(t, command(t, []string{"MERGE_DOMAIN_CONFIG=true"}, "check", "--merge=false", folder).Run())
 }
 
 func TestCheckReportsProblemsOfAllPaths(t *testing.T) {

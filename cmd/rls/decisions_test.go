@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"io"
 	"net/http"
 	"os"
@@ -88,13 +89,55 @@ func TestPrivatePagesNeedATokenIfOneIsSet(t *testing.T) {
 	service.awaitLog(`level=WARN msg="page refused"`)
 }
 
-func TestPrivatePageTellsWhyATokenOfOneDomainIsRefused(t *testing.T) {
+func TestTokenOfADomainOpensOnlyPagesAboutThisDomain(t *testing.T) {
 	t.Parallel()
-	tokens := writeFile(t, "tokens.yaml", "- {name: shop-team, token: "+strings.Repeat("s", 16)+", domains: [shop]}\n")
+	token := strings.Repeat("s", 16)
+	tokens := writeFile(t, "tokens.yaml", "- {name: shop-team, token: "+token+", domains: [shop], access: read}\n")
 	service := start(t, []string{"ADMIN_TOKENS_FILE=" + tokens}, "--limits", writeFile(t, "limits.yaml", threePerYear))
-	_, errOut, code := rls(t, "explain", "--admin", service.debug, "--token", strings.Repeat("s", 16), "-d", "shop", "tenant=acme")
+	out, errOut, code := rls(t, "explain", "--admin", service.debug, "--token", token, "-d", "shop", "tenant=acme")
+	assert.Zero(t, code, errOut)
+	assert.Contains(t, out, "limit: 3 per year")
+	_, errOut, code = rls(t, "explain", "--admin", service.debug, "--token", token, "-d", "bank", "tenant=acme")
 	assert.Equal(t, 1, code)
-	assert.Contains(t, errOut, "the token of shop-team is only for some domains")
+	assert.Contains(t, errOut, "the token of shop-team is only for the domains shop, and the query must name one of them (-d DOMAIN)")
+
+	for query, want := range map[string]int{
+		explain.Path + "?domain=shop&descriptor=tenant=acme":             http.StatusOK,
+		explain.Path + "?domain=bank&descriptor=tenant=acme":             http.StatusForbidden,
+		explain.Path + "?domain=shop&domain=bank&descriptor=tenant=acme": http.StatusForbidden,
+		explain.Path + "?domain=&descriptor=tenant=acme":                 http.StatusForbidden,
+		explain.Path + "?domain=shop;&descriptor=tenant=acme":            http.StatusForbidden,
+		decisionsPath:                              http.StatusForbidden,
+		decisionsPath + "?domain=bank":             http.StatusForbidden,
+		decisionsPath + "?domain=bank&domain=shop": http.StatusForbidden,
+		quotaPath + "?domain=shop":                 http.StatusForbidden,
+	} {
+		code, body := request(t, "GET", "http://"+service.debug+query, "", token)
+		assert.Equal(t, want, code, "%s: %s", query, body)
+	}
+	code, _ = request(t, "GET", "http://"+service.debug+explain.Path+"?domain=shop&descriptor=tenant=acme", "", "another-token-0123456789")
+	assert.Equal(t, http.StatusUnauthorized, code)
+}
+
+func TestTailOfATokenOfADomainShowsOnlyThisDomain(t *testing.T) {
+	t.Parallel()
+	token := strings.Repeat("s", 16)
+	tokens := writeFile(t, "tokens.yaml", "- {name: shop-team, token: "+token+", domains: [shop]}\n")
+	service := start(t, []string{"ADMIN_TOKENS_FILE=" + tokens}, "--limits", writeFile(t, "limits.yaml", threePerYear))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+service.debug+decisionsPath+"?domain=shop", nil)
+	require.NoError(t, err)
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	rls(t, "hit", "-a", service.grpc, "-d", "bank", "tenant=secret")
+	rls(t, "hit", "-a", service.grpc, "-d", "shop", "tenant=acme")
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() && !strings.Contains(lines.Text(), "acme") {
+		assert.NotContains(t, lines.Text(), "secret")
+	}
+	assert.Contains(t, lines.Text(), `"domain":"shop"`)
 }
 
 func TestBrowserSignsInForReadingOnly(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"strings"
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -35,19 +36,24 @@ type pageAccess struct {
 	log *slog.Logger
 }
 
-// protect returns the page with a check of the callers that open the page.
-func (a pageAccess) protect(page server.Page) server.Page {
+// protect returns the page with a check of the callers that open the page. If showsOneDomain is true, the page shows only
+// the domain of its query, so it also admits tokens for this domain.
+func (a pageAccess) protect(page server.Page, showsOneDomain bool) server.Page {
 	page.AllowsAnyHost = true // the handler below checks the callers
 	innerHandler, path := page.Handler, page.Path
 	refusal := a.refusal()
 	logRate := rate.NewLimiter(rate.Every(time.Second), 1)
 	page.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if a.mayOpen(r) {
+		if a.mayOpen(r) || showsOneDomain && a.MayReadDomain(r) {
 			innerHandler.ServeHTTP(w, r)
 			return
 		}
 		if caller, isKnown := a.Authorize(r); isKnown && len(caller.Domains) > 0 {
-			http.Error(w, "Forbidden: the token of "+caller.Name+" is only for some domains, and this page shows all domains; want a token without domains, such as a token with access: read", http.StatusForbidden)
+			remedy := "this page shows all domains; want a token without domains, such as a token with access: read"
+			if showsOneDomain {
+				remedy = "the query must name one of them (-d DOMAIN)"
+			}
+			http.Error(w, "Forbidden: the token of "+caller.Name+" is only for the domains "+strings.Join(caller.Domains, ", ")+", and "+remedy, http.StatusForbidden)
 			return
 		}
 		if logRate.Allow() {

@@ -65,7 +65,7 @@ func addQuotas(process *process, settings *env.Settings, serviceEvents *events.E
 	serverOptions.Services = append(serverOptions.Services, func(r grpc.ServiceRegistrar) { rlqsv3.RegisterRateLimitQuotaServiceServer(r, quotas) })
 	serverOptions.DebugPages = append(serverOptions.DebugPages, access.protect(server.Page{
 		Path: quotaPath, Help: "which Envoys share which limits, as JSON; ?filter=TEXT; " + access.help(), Handler: sharesHandler(quotas),
-	}))
+	}, false))
 	return quotas, nil
 }
 

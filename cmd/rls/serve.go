@@ -141,8 +141,8 @@ func serve(ctx context.Context, settings *env.Settings, log *slog.Logger) error 
 	explainer := explain.New(explainOptions)
 	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), liveJSONPages(liveHandlers), livePage(settings, access, liveHandlers, explainer), adminPages(adminCallers, limits, counters, overrides, log),
 		[]server.Page{
-			access.protect(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}),
-			access.protect(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + access.help(), Handler: hub, IsStream: true}),
+			access.protect(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}, true),
+			access.protect(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + access.help(), Handler: hub, IsStream: true}, true),
 		})
 	if counters.firstPing != nil { // rls connects to the store before it listens, so the first calls need not wait
 		select {

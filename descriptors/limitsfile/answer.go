@@ -81,7 +81,7 @@ func (d *document) readHeaders(pos *place, n *yaml.Node) []*corev3.HeaderValue {
 		return nil
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		if !d.countNode(n) {
+		if !d.mayReadNode(n) {
 			break
 		}
 		name := fields.Resolve(n.Content[i])
@@ -145,7 +145,7 @@ func (d *document) countMetadataValue(pos *place, n *yaml.Node, depth int) bool 
 		return false
 	}
 	d.metadataValueCount++
-	return d.countNode(n) && d.checkCount(n, d.metadataValueCount, maxMetadata, "values in metadata")
+	return d.mayReadNode(n) && d.checkCount(n, d.metadataValueCount, maxMetadata, "values in metadata")
 }
 
 func (d *document) readMetadataValue(pos *place, n *yaml.Node, depth int) any {

@@ -109,7 +109,7 @@ func (r *reader) openDocument(d *document, root *yaml.Node) {
 	case r.options.MergeDomains:
 		d.domain = existingDomain
 	default:
-		d.errorf(name.node, nil, "domain %s is already in %s, and merging domains is off", fields.Printable(name.Text), fields.FileLine(existingDomain.File, existingDomain.Line))
+		d.errorf(name.node, nil, "domain %s is already in %s; to merge both, set MERGE_DOMAIN_CONFIG=true", fields.Printable(name.Text), fields.FileLine(existingDomain.File, existingDomain.Line))
 	}
 	d.readQuotaOrder(d.root.field("quota_order"))
 	if v := d.root.field("defaults"); v.isValid() {

@@ -180,7 +180,7 @@ func (d *document) readEntries(pos *place, v value) (entries []condition.Entry) 
 	}
 	item := schemaField{Field: fields.Field{Name: "entry of " + v.schema.Name, Kind: fields.Text}}
 	for _, n := range v.node.Content {
-		if !d.countNode(n) {
+		if !d.mayReadNode(n) {
 			break
 		}
 		n = fields.Resolve(n)

@@ -105,7 +105,7 @@ func (d *document) fill(o *object, t objectType, pos *place, n *yaml.Node, depth
 	o.values = slices.Grow(o.values, len(n.Content)/2)
 	seenFields := make([]*schemaField, 0, 8)
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		if !d.countNode(n) {
+		if !d.mayReadNode(n) {
 			return
 		}
 		key, node := fields.Resolve(n.Content[i]), fields.Resolve(n.Content[i+1])
@@ -143,7 +143,7 @@ func (d *document) mergedMappings(pos *place, n *yaml.Node) []*yaml.Node {
 	}
 	var mappings []*yaml.Node
 	for _, source := range slices.Backward(sources) {
-		if !d.countNode(source) {
+		if !d.mayReadNode(source) {
 			break
 		}
 		if m := fields.Resolve(source); m.Kind == yaml.MappingNode {
@@ -216,7 +216,7 @@ func (d *document) readItems(v value, pos *place) []*yaml.Node {
 func (d *document) mappingItems(list *schemaField, items []*yaml.Node, pos *place) []*yaml.Node {
 	var mappings []*yaml.Node
 	for _, n := range items {
-		if !d.countNode(n) {
+		if !d.mayReadNode(n) {
 			break
 		}
 		if m := fields.Resolve(n); m.Kind == yaml.MappingNode {

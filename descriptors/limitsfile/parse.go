@@ -132,8 +132,8 @@ func sortedProblems(list []placedProblem) fields.Problems {
 	return problems
 }
 
-// countNode counts n. It returns false if the caller must stop reading.
-func (d *document) countNode(n *yaml.Node) bool {
+// mayReadNode counts n. It returns false if the caller must stop reading.
+func (d *document) mayReadNode(n *yaml.Node) bool {
 	if d.nodeCount == d.options.MaxNodes {
 		d.errorf(n, nil, "file has more than %d keys and values (aliases count at each use)", d.options.MaxNodes)
 	}

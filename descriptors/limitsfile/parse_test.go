@@ -339,7 +339,7 @@ func TestDomainInTwoFilesNeedsMergeDomains(t *testing.T) {
 	}
 
 	_, err := compileTwo(a, b, false)
-	assert.EqualError(t, err, "b.yaml:1:9: domain d is already in a.yaml:1, and merging domains is off")
+	assert.EqualError(t, err, "b.yaml:1:9: domain d is already in a.yaml:1; to merge both, set MERGE_DOMAIN_CONFIG=true")
 
 	got, err := compileTwo(a, b, true)
 	require.NoError(t, err)

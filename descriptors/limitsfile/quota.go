@@ -93,7 +93,7 @@ func (d *document) readQuotaOrder(v value) {
 		item := fields.Field{Name: "item of quota_order", Kind: fields.NonEmpty}
 		key, problem := item.Read(fields.Resolve(n))
 		switch {
-		case !d.countNode(n):
+		case !d.mayReadNode(n):
 			return
 		case problem != "":
 			d.errorf(n, d.rootPlace, "%s: %s", item.Name, problem)

@@ -187,7 +187,7 @@ func TestXDSResourcesOfOneDomainNeedMergeDomains(t *testing.T) {
 		newResource(t, "", `{"domain":"d","descriptors":[{"key":"l","rate_limit":{"unit":"DAY","requests_per_unit":1}}]}`),
 	}
 	_, err := ParseXDS(twoResources, nil, Options{})
-	require.EqualError(t, err, "resource 2: domain d is already in a, and merging domains is off")
+	require.EqualError(t, err, "resource 2: domain d is already in a; to merge both, set MERGE_DOMAIN_CONFIG=true")
 	c, err := ParseXDS(twoResources, nil, Options{MergeDomains: true})
 	require.NoError(t, err)
 	assert.Equal(t, "l", c.Domains[0].Descriptors[1].Key)

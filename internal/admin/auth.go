@@ -73,6 +73,15 @@ func (c *Callers) MayReadPages(r *http.Request) bool {
 	return ok && isRead && len(caller.Domains) == 0
 }
 
+// MayReadDomain reports whether the caller may read about the domain that the parameter domain of the query names. It is
+// for pages that show only this domain.
+func (c *Callers) MayReadDomain(r *http.Request) bool {
+	caller, ok := c.Authorize(r)
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	domains := query["domain"]
+	return ok && err == nil && r.Method == http.MethodGet && len(domains) == 1 && slices.Contains(caller.Domains, domains[0])
+}
+
 // callerOfToken returns the caller with this token. It compares hashes, because the time of such a comparison reveals
 // nothing about a token.
 func (c *Callers) callerOfToken(token string) (caller Caller, ok bool) {

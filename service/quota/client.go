@@ -96,7 +96,7 @@ func (s *Service) forget(b *bucket) {
 // markDueFor makes a tick update g, because of a report of c. Clients take turns: a client with many groups delays mostly
 // its own groups.
 func (s *Service) markDueFor(g *group, c *client) {
-	turn := max(c.lastTurn, s.turn) + 1
+	turn := max(c.lastTurn, s.updatedTurn) + 1
 	if g.isDue && g.turn <= turn {
 		return
 	}

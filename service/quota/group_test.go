@@ -37,7 +37,7 @@ func newTestStream(t *testing.T, change func(*Options)) (*Service, *stream) {
 		change(&o)
 	}
 	s := New(o)
-	s.followLimits()
+	s.evaluateAgainIfLimitsChanged()
 	return s, &stream{client: s.clientOf("10.0.0.1"), domain: "shop", buckets: map[bucketKey]*bucket{}, wake: make(chan struct{}, 1), waitingActions: map[bucketKey]*rlqsv3.RateLimitQuotaResponse_BucketAction{}}
 }
 

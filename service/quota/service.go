@@ -51,7 +51,7 @@ type Options struct {
 type Service struct {
 	rlqsv3.UnimplementedRateLimitQuotaServiceServer
 	options  Options
-	hashSeed maphash.Seed // of group.hash
+	hashSeed maphash.Seed // the seed of group.hash
 
 	failureLog, ignoredLog *rate.Limiter // bound the log lines to one a minute
 
@@ -62,12 +62,12 @@ type Service struct {
 	streams        map[*stream]bool
 	clients        map[string]*client // the key is the IP address
 	memory         int64              // bytes of all clients
-	departures     []departure
-	groups         map[string]*group // the key is the name of the counter
-	dueGroups      []*group          // the groups that the next tick updates
-	turn           int64             // the turn of the last group that was updated
-	lastUpdatedAt  time.Time         // the last successful update of any group
-	nextIdleSearch time.Time         // the next search for idle buckets
+	departures     []departure        // buckets whose streams have ended, while their shares are still reserved
+	groups         map[string]*group  // the key is the name of the counter
+	dueGroups      []*group           // the groups that the next tick updates
+	updatedTurn    int64              // the largest turn of an updated group; groups with smaller turns are updated first
+	lastUpdatedAt  time.Time          // the last successful update of any group
+	nextIdleSearch time.Time          // the next search for idle buckets
 	counts         Counts
 }
 
@@ -78,17 +78,17 @@ type Counts struct {
 	Conflicts      uint64        // updates that started again, because another replica was faster
 	IgnoredReports uint64        // reports without a valid bucket id, or beyond the bounds of MaxBuckets and MaxHolders
 	BlockedStreams uint64        // streams that were closed, because they did not read or used too much memory
-	Lateness       time.Duration // the sum of the times from the first report of an update to its answer
+	AnswerTime     time.Duration // for each update, the time from its first report to its answer; the sum of these times
 }
 
 // The times of the service.
 const (
 	tickInterval = 250 * time.Millisecond
-	maxTickTime  = tickInterval / 4 // the groups that remain wait for the next tick
+	maxTickTime  = tickInterval / 4 // after this time, the other groups wait for the next tick
 
-	// delay is the Delay of package limit/quota. maxUpdateTime bounds the time from the collection of the reports to the
+	// delay is the longest time of a grant on its way, plus that of a report on its way (quota.Limit.Delay). maxUpdateTime bounds the time from the collection of the reports to the
 	// answer, and maxReportAge the time from a report to the collection. A grant can wait for the end of one update, and the
-	// next report for the start of another update. So the network has at least an eighth of delay for both ways.
+	// next report for the start of another update. Two updates and maxReportAge need 7/8 of delay, so the network has 1/8.
 	delay         = time.Second
 	maxUpdateTime = delay / 4
 	maxReportAge  = delay * 3 / 8
@@ -127,7 +127,7 @@ func (s *Service) Run(ctx context.Context) {
 func (s *Service) tick(ctx context.Context) {
 	s.mu.Lock()
 	now := time.Now()
-	s.followLimits()
+	s.evaluateAgainIfLimitsChanged()
 	s.abandonIdleBuckets(now)
 	s.freeExpiredShares(now)
 	s.forgetDepartures(now)
@@ -146,8 +146,8 @@ func (s *Service) tick(ctx context.Context) {
 	s.mu.Unlock()
 }
 
-// followLimits evaluates all buckets again if the limits in force have changed.
-func (s *Service) followLimits() {
+// evaluateAgainIfLimitsChanged evaluates all buckets again if the limits in force have changed.
+func (s *Service) evaluateAgainIfLimitsChanged() {
 	config := s.options.Limits.Load()
 	if config == s.config {
 		return
@@ -183,7 +183,7 @@ func (s *Service) update(ctx context.Context, groups []*group, skipStore bool) (
 	updates := make([]*groupUpdate, 0, len(groups))
 	changes := make([]*backend.QuotaChange, 0, len(groups))
 	for _, g := range groups {
-		s.turn = max(s.turn, g.turn)
+		s.updatedTurn = max(s.updatedTurn, g.turn)
 		g.isDue = false
 		if s.groups[g.key] == g {
 			if g.isFallback {
@@ -213,7 +213,7 @@ func (s *Service) update(ctx context.Context, groups []*group, skipStore bool) (
 		if err == nil {
 			isStored = true
 			s.counts.Updates++
-			s.counts.Lateness += now.Sub(u.firstReport)
+			s.counts.AnswerTime += now.Sub(u.firstReport)
 			s.lastUpdatedAt = now
 			s.finishUpdate(u, now)
 			continue

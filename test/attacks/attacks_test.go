@@ -212,8 +212,8 @@ func request(value string, n int) *rlsv3.RateLimitRequest {
 	return r
 }
 
-// attackers dial from an address of their own, as other machines would.
-var attackers = net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+// attackerDialer dials from an address of the attackers, as another machine would.
+var attackerDialer = net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 
 // frameConn is an HTTP/2 connection that sends what a grpc client would not.
 type frameConn struct {
@@ -226,7 +226,7 @@ type frameConn struct {
 
 // dialFrames connects to addr and discards what the service sends.
 func dialFrames(ctx context.Context, addr string) (*frameConn, error) {
-	conn, err := attackers.DialContext(ctx, "tcp", addr)
+	conn, err := attackerDialer.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
@@ -268,8 +268,8 @@ func messagePrefix(size int) []byte {
 	return binary.BigEndian.AppendUint32([]byte{0}, uint32(size))
 }
 
-// onEach runs f on n connections, and on a new one after each error, until ctx is done.
-func onEach(ctx context.Context, n int, addr string, f func(*frameConn) error) {
+// onConnections runs f on n connections, and on a new one after each error, until ctx is done.
+func onConnections(ctx context.Context, n int, addr string, f func(*frameConn) error) {
 	var goroutines sync.WaitGroup
 	for range n {
 		goroutines.Go(func() {
@@ -291,7 +291,7 @@ func onEach(ctx context.Context, n int, addr string, f func(*frameConn) error) {
 // halfSent sends all but the last byte of messages, and then holds them.
 func halfSent(conns, messages, size int) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
-		onEach(ctx, conns, s.grpc, func(conn *frameConn) error {
+		onConnections(ctx, conns, s.grpc, func(conn *frameConn) error {
 			for range messages {
 				stream, err := conn.open()
 				data := append(messagePrefix(size), make([]byte, size-1)...)
@@ -313,7 +313,7 @@ func halfSent(conns, messages, size int) func(context.Context, *service) {
 // oneByteFrames sends messages byte by byte.
 func oneByteFrames(conns int) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
-		onEach(ctx, conns, s.grpc, func(conn *frameConn) error {
+		onConnections(ctx, conns, s.grpc, func(conn *frameConn) error {
 			stream, err := conn.open()
 			if err == nil {
 				err = conn.WriteData(stream, false, messagePrefix(100_000))
@@ -336,7 +336,7 @@ func unfinishedPosts(posts, size int) func(context.Context, *service) {
 		for range posts {
 			goroutines.Go(func() {
 				for ctx.Err() == nil {
-					conn, err := attackers.DialContext(ctx, "tcp", s.http)
+					conn, err := attackerDialer.DialContext(ctx, "tcp", s.http)
 					if err != nil {
 						return
 					}
@@ -369,7 +369,7 @@ func idleConnections(n int) func(context.Context, *service) {
 // resets opens calls and resets each at once.
 func resets(conns int) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
-		onEach(ctx, conns, s.grpc, func(conn *frameConn) error {
+		onConnections(ctx, conns, s.grpc, func(conn *frameConn) error {
 			stream, err := conn.open()
 			if err == nil {
 				err = conn.WriteRSTStream(stream, http2.ErrCodeCancel)
@@ -386,7 +386,7 @@ func largeCalls(clients, inFlight, n, entries int, key string) func(context.Cont
 		var goroutines sync.WaitGroup
 		var answeredCalls, rejectedCalls atomic.Int64
 		for c := range clients {
-			client, closeClient := s.client(attackers)
+			client, closeClient := s.client(attackerDialer)
 			defer closeClient()
 			for i := range inFlight {
 				req := request(fmt.Sprint(c, i), n)

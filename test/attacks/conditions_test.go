@@ -47,7 +47,7 @@ func longValues(key string, bytes, descriptors int) func(context.Context, *servi
 		for range 4 {
 			conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
 				grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-					return attackers.DialContext(ctx, "tcp", addr)
+					return attackerDialer.DialContext(ctx, "tcp", addr)
 				}))
 			require.NoError(s.t, err)
 			defer func() { _ = conn.Close() }()

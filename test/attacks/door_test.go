@@ -28,10 +28,10 @@ var portAttacks = []attack{
 	{name: "floods of CONTINUATION on 8 connections", run: flood((*frameConn).continuation), refusalReason: "frames"},
 	{name: "floods of empty DATA on 8 connections", run: flood((*frameConn).emptyData), refusalReason: "peer_cuts"},
 	{
-		name: "calls that are reset at once on 8 connections, from the address of the other client", run: resets(8), refusalReason: "frames",
+		name: "calls that the attacker resets at once, on 8 connections from the address of an honest client", run: resets(8), refusalReason: "frames",
 		prepare: openAnsweredConnection, calls: newConnectionCalls,
 	},
-	{name: "4,000 calls a second that clients of the other client's Envoy cancel", run: cancelThroughEnvoy(4000), prepare: startEnvoy, calls: envoyCalls},
+	{name: "4,000 calls a second through the Envoy of an honest client, all cancelled", run: cancelThroughEnvoy(4000), prepare: startEnvoy, calls: envoyCalls},
 	{name: "16 clients with deadlines of 20 ms, while the service stands still for a second", run: standStill(16), stopsService: true},
 	{name: "200 connections that pipeline batches of 100 checks to /v1/check", run: pipelinedPosts(200, "/v1/check", batchOfChecks)},
 	{name: "200 connections that pipeline calls of 256 descriptors to /json", run: pipelinedPosts(200, "/json", largeJSON)},
@@ -43,7 +43,7 @@ func init() { allAttacks = append(allAttacks, portAttacks...) }
 
 // flood sends frames without a pause on 8 connections.
 func flood(send func(*frameConn) error) func(context.Context, *service) {
-	return func(ctx context.Context, s *service) { onEach(ctx, 8, s.grpc, send) }
+	return func(ctx context.Context, s *service) { onConnections(ctx, 8, s.grpc, send) }
 }
 
 func (f *frameConn) ping() error { return f.WritePing(false, [8]byte{}) }
@@ -73,10 +73,10 @@ func (f *frameConn) emptyData() error {
 	return f.WriteData(1, false, nil)
 }
 
-// openAnsweredConnection opens a connection at the address of the attackers. The connection gets an
-// answer and stays open.
+// openAnsweredConnection opens a connection from the address of the attackers. The connection gets
+// an answer and stays open.
 func openAnsweredConnection(s *service) {
-	client, closeClient := s.client(attackers)
+	client, closeClient := s.client(attackerDialer)
 	s.t.Cleanup(closeClient)
 	_, err := client.ShouldRateLimit(s.t.Context(), request("neighbour", 1))
 	require.NoError(s.t, err)
@@ -87,7 +87,7 @@ func standStill(clients int) func(context.Context, *service) {
 	return func(ctx context.Context, s *service) {
 		var goroutines sync.WaitGroup
 		for range clients {
-			client, closeClient := s.client(attackers)
+			client, closeClient := s.client(attackerDialer)
 			defer closeClient()
 			goroutines.Go(func() {
 				for ctx.Err() == nil {
@@ -116,7 +116,7 @@ func pipelinedPosts(conns int, path string, body func() string) func(context.Con
 		var goroutines sync.WaitGroup
 		for range conns {
 			goroutines.Go(func() {
-				conn, err := attackers.DialContext(ctx, "tcp", s.http)
+				conn, err := attackerDialer.DialContext(ctx, "tcp", s.http)
 				if err != nil {
 					return
 				}
@@ -149,10 +149,10 @@ func largeJSON() string {
 	return `{"domain":"d","descriptors":[` + strings.Join(descriptors, ",") + `]}`
 }
 
-// rebindingPosts posts as a browser does for a web site whose name has got the address of the
-// service.
+// rebindingPosts posts like a browser on the web site of an attacker, after the name of the site has
+// got the address of the service.
 func rebindingPosts(ctx context.Context, s *service) {
-	client := http.Client{Transport: &http.Transport{DialContext: attackers.DialContext}}
+	client := http.Client{Transport: &http.Transport{DialContext: attackerDialer.DialContext}}
 	defer client.CloseIdleConnections()
 	answers := map[int]bool{} // by status
 	for ctx.Err() == nil {

@@ -25,13 +25,13 @@ const (
 	maxFileMemory = 250 << 20
 
 	// These multiples of libraryTime bound the CPU time.
-	maxTimesForFile     = 2.5
-	maxTimesForResponse = 2.0
+	maxFileTimesLibrary     = 2.5
+	maxResponseTimesLibrary = 2.0
 )
 
 const fileBytes = 15_900 << 10
 
-// fill returns head, and items of one pattern with numbers up to the size of a large file.
+// fill returns head, and as many items of the pattern, numbered from 0, as fit into fileBytes.
 func fill(head, pattern string) string { return fillTo(fileBytes, head, pattern) }
 
 func fillTo(size int, head, pattern string) string {
@@ -70,8 +70,8 @@ func metadataBomb() string {
 	return b
 }
 
-// square has n aliases of a list of n rules.
-func square(n int) string {
+// aliasesOfRules has n aliases of a list of n rules.
+func aliasesOfRules(n int) string {
 	var items []string
 	for i := range n {
 		items = append(items, fmt.Sprintf("{key: x%d, rate_limit: {unit: minute, requests_per_unit: 1}}", i))
@@ -125,8 +125,8 @@ func TestHostileFilesTakeBoundedMemory(t *testing.T) {
 	for _, file := range []hostileFile{
 		{"aliases of aliases of descriptors", descriptorBomb, "aliases repeat more than 1000000 keys and values"},
 		{"aliases of aliases in metadata", metadataBomb, "aliases repeat more than 1000000 keys and values"},
-		{"1,400 aliases of a list of 1,400 rules", func() string { return square(1400) }, "aliases repeat more than 1000000 keys and values"},
-		{"330 aliases of a list of 330 rules", func() string { return square(330) }, ""},
+		{"1,400 aliases of a list of 1,400 rules", func() string { return aliasesOfRules(1400) }, "aliases repeat more than 1000000 keys and values"},
+		{"330 aliases of a list of 330 rules", func() string { return aliasesOfRules(330) }, ""},
 		{"15.9 MB of rules", func() string { return rulesFile(fileBytes) }, ""},
 		{"15.9 MB of rules in one line", func() string {
 			return fill("domain: d\ndescriptors: [", "{key: path%d, rate_limit: {unit: minute, requests_per_unit: 10}}, ") + "]"
@@ -149,7 +149,7 @@ func TestHostileFilesTakeBoundedMemory(t *testing.T) {
 type hostileFile struct {
 	name    string
 	content func() string
-	want    string // in the reason of a rejection; empty if the limits come into force
+	want    string // a part of the reason if the file is rejected; empty if the limits come into force
 }
 
 // check measures rls check with the file.
@@ -171,5 +171,5 @@ func (f *hostileFile) check(t *testing.T, program string) {
 	}
 	fileTable.rows = append(fileTable.rows, fmt.Sprintf("| %s | %d | %.1f | %s |", f.name, peak>>20, cpuTime.Seconds(), result))
 	assert.LessOrEqual(t, peak, int64(maxFileMemory))
-	assertBoundedTime(t, cpuTime, maxTimesForFile)
+	assertBoundedTime(t, cpuTime, maxFileTimesLibrary)
 }

@@ -50,7 +50,7 @@ var otherCalls = map[string]func(addr string) func(context.Context) error{
 	},
 	newConnectionCalls: func(addr string) func(context.Context) error {
 		return func(ctx context.Context) error {
-			client, closeClient := newClient(addr, attackers)
+			client, closeClient := newClient(addr, attackerDialer)
 			defer closeClient()
 			_, err := client.ShouldRateLimit(ctx, request("other", 1))
 			return err

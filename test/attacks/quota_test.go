@@ -155,7 +155,7 @@ func onEachStream(ctx context.Context, s *service, conns, streams int, messages 
 		conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{})),
 			grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-				return attackers.DialContext(ctx, "tcp", addr)
+				return attackerDialer.DialContext(ctx, "tcp", addr)
 			}))
 		if err != nil {
 			panic(err) // the address of the service is no address
@@ -258,7 +258,7 @@ func halfSentReports(conns, streams int) func(context.Context, *service) {
 	wholeReport = append(messagePrefix(len(wholeReport)), wholeReport...)
 	halfReport := append(messagePrefix(1<<20), make([]byte, 1<<20-1)...)
 	return func(ctx context.Context, s *service) {
-		onEach(ctx, conns, s.grpc, func(conn *frameConn) error {
+		onConnections(ctx, conns, s.grpc, func(conn *frameConn) error {
 			var openStreams []uint32
 			for range streams {
 				stream, err := conn.startCall(quotaMethod)

@@ -27,6 +27,8 @@ domain: jobs
 descriptors:
   - key: api
     rate_limit: {unit: second, requests_per_unit: 2, algorithm: sliding_log}
+  - key: once
+    rate_limit: {unit: year, requests_per_unit: 1}
   - key: closed
     rate_limit: {unit: second, requests_per_unit: 0}
 `
@@ -51,10 +53,17 @@ var callers = map[string]func(t *testing.T, folder string) []string{
 	},
 }
 
-func TestCallersWaitForPermits(t *testing.T) {
+// checks are the command lines of the callers that ask once.
+var checks = map[string][]string{
+	"python": {"python3", "check.py"},
+	"node":   {"node", "check.mjs"},
+	"java":   {"sh", "-c", `mvn -q -B exec:java -Dexec.mainClass=Check -Dexec.args="$*"`, "check"},
+}
+
+func TestCallersWaitForPermitsOrAskOnce(t *testing.T) {
 	program := os.Getenv("RLS_TEST_RLS")
 	require.NotEmpty(t, program, "run this test by make test-clients")
-	addr := startService(t, program)
+	addr, httpAddr := startService(t, program)
 	languages := strings.Fields(os.Getenv("RLS_TEST_LANGUAGES"))
 	require.NotEmpty(t, languages)
 	for _, language := range languages {
@@ -78,6 +87,13 @@ func TestCallersWaitForPermits(t *testing.T) {
 			denial, err := cmd.CombinedOutput()
 			assert.Error(t, err)
 			assert.Contains(t, string(denial), "can never pass")
+
+			check := func(url string) string { // the long timeout is for slow machines
+				return run(t, folder, append(slices.Clone(checks[language]), url, "jobs", "once="+language, "10")...)
+			}
+			assert.Contains(t, check("http://"+httpAddr), "200\n")
+			assert.Regexp(t, `429 Retry-After: \d+\n`, check("http://"+httpAddr))
+			assert.Contains(t, check("http://"+addr), "\n200\n", "the gRPC port gives no answer to HTTP, so the request passes")
 		})
 	}
 }
@@ -92,10 +108,10 @@ func run(t *testing.T, folder string, command ...string) string {
 	return string(out)
 }
 
-var listening = regexp.MustCompile(`msg=listening grpc=(\S+)`)
+var listening = regexp.MustCompile(`msg=listening grpc=(\S+) http=(\S+)`)
 
-// startService starts the service with counters in memory, and returns its address.
-func startService(t *testing.T, program string) string {
+// startService starts the service with counters in memory, and returns its addresses.
+func startService(t *testing.T, program string) (grpcAddr, httpAddr string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "limits.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(limits), 0o644))
@@ -117,9 +133,9 @@ func startService(t *testing.T, program string) string {
 				for lines.Scan() {
 				}
 			}()
-			return match[1]
+			return match[1], match[2]
 		}
 	}
 	require.FailNow(t, "the service does not listen", log.String())
-	return ""
+	return "", ""
 }

@@ -225,8 +225,8 @@ var mutants = []mutant{
 	{
 		name:    "deny-cache-never-asks-again",
 		file:    "backend/denycache/table.go",
-		old:     "newEntry.nextAskTime = min(newEntry.end, now+max(now-newEntry.start, firstDenialTime))",
-		new:     "newEntry.nextAskTime = min(newEntry.end, now+choose(isMutant(), newEntry.end-now, max(now-newEntry.start, firstDenialTime)))",
+		old:     "newEntry.nextAskTime = min(newEntry.end, now+max(now-newEntry.start, firstDenialSpan))",
+		new:     "newEntry.nextAskTime = min(newEntry.end, now+choose(isMutant(), newEntry.end-now, max(now-newEntry.start, firstDenialSpan)))",
 		runs:    []run{{"refunds-elsewhere", 1}},
 		problem: "denied by the deny cache, though Redis had room",
 	},

@@ -34,7 +34,7 @@ type File struct {
 	Data     []byte
 	MaxBytes int
 
-	// ItemsName says in problems what the file has, such as "tokens".
+	// ItemsName is the word for the items of the file in the texts of problems, such as "tokens".
 	ItemsName string
 
 	// EmptyProblem is the problem of an empty file, such as "callers is missing". Without EmptyProblem, the file may be empty.
@@ -116,7 +116,7 @@ func (r *Reader) Object(n *yaml.Node, objectName string, fields []Field) Values 
 		return nil
 	}
 	values := Values{}
-	for i := 0; i+1 < len(n.Content) && r.countNode(n); i += 2 {
+	for i := 0; i+1 < len(n.Content) && r.mayReadNode(n); i += 2 {
 		key, value := Resolve(n.Content[i]), Resolve(n.Content[i+1])
 		fieldIndex := slices.Index(names, key.Value)
 		switch {
@@ -171,7 +171,7 @@ func (r *Reader) Items(list FieldValue) []*yaml.Node {
 	}
 	var items []*yaml.Node
 	for _, item := range list.Node.Content {
-		if !r.countNode(item) {
+		if !r.mayReadNode(item) {
 			break
 		}
 		items = append(items, Resolve(item))
@@ -179,8 +179,8 @@ func (r *Reader) Items(list FieldValue) []*yaml.Node {
 	return items
 }
 
-// countNode counts n. It returns false if the Reader must stop.
-func (r *Reader) countNode(n *yaml.Node) bool {
+// mayReadNode counts n. It returns false if the Reader must stop.
+func (r *Reader) mayReadNode(n *yaml.Node) bool {
 	if r.nodes == maxNodes {
 		r.Errorf(n, "file has more than %d keys and values (aliases count at each use)", maxNodes)
 	}
@@ -188,7 +188,7 @@ func (r *Reader) countNode(n *yaml.Node) bool {
 	return r.nodes <= maxNodes && len(r.problems) < maxProblems
 }
 
-// keyText returns the text of a key for a problem, after a space. It returns "" for a key that can be a secret, such as
+// keyText returns a space and the text of a key, for the text of a problem. It returns "" for a key that can be a secret, such as
 // token:SECRET in {token:SECRET}, where the space after the colon is missing.
 func (r *Reader) keyText(key *yaml.Node) string {
 	const maxKeyBytes = 15

@@ -164,7 +164,7 @@ func TestQuotasAreCounted(t *testing.T) {
 	metrics := New()
 	metrics.Quotas(func() quota.Stats {
 		return quota.Stats{
-			Counts:  quota.Counts{Updates: 1, Failures: 2, Conflicts: 3, IgnoredReports: 4, BlockedStreams: 5, Lateness: 1500 * time.Millisecond},
+			Counts:  quota.Counts{Updates: 1, Failures: 2, Conflicts: 3, IgnoredReports: 4, BlockedStreams: 5, AnswerTime: 1500 * time.Millisecond},
 			Streams: 6, Buckets: 7, Fallbacks: 8, Rules: []quota.RuleStats{{Path: "shop > tenant", GrantedRate: 9.5, DemandedRate: 10}},
 		}
 	})

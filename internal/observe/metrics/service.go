@@ -124,7 +124,7 @@ func (m *Metrics) Quotas(stats func() quota.Stats) {
 		s.sendCounter("rls_quota_updates_total", "Updates of shares that were stored.", float64(currentStats.Updates))
 		s.sendCounter("rls_quota_update_failures_total", "Updates of shares that Redis did not store in time.", float64(currentStats.Failures))
 		s.sendCounter("rls_quota_update_conflicts_total", "Updates of shares that started again, because another replica was faster.", float64(currentStats.Conflicts))
-		s.sendCounter("rls_quota_update_seconds_total", "Time from a report to its answer, added up over all updates.", currentStats.Lateness.Seconds())
+		s.sendCounter("rls_quota_update_seconds_total", "Time from a report to its answer, added up over all updates.", currentStats.AnswerTime.Seconds())
 		s.sendCounter("rls_quota_reports_ignored_total", "Reports of buckets that are not valid or beyond a bound.", float64(currentStats.IgnoredReports))
 		s.sendCounter("rls_quota_streams_blocked_total", "Streams that rls closed, because the client did not read or used too much memory.", float64(currentStats.BlockedStreams))
 		for _, r := range currentStats.Rules {

@@ -49,7 +49,7 @@ func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
 		buffer := data.MaterializeToBuffer(mem.DefaultBufferPool())
 		defer buffer.Free()
 		data, message = mem.BufferSlice{buffer}, m.Message
-		if err := checkUsages(buffer.ReadOnlyData()); err != nil {
+		if err := checkQuotaReports(buffer.ReadOnlyData()); err != nil {
 			return err
 		}
 		if err := m.BeforeDecode(buffer.Len()); err != nil {
@@ -73,9 +73,9 @@ func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
 		buffer := data.MaterializeToBuffer(mem.DefaultBufferPool())
 		defer buffer.Free()
 		data = mem.BufferSlice{buffer}
-		parts, ok := countLargeParts(buffer.ReadOnlyData())
+		parts, ok := countPartsOfLargeRequest(buffer.ReadOnlyData())
 		switch {
-		case !ok: // the number is unknown, so the request counts as full of the shortest descriptors
+		case !ok: // assume the largest number: the request consists of the shortest descriptors
 			parts.descriptors = buffer.Len() / minDescriptorBytes
 		case c.maxDescriptors > 0 && parts.descriptors > c.maxDescriptors:
 			request.Domain = parts.domain
@@ -100,8 +100,8 @@ func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
 // maxUsages bounds the buckets in a report of quotas. A decoded bucket takes at least 400 bytes.
 const maxUsages = 16_384
 
-// checkUsages returns an error if data is a report of quotas with too many buckets.
-func checkUsages(data []byte) error {
+// checkQuotaReports returns an error if data is a report of quotas with too many buckets.
+func checkQuotaReports(data []byte) error {
 	usages := 0
 	forEachBytesField(data, func(tag byte, _ []byte) {
 		if tag == usagesTag {
@@ -114,7 +114,7 @@ func checkUsages(data []byte) error {
 	return nil
 }
 
-// StreamMessage is a message of a stream. All streams of clients have reports of quotas.
+// StreamMessage is a message of a stream. The only streams are those of quotas, so each message of a client has reports.
 type StreamMessage struct {
 	Message      any
 	BeforeDecode func(bytes int) error // can wait, or reject the message

@@ -83,8 +83,8 @@ func countParts(data string) (p requestParts, ok bool) {
 	return p, true
 }
 
-// countLargeParts is countParts for a request that may have rare fields. ok is false if data is invalid.
-func countLargeParts(data []byte) (p requestParts, ok bool) {
+// countPartsOfLargeRequest is countParts for a request that may have rare fields. ok is false if data is invalid.
+func countPartsOfLargeRequest(data []byte) (p requestParts, ok bool) {
 	ok = forEachBytesField(data, func(tag byte, value []byte) {
 		switch tag {
 		case domainTag:

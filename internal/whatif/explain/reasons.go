@@ -65,7 +65,7 @@ func differenceText(entry *ratelimitv3.RateLimitDescriptor_Entry, descriptor *li
 	case descriptors.ExtraSpace:
 		return fmt.Sprintf("a space at the start or end differs: got %q, want %q", entryText(entry), descriptorText(descriptor))
 	case descriptors.JoinedText:
-		return "key_value is the same text, but the key ends elsewhere; envoyproxy/ratelimit matches this descriptor"
+		return "the text KEY_VALUE is the same, but the key ends at another underscore; envoyproxy/ratelimit matches this descriptor"
 	case descriptors.PartOfPattern:
 		pattern := limitsfile.NewPattern(descriptor.Value)
 		switch value := entry.GetValue(); {

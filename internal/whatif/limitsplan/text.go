@@ -61,7 +61,7 @@ func (r *Report) otherCausesText() string {
 	for _, o := range r.OtherCauses {
 		n += o.Calls
 	}
-	return fmt.Sprintf("%d of the newly denied and newly admitted calls met the same limits when they were recorded, so they can have another cause", n)
+	return fmt.Sprintf("%d of the newly denied and newly admitted calls met the same limits when they were recorded, so another cause can have changed their answers", n)
 }
 
 func shareText(n, total uint64) string {

@@ -74,7 +74,7 @@ func (c *checks) checkDenials() {
 			}
 		case r.isDeniedBy(backend.SourceDenyCache):
 			last := withoutRoom(r, c.refundsDuring(r), temporary)
-			bound := firstDenialTime + max(last-answers[r.replica].firstDenial(r), 0)
+			bound := firstDenialSpan + max(last-answers[r.replica].firstDenial(r), 0)
 			if r.start-last > bound+computeTime {
 				c.fail("%s: denied by the deny cache, though Redis had room since %v, which is longer than %v", r.name(), max(last, 0), bound)
 			}
@@ -84,8 +84,8 @@ func (c *checks) checkDenials() {
 	}
 }
 
-// firstDenialTime is the time for which the deny cache remembers the first denial of a counter.
-const firstDenialTime = time.Second
+// firstDenialSpan is the time for which the deny cache remembers the first denial of a counter.
+const firstDenialSpan = time.Second
 
 // redisAnswers are the answers of Redis to one replica about the tight limit.
 type redisAnswers struct {

@@ -29,8 +29,8 @@ var (
 	takeDigest = goredis.NewScript(takeScript).Hash()
 )
 
-// start is the time of the first hits, in microseconds since 1970. Scripts get their time from
-// the test, so it need not be that of Redis.
+// start is the time of the first hits, in microseconds since 1970. The test gives scripts
+// the time, so start can differ from the clock of Redis.
 const start = 1_900_000_000_000_000
 
 var names = []string{"a", "b", "c"}
@@ -239,7 +239,7 @@ func withoutTypes(value any) any {
 }
 
 // ttlSlack is the time in milliseconds by which times to live can differ, as each server reads
-// the clock itself and the machine may be busy between.
+// the clock itself and the machine may be busy between the two reads.
 const ttlSlack = 60_000
 
 // The keys have the same values, and the same times to live, after the same commands.
@@ -296,7 +296,7 @@ func TestScriptFlushForgetsScripts(t *testing.T) {
 }
 
 // An expired key is gone, for commands and for scripts.
-func TestExpiredKeyIsGoneAfterItsMillisecond(t *testing.T) {
+func TestKeyExpiresOneMillisecondAfterItsTTL(t *testing.T) {
 	s, now := redismodel.New(), time.Now()
 	t.Cleanup(s.Close)
 	require.Equal(t, resp.Status("OK"), s.Do(now, []string{"SET", "a", "1", "PX", "50"}))
