@@ -159,7 +159,8 @@ func (b *breaker) awaitRecovery() {
 		if !wait.Sleep(l.ctx, withJitter(pause)) {
 			return
 		}
-		if l.options.Probe(l.ctx, b.shard) != nil || l.ctx.Err() != nil {
+		if err := l.options.Probe(l.ctx, b.shard); err != nil || l.ctx.Err() != nil {
+			l.recordProbeError(err)
 			continue
 		}
 		closedAt := time.Now()
@@ -203,6 +204,15 @@ func (b *breaker) endOutage(closedAt time.Time) bool {
 		l.options.Observer.StateChanged(StateChange{Outage: l.lastOutage})
 	}
 	return true
+}
+
+// recordProbeError remembers the failure of a probe during an outage, because the cause of the outage can change.
+func (l *Limiter) recordProbeError(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx.Err() == nil && backend.ReasonOf(err) != backend.ReasonOverload {
+		l.outageError = err
+	}
 }
 
 // probeIdleShards probes one shard after the other. The pause between two probes of a shard is Options.IdleProbePause. In

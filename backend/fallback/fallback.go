@@ -100,7 +100,7 @@ type Limiter struct {
 
 	mu             sync.Mutex  // guards the fields below
 	downShardCount int         // the number of shards in an outage; the outage of a shard ends after its replay
-	outageError    error       // the failure that opened the first breaker of the outage in progress
+	outageError    error       // Outage.Err of the outage in progress
 	lastOutage     Outage      // the last outage that has ended
 	blipTimer      *time.Timer // runs reportBlip; nil before the first blip
 	lastBlip       Outage      // the last reported blip

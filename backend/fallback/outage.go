@@ -20,7 +20,7 @@ type Outage struct {
 	Start time.Time // when the first hit was decided without the primary
 	End   time.Time // zero while the outage lasts; for a blip, the time of its last decision
 
-	// Err is the failure that opened the first breaker. It is nil if no breaker opened.
+	// Err is the failure that opened the first breaker, or of a later probe. It is nil if no breaker opened.
 	Err error
 
 	// Calls is the number of Takes for which the fallback decided a hit. AdmittedCalls is the number of these Takes

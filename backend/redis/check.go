@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -90,7 +91,7 @@ func (l *Limiter) serversOf(ctx context.Context, instance *redisInstance) (serve
 		s, masterErr := instance.client.masterOf(ctx, string(q.keyspace)+layoutState)
 		if masterErr != nil {
 			err = masterErr
-		} else if !slices.ContainsFunc(servers, func(other partitionServer) bool { return other.server == s }) {
+		} else if !slices.ContainsFunc(servers, func(other partitionServer) bool { return instance.addressOf(other.server) == instance.addressOf(s) }) {
 			servers = append(servers, partitionServer{s, q.keyspace})
 		}
 	}
@@ -98,10 +99,14 @@ func (l *Limiter) serversOf(ctx context.Context, instance *redisInstance) (serve
 }
 
 func (r *redisInstance) addressOf(s *server) string {
-	if r.address.kind == Cluster {
-		return s.node.Options().Addr
+	if r.address.kind != Cluster {
+		return r.name
 	}
-	return r.name
+	host, port, err := net.SplitHostPort(s.node.Options().Addr)
+	if err == nil && host == "" { // the node does not know its address
+		host, _, _ = net.SplitHostPort(r.address.nodes[0])
+	}
+	return net.JoinHostPort(host, port)
 }
 
 func (r *redisInstance) setServer(address string, findings ...Finding) []Finding {
@@ -125,11 +130,17 @@ var adviceByKind = map[ErrorKind]string{
 	KindReadOnly:   "set REDIS_URL to the master, or use REDIS_TYPE=sentinel",
 	KindOOM:        "raise maxmemory",
 	KindMaxClients: "raise maxclients of Redis, or close connections of others (CLIENT LIST)",
+	KindMisconf:    "free the disk of Redis, and run BGSAVE; or set stop-writes-on-bgsave-error no",
+	KindNoReplicas: "start Redis replicas, or lower min-replicas-to-write",
 }
 
 // AdviceFor returns how to repair the cause of an error of Redis.
 func AdviceFor(err error) string {
-	return cmp.Or(adviceByKind[KindOf(err)], "check that Redis runs, and that REDIS_URL has its address")
+	advice := "check that Redis runs, and that REDIS_URL has its address"
+	if errorCode(err) != "" {
+		advice = "Redis runs, but refuses a command: see the error, and the log of Redis"
+	}
+	return cmp.Or(adviceByKind[KindOf(err)], advice)
 }
 
 type serverCheck struct {
@@ -180,13 +191,14 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	if f, ok := missing.finding(c.loginUser(ctx)); ok {
 		c.findings = append(c.findings, f)
 	}
-	if err := replies["ping"].Err(); err != nil && KindOf(err) != KindNoPerm {
+	if err := replies["ping"].Err(); err != nil && KindOf(err) != KindNoPerm && KindOf(err) != KindMisconf {
 		return append(c.findings, connectionFinding(err)) // Redis answers commands with an error, such as NOAUTH or LOADING
 	}
 	c.checkWrite(replies["set"].Err())
 	c.checkClock()
 	c.checkTimeout()
 	c.checkCoverage(ctx)
+	c.checkSentinels(ctx)
 	c.checkInfo(infoOf(replies["hello"], replies["info"]))
 	return c.findings
 }
@@ -238,15 +250,15 @@ func (c *serverCheck) subscribe(ctx context.Context, channel string) error {
 }
 
 func (c *serverCheck) checkWrite(err error) {
-	switch code := errorCode(err); code {
-	case "OOM":
-		c.add(CheckMemory, LevelProblem, "Redis has no memory left for new counters", "raise maxmemory")
-	case "MISCONF":
-		c.add(CheckPersistence, LevelProblem, "Redis rejects writes because it can't save its data", "see the log of Redis; free its disk")
-	case "NOREPLICAS":
-		c.add(CheckReplicas, LevelProblem, "Redis rejects writes because it has too few replicas", "start replicas, or lower min-replicas-to-write")
-	case "CLUSTERDOWN", "MOVED", "TRYAGAIN":
-		c.add(CheckCluster, LevelProblem, "Redis rejects writes: "+err.Error(), "run redis-cli --cluster check on a node")
+	switch KindOf(err) {
+	case KindOOM:
+		c.add(CheckMemory, LevelProblem, "Redis has no memory left for new counters", AdviceFor(err))
+	case KindMisconf:
+		c.add(CheckPersistence, LevelProblem, "Redis rejects writes because it can't save its data", AdviceFor(err))
+	case KindNoReplicas:
+		c.add(CheckReplicas, LevelProblem, "Redis rejects writes because it has too few replicas", AdviceFor(err))
+	case KindCluster:
+		c.add(CheckCluster, LevelProblem, "Redis rejects writes: "+err.Error(), AdviceFor(err))
 	}
 }
 
@@ -283,7 +295,39 @@ func (c *serverCheck) checkCoverage(ctx context.Context) {
 	}
 	if err == nil && slotCount < hashSlotCount {
 		c.add(CheckCluster, LevelProblem, fmt.Sprintf("%d of %d slots have no master", hashSlotCount-slotCount, hashSlotCount),
-			"run redis-cli --cluster fix on a node; limits of these slots count without Redis")
+			"run redis-cli --cluster fix on a node; until then, a Cluster with cluster-require-full-coverage yes rejects all keys, and else only those of these slots")
+	}
+}
+
+// checkSentinels asks each Sentinel for its master, and names the master in use.
+func (c *serverCheck) checkSentinels(ctx context.Context) {
+	a := c.instance.address
+	if a.kind != Sentinel {
+		return
+	}
+	if master := c.instance.masterInUse.Load(); master != nil {
+		c.add(CheckRole, LevelNote, "the master in use is "+*master, "")
+	}
+	var answers, masters []string
+	for _, node := range a.nodes {
+		o := a.limiterOptions(*c.options).Simple()
+		o.Addr, o.DB, o.Username, o.Password, o.CredentialsProviderContext = node, 0, a.sentinelLogin.user, a.sentinelLogin.password, nil
+		sentinel := goredis.NewSentinelClient(o)
+		reply, err := sentinel.GetMasterAddrByName(ctx, a.master).Result()
+		_ = sentinel.Close()
+		if err != nil {
+			c.add(CheckRole, LevelWarning, fmt.Sprintf("the Sentinel %s does not name a master: %v", node, err), "check this Sentinel")
+			continue
+		}
+		master := strings.Join(reply, ":")
+		answers = append(answers, node+" names "+master)
+		if !slices.Contains(masters, master) {
+			masters = append(masters, master)
+		}
+	}
+	if len(masters) > 1 {
+		c.add(CheckRole, LevelProblem, "the Sentinels name different masters: "+strings.Join(answers, ", "),
+			"see docs/operations.md#redis-has-two-masters; until then, replicas of rls can count on different servers")
 	}
 }
 

@@ -234,6 +234,30 @@ func TestCheckNamesMissingRightsInACluster(t *testing.T) {
 	})
 }
 
+func TestCheckNamesTheMasterAndSentinelsThatDisagree(t *testing.T) {
+	t.Parallel()
+	sentinels, otherMaster := redistest.StartSentinels(t), redistest.Start(t)
+	otherHost, otherPort, _ := strings.Cut(otherMaster.Addr, ":")
+	l := open(t, redis.Options{Main: redis.Server{Kind: redis.Sentinel, URL: sentinels.URL()}, Timeout: testTimeout})
+	require.NoError(t, l.Ping(t.Context()))
+	findings := l.Check(t.Context())
+	require.Empty(t, problems(t, l), "the Sentinels agree")
+	assert.Equal(t, "the master in use is "+sentinels.Master.Addr, findings[0].Text)
+
+	client := sentinels.Sentinels[2].Client(t)
+	require.NoError(t, client.Do(t.Context(), "SENTINEL", "REMOVE", sentinels.Name).Err())
+	findings = problems(t, l)
+	require.Len(t, findings, 1)
+	assert.Contains(t, findings[0].Text, "the Sentinel "+sentinels.Sentinels[2].Addr+" does not name a master")
+
+	require.NoError(t, client.Do(t.Context(), "SENTINEL", "MONITOR", sentinels.Name, otherHost, otherPort, "2").Err())
+	findings = problems(t, l)
+	require.Len(t, findings, 1)
+	assert.Equal(t, redis.LevelProblem, findings[0].Level)
+	assert.Contains(t, findings[0].Text, sentinels.Sentinels[0].Addr+" names "+sentinels.Master.Addr)
+	assert.Contains(t, findings[0].Text, sentinels.Sentinels[2].Addr+" names "+otherMaster.Addr)
+}
+
 func TestCheckReportsServersThatCannotCountSafely(t *testing.T) {
 	t.Parallel()
 	defaultServer, fullServer := redistest.Start(t), redistest.Start(t, "--maxmemory", "1kb")
@@ -241,6 +265,8 @@ func TestCheckReportsServersThatCannotCountSafely(t *testing.T) {
 	durableServer := redistest.Start(t, "--appendonly", "yes")
 	replica := defaultServer.StartReplica(t)
 	serverThatNeedsReplica := redistest.Start(t, "--min-replicas-to-write", "1")
+	serverWithoutDisk := redistest.Start(t, "--dir", t.TempDir())
+	failSave(t, serverWithoutDisk)
 	clusterNode := redistest.Start(t, "--cluster-enabled", "yes")
 	deadServer := redistest.Start(t)
 	deadServer.Kill()
@@ -256,6 +282,9 @@ func TestCheckReportsServersThatCannotCountSafely(t *testing.T) {
 		}},
 		{"full Redis", redis.Options{Main: redis.Server{URL: fullServer.Addr}}, []string{"problem memory Redis has no memory left", "note persistence "}},
 		{"replica", redis.Options{Main: redis.Server{URL: replica.Addr}}, []string{"problem role this server is a replica", "note persistence "}},
+		{"Redis that can't save", redis.Options{Main: redis.Server{URL: serverWithoutDisk.Addr}}, []string{
+			"problem persistence Redis rejects writes because it can't save", "warning persistence the last write of the snapshot failed", "note persistence ",
+		}},
 		{"too few replicas for min-replicas-to-write", redis.Options{Main: redis.Server{URL: serverThatNeedsReplica.Addr}}, []string{"problem replicas Redis rejects writes", "note persistence "}},
 		{"too few replicas for WaitReplicas", redis.Options{Main: redis.Server{URL: defaultServer.Addr}, WaitReplicas: 2}, []string{"warning replicas got 1 replicas, want 2"}},
 		{"node of a Cluster", redis.Options{Main: redis.Server{URL: clusterNode.Addr}}, []string{

@@ -32,6 +32,8 @@ const (
 	KindLoading               // Redis reads its data, or has no link to its master
 	KindReadOnly              // the server is a replica, which rejects writes
 	KindOOM                   // out of memory
+	KindMisconf               // Redis can't save its data, and rejects writes
+	KindNoReplicas            // the master has too few Redis replicas, and rejects writes
 	KindNoScript              // Redis does not have the script; rls sends the text
 	KindWrongType             // the key has a value of another type
 	KindProtocol              // a reply that rls can't read
@@ -39,7 +41,7 @@ const (
 
 var errorKinds = [...]string{
 	"other", "timeout", "refused", "reset", "maxclients", "unreachable", "tls", "auth", "noperm", "cluster", "loading", "readonly",
-	"oom", "noscript", "wrongtype", "protocol",
+	"oom", "misconf", "noreplicas", "noscript", "wrongtype", "protocol",
 }
 
 // ErrorKinds lists the names of all kinds, in the order of the constants.
@@ -51,8 +53,8 @@ func (k ErrorKind) String() string { return errorKinds[k] }
 var kindByCode = map[string]ErrorKind{
 	"NOAUTH": KindAuth, "WRONGPASS": KindAuth, "NOPERM": KindNoPerm,
 	"MOVED": KindCluster, "ASK": KindCluster, "TRYAGAIN": KindCluster, "CROSSSLOT": KindCluster, "CLUSTERDOWN": KindCluster,
-	"LOADING": KindLoading, "MASTERDOWN": KindLoading, "READONLY": KindReadOnly, "OOM": KindOOM, "NOSCRIPT": KindNoScript,
-	"WRONGTYPE": KindWrongType,
+	"LOADING": KindLoading, "MASTERDOWN": KindLoading, "READONLY": KindReadOnly, "OOM": KindOOM, "MISCONF": KindMisconf,
+	"NOREPLICAS": KindNoReplicas, "NOSCRIPT": KindNoScript, "WRONGTYPE": KindWrongType,
 }
 
 // KindOf returns the kind of an error that a Limiter of this package returned.

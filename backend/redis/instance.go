@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"hash/crc32"
 	"math"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +24,8 @@ type redisInstance struct {
 	role              Role
 	openedConnections atomic.Int64 // connections that were ever opened
 	client            client
-	firstShard        int // the number of the shard of its first partition; the shards of its other partitions follow
+	masterInUse       atomic.Pointer[string] // the address of the master of the last connection; only with Sentinel
+	firstShard        int                    // the number of the shard of its first partition; the shards of its other partitions follow
 	partitions        int
 
 	maxInflightBatches int // the most batches of a partition in flight
@@ -52,12 +54,35 @@ func (l *Limiter) addInstance(ctx context.Context, s Server) error {
 	}
 	_, instance.maxInflightBatches = a.connectionsAndBatches(l.options)
 	instance.maxWatchedBatches = int64(o.PoolSize - instance.maxInflightBatches*len(tags))
-	instance.client = newServers(a.open(o))
+	c := a.open(o)
+	if a.kind == Sentinel {
+		c.AddHook(masterHook{instance}) // not a Dialer, which would see connections to Sentinels too
+	}
+	instance.client = newServers(c)
 	l.instances = append(l.instances, instance)
 	for _, tag := range tags {
 		l.queues = append(l.queues, l.startQueue(ctx, instance, keyspace(l.options.KeyPrefix+tag)))
 	}
 	return nil
+}
+
+// masterHook is a hook of go-redis that remembers the address of each new connection to the master.
+type masterHook struct{ *redisInstance }
+
+func (h masterHook) DialHook(dial goredis.DialHook) goredis.DialHook {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err == nil {
+			h.masterInUse.Store(new(conn.RemoteAddr().String()))
+		}
+		return conn, err
+	}
+}
+
+func (masterHook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
+
+func (masterHook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return next
 }
 
 // Shards returns the number of shards. A shard is a set of counters that fail together: a partition of the main Redis,

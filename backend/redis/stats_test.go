@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -63,6 +64,10 @@ func TestErrorsOfRealRedisHaveTheirKind(t *testing.T) {
 		{redis.KindOOM, func(t *testing.T, s *redistest.Server) {
 			require.NoError(t, s.Client(t).ConfigSet(t.Context(), "maxmemory", "1").Err())
 		}},
+		{redis.KindNoReplicas, func(t *testing.T, s *redistest.Server) {
+			require.NoError(t, s.Client(t).ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
+		}},
+		{redis.KindMisconf, func(t *testing.T, s *redistest.Server) { failSave(t, s) }},
 		{redis.KindMaxClients, func(t *testing.T, s *redistest.Server) {
 			client := s.Client(t)
 			require.NoError(t, client.ConfigSet(t.Context(), "maxclients", "1").Err())
@@ -87,7 +92,7 @@ func TestErrorsOfRealRedisHaveTheirKind(t *testing.T) {
 	} {
 		t.Run(c.kind.String(), func(t *testing.T) {
 			t.Parallel()
-			s := redistest.Start(t)
+			s := redistest.Start(t, "--dir", t.TempDir())
 			observer := new(kindRecorder)
 			l, lim := open(t, redis.Options{Main: redis.Server{URL: s.Addr}, Observer: observer}), perDay(t, 100)
 			awaitRecovery(t, l, lim)
@@ -100,6 +105,29 @@ func TestErrorsOfRealRedisHaveTheirKind(t *testing.T) {
 			assert.Zero(t, observer.count(redis.KindOther))
 		})
 	}
+}
+
+// failSave makes the save of a Redis with a directory of its own fail, so that Redis rejects writes.
+func failSave(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	client := s.Client(t)
+	require.NoError(t, client.ConfigSet(t.Context(), "save", "3600 1").Err()) // without save, Redis accepts writes
+	require.NoError(t, os.Mkdir(client.ConfigGet(t.Context(), "dir").Val()["dir"]+"/rls-test.rdb", 0o700))
+	require.NoError(t, client.BgSave(t.Context()).Err())
+	polltest.Until(t, testTimeout, func() bool {
+		return strings.Contains(client.Info(t.Context(), "persistence").Val(), "rdb_last_bgsave_status:err")
+	})
+}
+
+func TestAdviceFitsAnErrorThatRedisAnswered(t *testing.T) {
+	for text, want := range map[string]string{
+		"MISCONF Errors writing to the AOF file": "free the disk of Redis",
+		"NOREPLICAS Not enough good replicas":    "start Redis replicas",
+		"ERR unknown":                            "Redis runs, but refuses a command",
+	} {
+		assert.Contains(t, redis.AdviceFor(replyError(text)), want)
+	}
+	assert.Contains(t, redis.AdviceFor(errors.New("new")), "check that Redis runs")
 }
 
 func TestErrorsHaveTheirKind(t *testing.T) {

@@ -91,8 +91,8 @@ func TestServeStartsWithoutRedisAndConnectsLater(t *testing.T) {
 	assert.Contains(t, out, "4 OK, 1 OVER_LIMIT, 0 errors", "the fallback ratio of the limit")
 	assert.Contains(t, out, "10 per year", "answers have the configured limit")
 	service.awaitLog("Redis outage started")
-	assert.Regexp(t, `level=ERROR msg="Redis outage started" kind=refused error=".*connection refused" address=`+redis.Addr+
-		` hits="counted here, up to 0.4 of each limit" advice="check that Redis runs, and that REDIS_URL has its address"`, service.logText())
+	assert.Regexp(t, `level=ERROR msg="Redis outage started" kind=refused error=".*connection refused"`+
+		` advice="check that Redis runs, and that REDIS_URL has its address" address=`+redis.Addr+` hits="counted here, up to 0.4 of each limit"`, service.logText())
 	assert.Equal(t, 1, service.count("connection refused"), "one line about the dead Redis: %s", service.logText())
 	status, _ := get(t, "http://"+service.http+"/healthcheck")
 	assert.Equal(t, http.StatusOK, status, "a lost Redis does not make the service unhealthy")

@@ -162,6 +162,10 @@ func (r *eventRecorder) TLSReloaded(listener, subject string, err error) {
 	r.add("%s %s %t", listener, subject, err == nil)
 }
 
+func (r *eventRecorder) CertificateInForce(listener string, expiry time.Time) {
+	r.add("%s expires %v", listener, expiry)
+}
+
 func TestDrainTimeoutCutsCalls(t *testing.T) {
 	t.Parallel()
 	service := newSlowService()

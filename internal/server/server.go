@@ -132,13 +132,17 @@ type Observer interface {
 
 	// TLSReloaded reports that a listener uses new TLS files, or the error of files that the listener rejects.
 	TLSReloaded(listener, subject string, err error)
+
+	// CertificateInForce reports when the certificate of a listener expires. It is called at the start and after a change.
+	CertificateInForce(listener string, expiry time.Time)
 }
 
 type noObserver struct{}
 
-func (noObserver) DrainStarted(int64)                {}
-func (noObserver) DrainFinished(int64)               {}
-func (noObserver) TLSReloaded(string, string, error) {}
+func (noObserver) DrainStarted(int64)                   {}
+func (noObserver) DrainFinished(int64)                  {}
+func (noObserver) TLSReloaded(string, string, error)    {}
+func (noObserver) CertificateInForce(string, time.Time) {}
 
 // Server is a set of listeners. New makes a Server, and Serve runs the Server once.
 type Server struct {
@@ -214,7 +218,7 @@ func (s *Server) readTLS(listener string, o *TLS) (*tlsReloader, error) {
 	if o == nil {
 		return nil, nil
 	}
-	certs, err := newTLSReloader(*o, func(subject string, err error) { s.options.Observer.TLSReloaded(listener, subject, err) }, s.options.Log.With("listener", listener))
+	certs, err := newTLSReloader(*o, listener, s.options.Observer, s.options.Log)
 	if err != nil {
 		return nil, fmt.Errorf("%s TLS: %w", listener, err)
 	}

@@ -41,9 +41,13 @@ type tlsReloader struct {
 	options       TLS
 	files         *watchfile.Files
 	currentConfig atomic.Pointer[tls.Config]
+	listener      string
+	observer      Observer
+	log           *slog.Logger
+	expiryTimer   *time.Timer // runs logExpiry when the certificate in force expires
 }
 
-func newTLSReloader(options TLS, observe func(subject string, err error), log *slog.Logger) (*tlsReloader, error) {
+func newTLSReloader(options TLS, listener string, observer Observer, log *slog.Logger) (*tlsReloader, error) {
 	paths := []string{options.CertFile, options.KeyFile}
 	switch {
 	case options.ClientCAFile != "":
@@ -56,18 +60,18 @@ func newTLSReloader(options TLS, observe func(subject string, err error), log *s
 	if options.CertFile == "" || options.KeyFile == "" {
 		return nil, errors.New("certificate and key are both required")
 	}
-	r := &tlsReloader{options: options}
+	r := &tlsReloader{options: options, listener: listener, observer: observer, log: log.With("listener", listener)}
 	var err error
 	r.files, err = watchfile.Read(watchfile.Options{
-		Paths: paths, ContentName: "TLS files", Apply: r.apply, Interval: cmp.Or(options.ReloadEvery, 500*time.Millisecond), Log: log,
+		Paths: paths, ContentName: "TLS files", Apply: r.apply, Interval: cmp.Or(options.ReloadEvery, 500*time.Millisecond), Log: r.log,
 		Details: func() []any {
 			return []any{"subject", r.certificate().Subject.String(), "not_after", r.certificate().NotAfter}
 		},
 		Observe: func(err error) {
 			if err != nil {
-				observe("", err)
+				observer.TLSReloaded(listener, "", err)
 			} else {
-				observe(r.certificate().Subject.String(), nil)
+				observer.TLSReloaded(listener, r.certificate().Subject.String(), nil)
 			}
 		},
 	})
@@ -113,7 +117,17 @@ func (r *tlsReloader) apply(files [][]byte) error {
 		config.VerifyConnection = requireSAN(r.options.ClientSAN)
 	}
 	r.currentConfig.Store(config)
+	r.observer.CertificateInForce(r.listener, pair.Leaf.NotAfter)
+	if r.expiryTimer != nil {
+		r.expiryTimer.Stop()
+	}
+	r.expiryTimer = time.AfterFunc(time.Until(pair.Leaf.NotAfter), func() { r.logExpiry(pair.Leaf) })
 	return nil
+}
+
+func (r *tlsReloader) logExpiry(certificate *x509.Certificate) {
+	r.log.Error("TLS certificate expired; clients refuse it", "file", r.options.CertFile, "subject", certificate.Subject.String(),
+		"expired_since", certificate.NotAfter, "advice", "replace the files; new connections use them within a second")
 }
 
 // requireSAN returns a check that a client certificate contains the DNS name. A client without a certificate passes.

@@ -181,7 +181,7 @@ func TestChangedCertificateIsInForceWithinASecond(t *testing.T) {
 	files := TLS{CertFile: filepath.Join(t.TempDir(), "tls.crt"), KeyFile: filepath.Join(t.TempDir(), "tls.key")}
 	issueTo(t, files, ca, "first")
 	synctest.Test(t, func(t *testing.T) {
-		r, err := newTLSReloader(files, func(string, error) {}, slog.New(slog.DiscardHandler))
+		r, err := newTLSReloader(files, "gRPC", noObserver{}, slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
 		go r.files.Watch(t.Context())
 		time.Sleep(1500 * time.Millisecond)
@@ -256,7 +256,7 @@ func TestTLSFileProblemIsLoggedOnce(t *testing.T) {
 	cert := issueTo(t, files, ca, "server")
 	files.ClientCAFile = ""
 	var log logBuffer
-	r, err := newTLSReloader(files, func(string, error) {}, slog.New(slog.NewTextHandler(&log, nil)))
+	r, err := newTLSReloader(files, "gRPC", noObserver{}, slog.New(slog.NewTextHandler(&log, nil)))
 	require.NoError(t, err)
 
 	lineCount := func() int { return strings.Count(log.String(), "\n") }
@@ -277,6 +277,26 @@ func TestTLSFileProblemIsLoggedOnce(t *testing.T) {
 	replaceFile(t, files.CertFile, nil)
 	reload()
 	assert.Equal(t, 3, lineCount(), "a new problem, even if the text is the same")
+}
+
+func TestExpiryOfACertificateIsReported(t *testing.T) {
+	t.Parallel()
+	ca := certtest.New(t)
+	files := tlsFiles(t)
+	cert, key := issue(t, ca, "server")
+	files.ClientCAFile = ""
+	replaceFile(t, files.CertFile, cert)
+	replaceFile(t, files.KeyFile, key)
+	var log logBuffer
+	events := &eventRecorder{}
+	r, err := newTLSReloader(files, "gRPC", events, slog.New(slog.NewTextHandler(&log, nil)))
+	require.NoError(t, err)
+	assert.Equal(t, []string{"gRPC expires " + r.certificate().NotAfter.String()}, events.recordedEvents())
+	assert.Empty(t, log.String(), "the certificate is valid")
+	assert.True(t, r.expiryTimer.Reset(0), "the timer waits for the expiry")
+	polltest.Until(t, maxWait, func() bool { return strings.Contains(log.String(), "TLS certificate expired") })
+	assert.Contains(t, log.String(), "level=ERROR")
+	assert.Contains(t, log.String(), "expired_since=")
 }
 
 func TestNewFailsOnBadTLSFiles(t *testing.T) {

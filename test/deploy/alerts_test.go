@@ -134,6 +134,26 @@ func TestAlertsFire(t *testing.T) {
 			healthy: []string{"rls_overrides_without_end{" + target + "} 2x60 0x100"}, // somebody has deleted them
 		},
 		{
+			alert: "RlsNoCalls", want: "Nobody calls rls any more",
+			sick:    []string{`rls_calls_total{code="ok", ` + target + `} 0+100x60 6000x140`},
+			healthy: []string{`rls_calls_total{code="ok", ` + target + `} 0x200`}, // nobody has called yet
+		},
+		{
+			alert: "RlsLimitsOff", want: "2 switches turn off limits of the scope rule",
+			sick:    []string{`rls_limits_off{scope="rule", ` + target + `} 2x400`},
+			healthy: []string{`rls_limits_off{scope="rule", ` + target + `} 2x60 0x200`}, // the switches have ended
+		},
+		{
+			alert: "RlsConnectionsNearBound", want: "a has 4000 connections at its listener grpc",
+			sick:    []string{`rls_connections{listener="grpc", ` + target + `} 4000x200`},
+			healthy: []string{`rls_connections{listener="grpc", ` + target + `} 3000x200`},
+		},
+		{
+			alert: "RlsCertificateExpires", want: "The certificate of the listener grpc of a expires in",
+			sick:    []string{`rls_certificate_expiry_timestamp_seconds{listener="grpc", ` + target + `} 500000x200`},
+			healthy: []string{`rls_certificate_expiry_timestamp_seconds{listener="grpc", ` + target + `} 864000x200`},
+		},
+		{
 			alert: "RlsRedisStandsStill", want: "keeps 66.67m batches a second of a waiting",
 			sick:    []string{`rls_redis_stalled_batches_total{server="main", ` + target + `} 0+1x200`},
 			healthy: []string{`rls_redis_stalled_batches_total{server="main", ` + target + `} 7x200`},

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"text/template"
@@ -217,7 +218,7 @@ func TestVariablesHaveEffectiveValuesWithoutSecrets(t *testing.T) {
 		variables[v.Name] = v
 	}
 	for _, want := range []Variable{
-		{Name: "REDIS_URL", Value: "(secret)", IsSet: true, Comparison: OtherEffect},
+		{Name: "REDIS_URL", Value: "redis://(secret)@127.0.0.1:6379", IsSet: true, Comparison: OtherEffect},
 		{Name: "REDIS_AUTH", Value: "(secret)", IsSet: true, Comparison: SameEffect},
 		{Name: "ADMIN_TOKEN", Comparison: OnlyInRls},
 		{Name: "REDIS_TIMEOUT", Value: "70ms", IsSet: true, Comparison: OtherEffect},
@@ -233,6 +234,22 @@ func TestVariablesHaveEffectiveValuesWithoutSecrets(t *testing.T) {
 	}
 }
 
+func TestAddressOfRedisIsShownWithoutItsPassword(t *testing.T) {
+	for url, want := range map[string]string{
+		"redis:6379":                               "redis:6379",
+		"redis://:s3cret@redis:6379/3":             "redis://(secret)@redis:6379/3",
+		"redis://:s3c,s3cret@s3cret@redis:6379":    "redis://(secret)@redis:6379",
+		"redis://redis:6379?password=s3cret@1":     "(secret)",
+		"redis://:s3c?ret@redis:6379":              "(secret)",
+		"m,redis://:s3cret@a:1,redis://:s3cret@b:": "m,redis://(secret)@b:",
+	} {
+		settings := Settings{RedisURL: url}
+		variables := settings.Variables()
+		i := slices.IndexFunc(variables, func(v Variable) bool { return v.Name == "REDIS_URL" })
+		assert.Equal(t, want, variables[i].Value)
+	}
+}
+
 func TestChangedVariablesDifferFromTheirDefaults(t *testing.T) {
 	t.Setenv("REDIS_PIPELINE_LIMIT", "5")
 	settings, _, err := read(t, map[string]string{
@@ -244,7 +261,7 @@ func TestChangedVariablesDifferFromTheirDefaults(t *testing.T) {
 	for _, v := range settings.ChangedVariables() {
 		changedNames = append(changedNames, v.Name+"="+v.Value)
 	}
-	assert.Equal(t, []string{"DRAIN_DELAY=5s", "LOG_LEVEL=debug", "DECISION_LOG_HASH_KEY=(secret)", "REDIS_URL=(secret)"}, changedNames)
+	assert.Equal(t, []string{"DRAIN_DELAY=5s", "LOG_LEVEL=debug", "DECISION_LOG_HASH_KEY=(secret)", "REDIS_URL=redis://(secret)@127.0.0.1:6379"}, changedNames)
 }
 
 func TestSettingsPageIsUpToDate(t *testing.T) {

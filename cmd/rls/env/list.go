@@ -45,8 +45,8 @@ func (s *Settings) Variables() []Variable {
 		v.IsSet = os.Getenv(v.Name) != ""
 		v.Comparison, v.Note = Compare(v.Name)
 		v.Value = s.shownValue(reflect.ValueOf(s).Elem().FieldByIndex(f.Index), v.Name)
-		if v.Value != "" && f.Tag.Get("secret") != "" {
-			v.Value = maskedSecret
+		if secret := f.Tag.Get("secret"); v.Value != "" && (secret == "true" || secret == "login" && strings.Contains(v.Value, "?")) {
+			v.Value = maskedSecret // behind a ?, a URL can have a password too
 		}
 		v.Value = WithoutLogin(v.Value)
 		list = append(list, v)

@@ -165,7 +165,7 @@ type Settings struct {
 	CacheKeyPrefix          string  `envconfig:"CACHE_KEY_PREFIX" max:"64" desc:"Prefix of every key in Redis or memcached. The prefix has at most 64 bytes."`
 	ExpirationJitterMax     int64   `envconfig:"EXPIRATION_JITTER_MAX_SECONDS" default:"300" max:"31536000" desc:"Longest random time, in seconds, that rls adds to the expiry of a key in Redis or memcached. With this time, keys do not all expire at once."`
 	RedisType               string  `envconfig:"REDIS_TYPE" default:"single" oneof:"single sentinel cluster" desc:"Kind of Redis: single, sentinel or cluster."`
-	RedisURL                string  `envconfig:"REDIS_URL" secret:"true" desc:"Address of Redis. For the type single, this is host:port, the path of a socket, or a URL with redis://, rediss:// or unix://. For sentinel: the name of the master, then the sentinels, as in master,host:port,host:port. For cluster: nodes, as in host:port,host:port."`
+	RedisURL                string  `envconfig:"REDIS_URL" secret:"login" desc:"Address of Redis. For the type single, this is host:port, the path of a socket, or a URL with redis://, rediss:// or unix://. For sentinel: the name of the master, then the sentinels, as in master,host:port,host:port. For cluster: nodes, as in host:port,host:port."`
 	RedisSocketType         string  `envconfig:"REDIS_SOCKET_TYPE" oneof:"tcp unix" desc:"Kind of connection to Redis: tcp or unix. An empty value means unix if the URL is a path, or else tcp."`
 	RedisAuth               string  `envconfig:"REDIS_AUTH" secret:"true" desc:"Password of Redis, or user:password."`
 	RedisAuthFile           string  `envconfig:"REDIS_AUTH_FILE" only:"rls" desc:"File with password or user:password, in place of REDIS_AUTH. The service reads the file for each new connection, so a changed password needs no restart. See docs/redis.md."`
@@ -186,7 +186,7 @@ type Settings struct {
 	RedisHealthCheckActive  bool    `envconfig:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" default:"false" desc:"Be unhealthy while Redis or memcached is down. If false, an outage does not affect health, because the service works without Redis."`
 	PerSecond               bool    `envconfig:"REDIS_PERSECOND" default:"false" desc:"Count limits with a window of one second in a separate Redis. If a call needs both Redis servers, rls asks them at the same time."`
 	PerSecondType           string  `envconfig:"REDIS_PERSECOND_TYPE" default:"single" oneof:"single sentinel cluster" desc:"As REDIS_TYPE."`
-	PerSecondURL            string  `envconfig:"REDIS_PERSECOND_URL" secret:"true" desc:"As REDIS_URL."`
+	PerSecondURL            string  `envconfig:"REDIS_PERSECOND_URL" secret:"login" desc:"As REDIS_URL."`
 	PerSecondSocketType     string  `envconfig:"REDIS_PERSECOND_SOCKET_TYPE" oneof:"tcp unix" desc:"As REDIS_SOCKET_TYPE."`
 	PerSecondAuth           string  `envconfig:"REDIS_PERSECOND_AUTH" secret:"true" desc:"As REDIS_AUTH."`
 	PerSecondAuthFile       string  `envconfig:"REDIS_PERSECOND_AUTH_FILE" only:"rls" desc:"As REDIS_AUTH_FILE."`

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
@@ -60,6 +61,11 @@ func (e *Events) DrainFinished(cutCalls int64) {
 // TLSReloaded implements server.Observer.
 func (e *Events) TLSReloaded(listener, subject string, err error) {
 	e.addReload("TLS files reloaded: "+listener, details("subject", subject), "TLS files rejected: "+listener, err)
+}
+
+// CertificateInForce implements server.Observer.
+func (e *Events) CertificateInForce(listener string, expiry time.Time) {
+	e.Metrics.SetCertificateExpiry(strings.ToLower(listener), expiry)
 }
 
 // CallersReloaded reports that the new content of the file of callers is in force, or the error of rejected content.

@@ -116,7 +116,7 @@ func (c *RedisCheck) writeLog(ctx context.Context, findings []redis.Finding) {
 	}
 	for _, finding := range c.loggedFindings {
 		if !slices.ContainsFunc(findings, func(newFinding redis.Finding) bool {
-			return isSameServer(finding, newFinding) && newFinding.Check == finding.Check
+			return isSameServer(finding, newFinding) && newFinding.Check == finding.Check && (newFinding.Level != redis.LevelNote || finding.Level == redis.LevelNote)
 		}) {
 			c.Log.Info("Redis check passed again", "check", finding.Check, "server", finding.Role.String(), "address", finding.Address)
 		}

@@ -93,7 +93,7 @@ func (s *Store) StateChanged(change fallback.StateChange) {
 		s.Health.Note(strings.ToLower(s.Name), fmt.Sprintf("down since %s; deciding without %s (mode %s, ratio %v)",
 			time.Now().UTC().Format(time.RFC3339), s.Name, s.Mode, s.Ratio))
 		s.recordOutage(slog.LevelError, change, s.Name+" outage started",
-			"kind", redis.KindOf(outage.Err).String(), "error", outage.Err, "address", s.Address, "hits", s.decisionText(), "advice", s.Advice(outage.Err))
+			append(s.causeAttrs(outage.Err), "address", s.Address, "hits", s.decisionText())...)
 		return
 	}
 	s.Health.Note(strings.ToLower(s.Name), "")
@@ -102,6 +102,11 @@ func (s *Store) StateChanged(change fallback.StateChange) {
 	}
 	s.recordOutage(slog.LevelInfo, change, s.Name+" outage ended",
 		append(priceAttrs(outage), "hits_replayed", outage.ReplayedHits, "counters_kept", outage.CountersKept)...)
+}
+
+// causeAttrs returns the cause of an outage as names, each followed by its value.
+func (s *Store) causeAttrs(err error) []any {
+	return []any{"kind", redis.KindOf(err).String(), "error", err, "advice", s.Advice(err)}
 }
 
 // decisionText says how the service decides hits without the store, such as "admitted".
@@ -119,7 +124,7 @@ func (s *Store) decisionText() string {
 func (s *Store) LogProgress(ctx context.Context, status func() fallback.Status) {
 	for wait.Sleep(ctx, progressPause) {
 		if currentStatus := status(); currentStatus.Down {
-			s.Log.Warn(s.Name+" outage not over", priceAttrs(&currentStatus.Outage)...)
+			s.Log.Warn(s.Name+" outage not over", append(priceAttrs(&currentStatus.Outage), s.causeAttrs(currentStatus.Outage.Err)...)...)
 		}
 	}
 }
@@ -175,7 +180,7 @@ func (s *Store) logRepeatedOutages() {
 	log := &s.outageLog
 	attrs := []any{"address", s.Address, "outages", log.outages, "blips", log.blips, "is_down", log.isDown, "calls", log.calls, "most_beyond_limits", log.maxExcessHits}
 	if log.lastOutageError != nil {
-		attrs = append(attrs, "error", log.lastOutageError, "advice", s.Advice(log.lastOutageError))
+		attrs = append(attrs, s.causeAttrs(log.lastOutageError)...)
 	}
 	text := s.Name + " outages repeated"
 	if log.outages == 0 && log.blips > 0 {

@@ -6,6 +6,7 @@ package metrics
 
 import (
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -22,6 +23,7 @@ type Metrics struct {
 
 	connections map[string]func() int // open connections; the key is the name of the listener
 
+	certificateExpiry *prometheus.GaugeVec
 	fallbackDecisions *fallbackDecisions // nil until Fallback is called
 	givenUpCalls      prometheus.Counter // nil until Service is called
 
@@ -32,10 +34,17 @@ type Metrics struct {
 func New() *Metrics {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return &Metrics{
+	m := &Metrics{
 		registry: registry, factory: promauto.With(registry), rules: &rules{limits: limitTable{limitsByRule: map[string]*limitSeries{}}}, runningScrape: make(chan struct{}, 1),
 		connections: map[string]func() int{},
 	}
+	m.certificateExpiry = m.newGauges("rls_certificate_expiry_timestamp_seconds", "Time at which the certificate of a listener with TLS expires.", "listener")
+	return m
+}
+
+// SetCertificateExpiry sets the time at which the certificate of a listener expires.
+func (m *Metrics) SetCertificateExpiry(listener string, expiry time.Time) {
+	m.certificateExpiry.WithLabelValues(listener).Set(float64(expiry.Unix()))
 }
 
 // Gather implements prometheus.Gatherer. It returns all metrics except the metrics of rules, because there can be many

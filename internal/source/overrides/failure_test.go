@@ -166,7 +166,7 @@ func TestOverridesThatVanishWithTheDataOfRedisAreLost(t *testing.T) {
 	firstReplica.awaitOverrides(values{})
 	otherReplica.awaitOverrides(values{})
 	assert.Equal(t, []int{1, 1}, []int{lossCount(firstReplica), lossCount(otherReplica)})
-	assert.Contains(t, firstReplica.logText(), `level=ERROR msg="overrides lost; Redis lost its data" overrides_before=1 overrides=0`)
+	assert.Contains(t, firstReplica.logText(), `level=ERROR msg="overrides lost; Redis lost its data" overrides_before=1 overrides=0 lost="a 1"`)
 
 	put("a")
 	put("c")

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -114,7 +115,8 @@ func (s *Store) readAll(ctx context.Context) error {
 	if s.appliedValues == nil || !maps.Equal(s.appliedValues, values) {
 		update.Overrides, update.OverridesLost = values, s.hasLostData
 		if s.hasLostData {
-			s.options.Log.Error("overrides lost; Redis lost its data", "overrides_before", len(s.appliedValues), "overrides", len(values))
+			s.options.Log.Error("overrides lost; Redis lost its data", "overrides_before", len(s.appliedValues), "overrides", len(values),
+				"lost", lostValues(s.appliedValues, values), "advice", "set them again (docs/operations.md#back-up-and-restore)")
 		}
 		s.appliedValues = values
 	}
@@ -128,6 +130,22 @@ func (s *Store) readAll(ctx context.Context) error {
 		s.requestReplicaReport()
 	}
 	return nil
+}
+
+const maxLoggedValues = 20
+
+// lostValues lists the overrides of oldValues that newValues lacks, for the log: at most maxLoggedValues targets with values.
+func lostValues(oldValues, newValues map[string]string) string {
+	var lost []string
+	for _, target := range slices.Sorted(maps.Keys(oldValues)) {
+		if _, exists := newValues[target]; !exists {
+			lost = append(lost, target+" "+oldValues[target])
+		}
+	}
+	if more := len(lost) - maxLoggedValues; more > 0 {
+		lost = append(lost[:maxLoggedValues], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(lost, ", ")
 }
 
 // checkForLostData sets hasLostData if Redis has lost changes, so that its version is lower than the last version that s
