@@ -265,12 +265,7 @@ fuzz: ## Fuzz each target for FUZZTIME (20s)
 	done
 
 docs: ## Write the pages, schemas and pictures of docs that come from the code, and the copies in the Helm chart
-	@$(GO) build -o .tools/rls-docs ./cmd/rls
-	.tools/rls-docs docs settings > docs/settings.md
-	.tools/rls-docs docs cli > docs/cli.md
-	.tools/rls-docs docs limits-fields > docs/limits-fields.md
-	.tools/rls-docs schema limits > docs/schema/limits.json
-	.tools/rls-docs schema tests > docs/schema/tests.json
+	$(GO) test -run UpToDate ./cmd/rls ./cmd/rls/env ./descriptors/limitsfile ./internal/whatif/limitstest -update
 	cd test/openapi && $(GO) run .
 	cd test/bench/plots && $(GO) run . -patterns $(CURDIR)/docs/patterns -page $(CURDIR)/docs/lab/algorithms.md
 	@$(MAKE) --no-print-directory chart-docs

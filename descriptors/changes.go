@@ -3,16 +3,46 @@ package descriptors
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"strings"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// Changes has the paths of the descriptors with limits that differ between two Configs, in file order.
+// Changes has the descriptors whose limits differ between two Configs, in file order.
 type Changes struct {
-	Added, Changed, Removed []string
+	Added, Changed, Removed RuleChanges
 
 	// HasNewCounters reports whether a changed limit counts in new counters, which start at zero.
 	HasNewCounters bool
+}
+
+// RuleChange is a change of the limits at a path. Old and New are the limits in words, such as "100 per minute". Old is
+// empty for an added path, and New is empty for a removed path.
+type RuleChange struct{ Path, Old, New string }
+
+// String returns `shop > tenant: 100 per minute → 0 per minute`.
+func (r RuleChange) String() string {
+	if r.Old == "" || r.New == "" {
+		return r.Path + ": " + r.Old + r.New
+	}
+	return r.Path + ": " + r.Old + " → " + r.New
+}
+
+// RuleChanges are changes of several rules.
+type RuleChanges []RuleChange
+
+// Join returns up to ten changes with separator between them, and the number of the other changes.
+func (r RuleChanges) Join(separator string) string {
+	const maxTexts = 10
+	var texts []string
+	for _, change := range r[:min(len(r), maxTexts)] {
+		texts = append(texts, change.String())
+	}
+	if omittedCount := len(r) - maxTexts; omittedCount > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", omittedCount))
+	}
+	return strings.Join(texts, separator)
 }
 
 // RuleCount returns the number of rules, which are the descriptors with limits in force.
@@ -32,66 +62,25 @@ func (c *Config) EachRule(f func(*Rule)) {
 }
 
 // ChangesFrom returns the changes that turn old into c. If old is nil, all descriptors of c are added.
-func (c *Config) ChangesFrom(old *Config) Changes {
-	var changes Changes
-	c.forEachChange(old, func(newNode, oldNode *node, p path) {
+func (c *Config) ChangesFrom(old *Config) (changes Changes) {
+	c.forEachPair(old, func(newNode, oldNode *node, p path) {
 		switch {
 		case !newNode.hasLimits():
-			changes.Removed = append(changes.Removed, p.String())
 		case !oldNode.hasLimits():
-			changes.Added = append(changes.Added, p.String())
-		default:
-			changes.Changed = append(changes.Changed, p.String())
+			changes.Added = append(changes.Added, RuleChange{Path: p.String(), New: newNode.Summary()})
+		case oldNode.Descriptor != newNode.Descriptor && (oldNode.Summary() != newNode.Summary() || !oldNode.HasSameAnswers(newNode.Descriptor)):
+			changes.Changed = append(changes.Changed, RuleChange{Path: p.String(), Old: oldNode.Summary(), New: newNode.Summary()})
 			changes.HasNewCounters = changes.HasNewCounters || !oldNode.KeepsCounters(newNode.Descriptor)
-		}
-	})
-	return changes
-}
-
-// ValueChange is a change of the limits at a path. Old and New are the limits in words, such as "100 per minute". Old is
-// empty for an added path, and New is empty for a removed path.
-type ValueChange struct{ Path, Old, New string }
-
-// String returns `shop > tenant: 100 per minute → 0 per minute`.
-func (v ValueChange) String() string {
-	if v.Old == "" || v.New == "" {
-		return v.Path + ": " + v.Old + v.New
-	}
-	return v.Path + ": " + v.Old + " → " + v.New
-}
-
-// ValueChangesFrom returns the changes that turn old into c, with the limits in words. Removed paths come last.
-func (c *Config) ValueChangesFrom(old *Config) (values []ValueChange) {
-	c.forEachChange(old, func(newNode, oldNode *node, p path) {
-		v := ValueChange{Path: p.String()}
-		if oldNode.hasLimits() {
-			v.Old = oldNode.Summary()
-		}
-		if newNode.hasLimits() {
-			v.New = newNode.Summary()
-		}
-		values = append(values, v)
-	})
-	return values
-}
-
-// forEachChange calls f with each path whose limits in c and in old differ. newNode is the node of c, and oldNode is the
-// node of old. At an added or removed path, one of these nodes is nil or has no limits.
-func (c *Config) forEachChange(old *Config, f func(newNode, oldNode *node, p path)) {
-	c.forEachPair(old, func(newNode, oldNode *node, p path) {
-		hasSameLimits := oldNode.hasLimits() && (oldNode.Descriptor == newNode.Descriptor ||
-			oldNode.Summary() == newNode.Summary() && oldNode.HasSameAnswers(newNode.Descriptor))
-		if newNode.hasLimits() && !hasSameLimits {
-			f(newNode, oldNode, p)
 		}
 	})
 	if old != nil {
 		old.forEachPair(c, func(oldNode, newNode *node, p path) {
 			if oldNode.hasLimits() && !newNode.hasLimits() {
-				f(newNode, oldNode, p)
+				changes.Removed = append(changes.Removed, RuleChange{Path: p.String(), Old: oldNode.Summary()})
 			}
 		})
 	}
+	return changes
 }
 
 func (n *node) hasLimits() bool { return n != nil && len(n.Limits) > 0 }

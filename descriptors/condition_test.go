@@ -111,7 +111,7 @@ func TestChangedListFileChangesTheRule(t *testing.T) {
 	oldConfig, sameConfig, changedConfig := compileList("a"), compileList("# none\na\n"), compileList("a\nb")
 	assert.Equal(t, Changes{}, sameConfig.ChangesFrom(oldConfig))
 	assert.Equal(t, oldConfig.Hash(), sameConfig.Hash())
-	assert.Equal(t, Changes{Changed: []string{"d > ip=in(file deny.txt)"}}, changedConfig.ChangesFrom(oldConfig))
+	assert.Equal(t, changedPaths{changed: []string{"d > ip=in(file deny.txt)"}}, pathsOf(changedConfig.ChangesFrom(oldConfig)))
 	assert.NotEqual(t, oldConfig.Hash(), changedConfig.Hash())
 }
 

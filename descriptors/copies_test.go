@@ -74,20 +74,20 @@ func TestChangesBelowACopyAreListed(t *testing.T) {
 	for _, c := range []struct {
 		name                 string
 		oldConfig, newConfig *Config
-		want                 Changes
+		want                 changedPaths
 	}{
-		{"equal files", sharedChildren, compileWithCopy(t, tenantFile, nil), Changes{}},
-		{"a shared child changes", sharedChildren, compileWithCopy(t, changedFile, nil), Changes{Changed: []string{"d > tenant > user"}}},
-		{"the copy gets its own children", sharedChildren, ownChildren, Changes{Changed: []string{"d > tenant=one > user"}}},
-		{"the copy loses its own children", ownChildren, sharedChildren, Changes{Changed: []string{"d > tenant=one > user"}}},
-		{"the copy is new", compileFiles(t, expandDay(tenantFile)), sharedChildren, Changes{Added: []string{"d > tenant=one"}}},
-		{"the copy is removed", sharedChildren, compileFiles(t, expandDay(tenantFile)), Changes{Removed: []string{"d > tenant=one"}}},
+		{"equal files", sharedChildren, compileWithCopy(t, tenantFile, nil), changedPaths{}},
+		{"a shared child changes", sharedChildren, compileWithCopy(t, changedFile, nil), changedPaths{changed: []string{"d > tenant > user"}}},
+		{"the copy gets its own children", sharedChildren, ownChildren, changedPaths{changed: []string{"d > tenant=one > user"}}},
+		{"the copy loses its own children", ownChildren, sharedChildren, changedPaths{changed: []string{"d > tenant=one > user"}}},
+		{"the copy is new", compileFiles(t, expandDay(tenantFile)), sharedChildren, changedPaths{added: []string{"d > tenant=one"}}},
+		{"the copy is removed", sharedChildren, compileFiles(t, expandDay(tenantFile)), changedPaths{removed: []string{"d > tenant=one"}}},
 		{
 			"the copy with its own children is removed", ownChildren, compileFiles(t, expandDay(tenantFile)),
-			Changes{Removed: []string{"d > tenant=one", "d > tenant=one > path", "d > tenant=one > user"}},
+			changedPaths{removed: []string{"d > tenant=one", "d > tenant=one > path", "d > tenant=one > user"}},
 		},
 	} {
-		t.Run(c.name, func(t *testing.T) { assert.Equal(t, c.want, c.newConfig.ChangesFrom(c.oldConfig)) })
+		t.Run(c.name, func(t *testing.T) { assert.Equal(t, c.want, pathsOf(c.newConfig.ChangesFrom(c.oldConfig))) })
 	}
 }
 

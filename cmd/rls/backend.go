@@ -190,7 +190,6 @@ func newMemcachedBackend(process *process, settings *env.Settings, serviceEvents
 	}, localCounters), nil
 }
 
-// newMemcached returns a client whose keys begin with keyPrefix.
 func newMemcached(settings *env.Settings, keyPrefix string, log *slog.Logger) (*memcached.Limiter, error) {
 	const defaultTimeout = 50 * time.Millisecond
 	options := memcached.Options{
@@ -211,7 +210,6 @@ func newMemcached(settings *env.Settings, keyPrefix string, log *slog.Logger) (*
 	return memcached.New(options)
 }
 
-// newRedis returns a client whose keys begin with keyPrefix.
 func newRedis(settings *env.Settings, keyPrefix string, observer redis.Observer, tracer redis.Tracer) (*redis.Limiter, error) {
 	mainServer, err := addTLS(settings, settings.Redis(), settings.RedisTLS)
 	if err != nil {

@@ -74,7 +74,6 @@ func newAcquire() *cobra.Command {
 	return cmd
 }
 
-// acquireFailure returns err with the exit code of a failure of rls itself.
 func acquireFailure(err error) error { return &errorWithCode{exitFailed, err} }
 
 // run waits for the permits and runs the command.

@@ -51,7 +51,6 @@ func completeDomain(cmd *cobra.Command, _ []string, start string) (domains []str
 	return completions(domains, start), cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeRule completes the path of a rule.
 func completeRule(cmd *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 	return completions(rulePaths(cmd, start), start), cobra.ShellCompDirectiveNoFileComp
 }

@@ -228,7 +228,6 @@ func isHealthy(ctx context.Context, address string, useTLS bool) bool {
 	return err == nil || useTLS && strings.Contains(err.Error(), "certificate required")
 }
 
-// answerContains reports whether the page at url contains the text want.
 func answerContains(ctx context.Context, url, want string) bool {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {

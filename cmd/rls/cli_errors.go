@@ -62,7 +62,6 @@ func connectionError(addr string, isGRPC bool, err error) error {
 	return fmt.Errorf("%s: %s", addr, printable(text))
 }
 
-// flagError explains an error of the flags of cmd.
 func flagError(cmd *cobra.Command, err error) error {
 	if invalidValue, isInvalid := errors.AsType[*pflag.InvalidValueError](err); isInvalid {
 		flag, want := invalidValue.GetFlag(), map[string]string{

@@ -81,7 +81,6 @@ func readLimits(stdin io.Reader, paths []string, ignoreDotFiles bool) (files []l
 	return files, skippedFiles, errs
 }
 
-// readBoundedFile reads a file of at most maxBytes.
 func readBoundedFile(path string, maxBytes int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {

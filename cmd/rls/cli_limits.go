@@ -67,12 +67,7 @@ func newLimitsShow(client *adminClient) *cobra.Command {
 		Example:           "  rls limits show 'tenant=acme'\n  rls limits show --changes",
 		Args:              argCount(0, 1),
 		ValidArgsFunction: completeRule,
-		Aliases:           []string{"list"},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if cmd.CalledAs() == "list" {
-				fmt.Fprintln(cmd.ErrOrStderr(), "rls: rls limits list is now rls limits show --changes or --replicas")
-				showsChanges = !showsReplicas
-			}
 			switch {
 			case len(args) > 0 && (showsChanges || showsReplicas):
 				return errors.New("--changes and --replicas show all of them; leave out TEXT")

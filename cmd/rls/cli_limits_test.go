@@ -208,12 +208,3 @@ func TestLimitsShowListsRulesInForce(t *testing.T) {
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errOut, "leave out TEXT")
 }
-
-func TestFormerLimitsListPrintsChangesAndTheNewName(t *testing.T) {
-	t.Parallel()
-	api := newTestAPI(t, httptest.NewServer)
-	out, errOut, code := api.run("limits", "list")
-	assert.Zero(t, code)
-	assert.Equal(t, "no overrides, rules or switches\n", out)
-	assert.Contains(t, errOut, "rls limits show --changes or --replicas")
-}

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +18,6 @@ type planOptions struct {
 
 	logPaths    []string
 	mappingPath string // the mapping of an access log; empty for a decision log
-	htmlPath    string // the path of the web page; empty for no web page
 	asJSON      bool
 	conditions  []string // such as "denied > 1%"
 }
@@ -37,7 +34,7 @@ func newPlan() *cobra.Command {
 			"Exit code: 1 if a condition of --fail-if holds, 2 if a file has mistakes or no call meets a\n" +
 			"rule of NEW, else 0.",
 		Example: "  rls plan new-limits.yaml --from decisions.log --fail-if 'denied > 1%'\n" +
-			"  rls plan new-limits.yaml --from access.log.gz --access-log mapping.yaml --html plan.html",
+			"  rls plan new-limits.yaml --from access.log.gz --access-log mapping.yaml",
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			if options.MaxKeys < 1 {
 				return inputError(fmt.Errorf("--keys: got %d, want at least 1", options.MaxKeys))
@@ -61,7 +58,6 @@ func newPlan() *cobra.Command {
 	fs.StringArrayVar(&options.logPaths, "from", nil, "`LOG` with the recorded calls, as it is or in gzip, or - for the standard input; repeat the flag for the log of each replica")
 	fs.StringVar(&options.mappingPath, "access-log", "", "read the logs as JSON access logs; `FILE` maps their fields to descriptors")
 	fs.StringArrayVar(&options.conditions, "fail-if", nil, "exit with 1 if the `CONDITION` holds, such as 'denied > 1%': a name (denied, newly_denied, newly_admitted or newly_denied_keys), then > and a number or percentage")
-	fs.StringVar(&options.htmlPath, "html", "", "write the report to `FILE` as a web page")
 	fs.BoolVar(&options.asJSON, "json", false, "print the report as JSON")
 	fs.IntVar(&options.MaxKeys, "keys", 20, "maximum number of keys in the report")
 	fs.BoolVar(&options.ShadowMode, "shadow-mode", false, "the service is in shadow mode (SHADOW_MODE)")
@@ -101,14 +97,7 @@ func (o *planOptions) run(cmd *cobra.Command, paths []string) (*limitsplan.Repor
 	if err != nil {
 		return nil, nil, err
 	}
-	err = printAs(cmd.OutOrStdout(), o.asJSON, report, report.WriteText)
-	if err == nil && o.htmlPath != "" {
-		var page bytes.Buffer
-		if err = report.WriteHTML(&page, strings.Join(paths, " ")); err == nil {
-			err = os.WriteFile(o.htmlPath, page.Bytes(), 0o644)
-		}
-	}
-	return report, conditions, err
+	return report, conditions, printAs(cmd.OutOrStdout(), o.asJSON, report, report.WriteText)
 }
 
 // openLogs opens all logs. The caller must call closeLogs, even after an error.

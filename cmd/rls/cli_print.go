@@ -145,5 +145,4 @@ func formatDuration(d time.Duration) string {
 // printable returns s, in quotes if s has characters that a terminal can't show.
 var printable = fields.Printable
 
-// textOrDash returns s, or a dash if s is empty.
 func textOrDash(s string) string { return cmp.Or(printable(s), "-") }

@@ -156,7 +156,6 @@ func (t *tail) printLine(line []byte) error {
 	return err
 }
 
-// lineText returns a line of text about record.
 func (t *tail) lineText(record *decisionlog.Record) string {
 	colour := green
 	switch {

@@ -200,15 +200,6 @@ func TestHitRejectsBadArguments(t *testing.T) {
 	})
 }
 
-func TestFormerCommandsRunAndPrintTheirNewNames(t *testing.T) {
-	t.Parallel()
-	for _, c := range formerCommands {
-		_, errOut, code := rls(t, append(strings.Fields(c.oldName), "--help")...)
-		assert.Zero(t, code, errOut)
-		assert.Equal(t, "rls: rls "+c.oldName+" is now rls "+c.newName+"\n", errOut)
-	}
-}
-
 func TestHitPeeksWithZeroAndRefundsNegative(t *testing.T) {
 	t.Parallel()
 	service := start(t, nil, "--limits", writeFile(t, "limits.yaml", threePerYear))

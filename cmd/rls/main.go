@@ -78,37 +78,18 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// commandArgs returns the arguments of the command line, with the current names of commands. Deployments of the incumbent
-// run /bin/ratelimit. If the program or its first argument has a name of the incumbent's program, commandArgs returns no
-// arguments, so that rls serves. The incumbent ignores further arguments too.
+// commandArgs returns the arguments of the command line. Deployments of the incumbent run /bin/ratelimit. If the program or
+// its first argument has a name of the incumbent's program, commandArgs returns no arguments, so that rls serves. The
+// incumbent ignores further arguments too.
 func commandArgs(args []string) []string {
 	for _, arg := range args[:min(len(args), 2)] {
 		if slices.Contains([]string{"ratelimit", "service_cmd"}, filepath.Base(arg)) {
 			return []string{}
 		}
 	}
-	args = args[min(len(args), 1):]
-	for _, command := range formerCommands {
-		if oldWords := strings.Fields(command.oldName); len(args) >= len(oldWords) && slices.Equal(args[:len(oldWords)], oldWords) {
-			fmt.Fprintf(os.Stderr, "rls: rls %s is now rls %s\n", command.oldName, command.newName)
-			return append(strings.Fields(command.newName), args[len(oldWords):]...)
-		}
-	}
-	return args
+	return args[min(len(args), 1):]
 }
 
-// formerCommands has the old and the new names of renamed commands, because scripts may still use the old names.
-var formerCommands = []struct{ oldName, newName string }{
-	{"counter get", "explain"},
-	{"counter reset", "reset"},
-	{"limits create", "limits set --rule"},
-	{"limits delete", "limits unset"},
-	{"limits status", "limits show --replicas"},
-	{"settings", "doctor --settings"},
-	{"version", "--version"},
-}
-
-// newRoot returns the command rls.
 func newRoot() *cobra.Command {
 	currentBuild := thisBuild()
 	root := &cobra.Command{
@@ -141,7 +122,6 @@ func newRoot() *cobra.Command {
 			root.AddCommand(cmd)
 		}
 	}
-	root.AddCommand(newDocs())
 	root.SetFlagErrorFunc(flagError)
 	return root
 }

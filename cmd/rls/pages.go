@@ -69,7 +69,6 @@ func (a pageAccess) protect(page server.Page, showsOneDomain bool) server.Page {
 	return page
 }
 
-// mayOpen reports whether the caller may open private pages.
 func (a pageAccess) mayOpen(r *http.Request) bool {
 	return a.MayReadPages(r) || !a.CanAuthorize() && server.IsLocal(r)
 }

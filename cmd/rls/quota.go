@@ -19,7 +19,6 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
-	"github.com/seed-81f232ab/rls/internal/observe/tracing"
 	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/limit"
 	"github.com/seed-81f232ab/rls/service/quota"
@@ -30,7 +29,7 @@ const quotaTimeout = 200 * time.Millisecond
 
 // addQuotas adds Envoy's RateLimitQuotaService to serverOptions. The service ends when the process ends. memcached can't
 // keep quotas, so with memcached, addQuotas adds no service and returns nil, and limits files with quotas are invalid.
-func addQuotas(process *process, settings *env.Settings, serviceEvents *events.Events, limits limits, tracer *tracing.Tracer, access pageAccess, checkDomain func(context.Context, string) error, serverOptions *server.Options) (*quota.Service, error) {
+func addQuotas(process *process, settings *env.Settings, serviceEvents *events.Events, limits limits, access pageAccess, checkDomain func(context.Context, string) error, serverOptions *server.Options) (*quota.Service, error) {
 	options := quota.Options{
 		Limits: limits.store, ShadowMode: settings.ShadowMode, FallbackRatio: settings.RedisFallbackRatio,
 		MaxBuckets: settings.QuotaMaxBuckets, MaxEntries: settings.MaxEntries, CheckDomain: checkDomain, Log: serviceEvents.Log,
@@ -59,9 +58,6 @@ func addQuotas(process *process, settings *env.Settings, serviceEvents *events.E
 		return nil, nil
 	default:
 		options.Store = local.NewQuotas()
-	}
-	if tracer != nil {
-		options.Store = tracer.QuotaStore(options.Store)
 	}
 	quotas := quota.New(options)
 	serviceEvents.Metrics.Quotas(quotas.Stats)

@@ -127,7 +127,7 @@ func serve(ctx context.Context, settings *env.Settings, log *slog.Logger) error 
 		func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimitServer) },
 	}
 	access := pageAccess{adminCallers, log}
-	quotas, err := addQuotas(process, settings, serviceEvents, limits, tracer, access, checkOptions.CheckDomain, &options)
+	quotas, err := addQuotas(process, settings, serviceEvents, limits, access, checkOptions.CheckDomain, &options)
 	if err != nil {
 		return err
 	}

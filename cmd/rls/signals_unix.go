@@ -20,7 +20,6 @@ func signalsForCommand() []os.Signal {
 	return signals
 }
 
-// cpuTime returns the CPU time of this process.
 func cpuTime() time.Duration {
 	var usage syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage) // an error leaves zeros

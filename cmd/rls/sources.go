@@ -64,7 +64,6 @@ func (l limits) hash() string {
 	return ""
 }
 
-// pages returns the pages of the debug listener about limits.
 func (l limits) pages() []server.Page {
 	return []server.Page{
 		{Path: "/rlconfig", Help: "the limits in force", Handler: textPage(l.WriteLimits)},
@@ -174,7 +173,7 @@ func (l limits) keepVersions(ctx context.Context, store *overrides.Store) {
 			continue
 		}
 		version := runtimechanges.LimitsVersion{LoadedAt: time.Now().UTC(), Source: l.source, Limits: map[string]string{}}
-		for _, limit := range descriptors.Compile(base).ValueChangesFrom(nil) {
+		for _, limit := range descriptors.Compile(base).ChangesFrom(nil).Added {
 			version.Limits[limit.Path] = limit.New
 		}
 		if store.AddLimitsVersion(ctx, version, storedVersion) == nil { // after an error, the loop tries again

@@ -183,7 +183,6 @@ func Regex(expression string, p *Patterns) (*Condition, error) {
 	return &Condition{kind: regexKind, wholeRegex: wholeRegex, regexSyntax: syntaxTree, size: size, prefix: prefixOf(syntaxTree), text: "regex(" + shorten(expression) + ")"}, nil
 }
 
-// firstAddresses returns the first address of each network.
 func firstAddresses(networks []string) []string {
 	var texts []string
 	for _, text := range networks {

@@ -81,7 +81,6 @@ func (d *Descriptor) quotaProblem() string {
 	return ""
 }
 
-// readQuotaOrder reads the field quota_order of the root.
 func (d *document) readQuotaOrder(v value) {
 	if !v.isValid() {
 		return

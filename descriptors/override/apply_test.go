@@ -372,9 +372,12 @@ func TestChangesListCopiesForSingleValues(t *testing.T) {
 	tenant, path := parseOverride(t, "shop|tenant=acme", `{"factor": 2}`), parseOverride(t, "shop|tenant=acme|path", `{"factor": 2}`)
 	tenantLimits, _ := base.withOverrides(tenant)
 	bothLimits, _ := base.withOverrides(tenant, path)
-	assert.Equal(t, descriptors.Changes{Added: []string{"shop > tenant=acme"}}, tenantLimits.ChangesFrom(base.Config))
-	assert.Equal(t, descriptors.Changes{Added: []string{"shop > tenant=acme", "shop > tenant=acme > path"}}, bothLimits.ChangesFrom(base.Config))
-	assert.Equal(t, []string{"shop > tenant=acme > path"}, bothLimits.ChangesFrom(tenantLimits.Config).Changed)
+	acme := descriptors.RuleChange{Path: "shop > tenant=acme", New: "200 per minute, fallback_ratio 0.25"}
+	acmePath := descriptors.RuleChange{Path: "shop > tenant=acme > path", New: "10 per second, fallback_ratio 0.25 (named path)"}
+	assert.Equal(t, descriptors.Changes{Added: descriptors.RuleChanges{acme}}, tenantLimits.ChangesFrom(base.Config))
+	assert.Equal(t, descriptors.Changes{Added: descriptors.RuleChanges{acme, acmePath}}, bothLimits.ChangesFrom(base.Config))
+	acmePath.Old = "5 per second, fallback_ratio 0.25 (named path)"
+	assert.Equal(t, descriptors.RuleChanges{acmePath}, bothLimits.ChangesFrom(tenantLimits.Config).Changed)
 	assert.Len(t, tenantLimits.ChangesFrom(bothLimits.Config).Changed, 1)
 	assert.Empty(t, bothLimits.ChangesFrom(bothLimits.Config))
 }

@@ -218,7 +218,6 @@ func hashOfToken(token, hashText fields.FieldValue) (hash tokenHash, err error) 
 	return sha256.Sum256([]byte(token.Text)), nil
 }
 
-// caller returns the caller whose token has this hash.
 func (f *TokenFile) caller(hash tokenHash) (Caller, bool) {
 	if f == nil || f.callersByHash.Load() == nil {
 		return Caller{}, false

@@ -50,7 +50,6 @@ func newCounter(limits *descriptors.Config, target descriptors.Target) *targetCo
 	return nil
 }
 
-// hits returns n hits for each of the countedLimits.
 func (counter *targetCounter) hits(n int64) []backend.Hit {
 	var hits []backend.Hit
 	for _, l := range counter.countedLimits() {

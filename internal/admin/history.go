@@ -223,7 +223,6 @@ func planRollback(history []changes.Entry, version int64) (int64, []changes.Writ
 	}
 }
 
-// fieldAfterRollback describes a field after a rollback.
 func (h *handler) fieldAfterRollback(write changes.Write, isDryRun bool) Override {
 	kind, target := override.SplitField(write.Field)
 	state := h.findState(write.Field)

@@ -3,9 +3,7 @@ package source
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"strings"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
@@ -38,14 +36,4 @@ type Update struct {
 
 	// Attrs are added to the log line of the update.
 	Attrs []slog.Attr
-}
-
-// NamesAttr returns a log attribute with up to 10 of names, and the number of the other names.
-func NamesAttr(key string, names []string) slog.Attr {
-	const maxNames = 10
-	text := strings.Join(names[:min(len(names), maxNames)], "; ")
-	if omittedCount := len(names) - maxNames; omittedCount > 0 {
-		text += fmt.Sprintf("; and %d more", omittedCount)
-	}
-	return slog.String(key, text)
 }

@@ -211,5 +211,4 @@ func (s *Service) abandonIdleBuckets(now time.Time) {
 	}
 }
 
-// newHolder returns a random HolderID.
 func newHolder() division.HolderID { return division.HolderID(rand.Uint64()) }

@@ -37,7 +37,6 @@ func (k bucketKey) domain() string { return k.Value().domain }
 // bytes returns the length of the key.
 func (k bucketKey) bytes() int { return len(k.Value().domain) + len(k.Value().id) }
 
-// id returns the bucket id.
 func (k bucketKey) id() *rlqsv3.BucketId {
 	id := &rlqsv3.BucketId{}
 	_ = proto.Unmarshal([]byte(k.Value().id), id) // newBucketKey has encoded it

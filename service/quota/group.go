@@ -70,7 +70,6 @@ func (s *Service) leaveGroup(b *bucket) {
 	}
 }
 
-// setRule takes the numbers of the rule.
 func (g *group) setRule(r *descriptors.Rule) {
 	l := r.Limits[0].Limit
 	g.path, g.failureMode, g.ratio = r.Path, l.OnBackendFailure, l.FallbackRatio

@@ -142,7 +142,6 @@ func (st *stream) wakeSender() {
 // maxUsagesAtOnce is the number of usages of a report for which other streams wait.
 const maxUsagesAtOnce = 256
 
-// handleReports takes the reports of a message.
 func (s *Service) handleReports(ctx context.Context, st *stream, m *rlqsv3.RateLimitQuotaUsageReports) error {
 	if domain := m.GetDomain(); domain != "" && domain != st.domain {
 		if len(domain) > maxIDBytes {

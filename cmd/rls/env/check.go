@@ -24,7 +24,6 @@ import (
 // problems collects errors, each with the name of a variable.
 type problems []error
 
-// addIf adds an error if isProblem is true.
 func (ps *problems) addIf(isProblem bool, format string, args ...any) {
 	if isProblem {
 		*ps = append(*ps, fmt.Errorf(format, args...))
@@ -229,7 +228,6 @@ func nonEmptyVariables(names ...string) string {
 	return strings.Join(slices.DeleteFunc(names, isEmpty), ",")
 }
 
-// trueVariables returns the names of the variables with the value true.
 func trueVariables(names ...string) string {
 	isNotTrue := func(name string) bool { isTrue, _ := strconv.ParseBool(os.Getenv(name)); return !isTrue }
 	return strings.Join(slices.DeleteFunc(names, isNotTrue), ",")

@@ -1,15 +1,19 @@
 package env
 
 import (
-	"os"
+	_ "embed"
+	"io"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"text/template"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-81f232ab/rls/internal/testkit/goldentest"
 )
 
 // read loads the settings from an environment in which only the variables vars are set.
@@ -261,9 +265,28 @@ func TestChangedVariablesDifferFromTheirDefaults(t *testing.T) {
 }
 
 func TestSettingsPageIsUpToDate(t *testing.T) {
-	var want strings.Builder
-	require.NoError(t, WriteDocs(&want))
-	page, err := os.ReadFile("../../../docs/settings.md")
-	require.NoError(t, err)
-	assert.Equal(t, want.String(), string(page), "run make docs")
+	var page strings.Builder
+	require.NoError(t, writeSettingsPage(&page))
+	goldentest.RequireText(t, "../../../docs/settings.md", page.String())
+}
+
+//go:embed testdata/settings.md.tmpl
+var settingsPageTemplate string
+
+// writeSettingsPage writes docs/settings.md.
+func writeSettingsPage(w io.Writer) error {
+	functions := template.FuncMap{"list": func(variables, separator string) string {
+		return "`" + strings.Join(strings.Fields(variables), "`"+separator+"`") + "`"
+	}}
+	sameVariables := mogrifierPrefix + "*"
+	for _, f := range settings {
+		if comparison, _ := Compare(f.Tag.Get("envconfig")); comparison == SameEffect {
+			sameVariables += " " + f.Tag.Get("envconfig")
+		}
+	}
+	return template.Must(template.New("").Funcs(functions).Parse(settingsPageTemplate)).Execute(w, struct {
+		Settings        []reflect.StructField
+		Changed, Unused []remark
+		Same            string
+	}{settings, changedSettings, unusedSettings, sameVariables})
 }

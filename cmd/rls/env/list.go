@@ -1,14 +1,11 @@
 package env
 
 import (
-	_ "embed"
 	"fmt"
-	"io"
 	"os"
 	"reflect"
 	"slices"
 	"strings"
-	"text/template"
 	"time"
 )
 
@@ -97,25 +94,4 @@ func (s *Settings) shownValue(field reflect.Value, name string) string {
 		return os.Getenv(name)
 	}
 	return fmt.Sprint(field.Interface())
-}
-
-//go:embed settings.md.tmpl
-var docsTemplate string
-
-// WriteDocs writes docs/settings.md.
-func WriteDocs(w io.Writer) error {
-	functions := template.FuncMap{"list": func(variables, separator string) string {
-		return "`" + strings.Join(strings.Fields(variables), "`"+separator+"`") + "`"
-	}}
-	sameVariables := mogrifierPrefix + "*"
-	for _, f := range settings {
-		if comparison, _ := Compare(f.Tag.Get("envconfig")); comparison == SameEffect {
-			sameVariables += " " + f.Tag.Get("envconfig")
-		}
-	}
-	return template.Must(template.New("").Funcs(functions).Parse(docsTemplate)).Execute(w, struct {
-		Settings        []reflect.StructField
-		Changed, Unused []remark
-		Same            string
-	}{settings, changedSettings, unusedSettings, sameVariables})
 }

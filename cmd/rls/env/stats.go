@@ -34,7 +34,6 @@ func (s *Settings) StatsSink() string {
 	return SinkNone
 }
 
-// checkStats checks the settings of statsd and DogStatsD.
 func (s *Settings) checkStats(ps *problems) {
 	if s.DisableStats {
 		return

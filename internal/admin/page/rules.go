@@ -117,7 +117,6 @@ func sum(points []live.Value) (total float64) {
 	return total
 }
 
-// numberOrZero returns v, or 0 if v is unknown.
 func numberOrZero(v live.Value) float64 {
 	if v.IsKnown() {
 		return float64(v)

@@ -61,18 +61,8 @@ func (o limitsObserver) LimitsChanged(change reload.LimitsChange) {
 		counters = map[bool]string{true: "new", false: "kept"}[change.HasNewCounters]
 	}
 	o.Add(timeline.Event{Time: change.Time, Kind: timeline.Reload, Text: text, Attrs: details(
-		"source", change.Cause, "rules", change.Rules, "added", valuesText(&change, change.Added), "changed", valuesText(&change, change.Changed), "removed", valuesText(&change, change.Removed), "counters", counters,
+		"source", change.Cause, "rules", change.Rules, "added", change.Added.Join("\n"), "changed", change.Changed.Join("\n"), "removed", change.Removed.Join("\n"), "counters", counters,
 	)})
-}
-
-// valuesText returns a line for each of the first ten paths, with the old and the new limits of the path.
-func valuesText(c *reload.LimitsChange, paths []string) string {
-	const maxPaths = 10
-	text := strings.Join(c.DescribePaths(paths)[:min(len(paths), maxPaths)], "\n")
-	if omittedCount := len(paths) - maxPaths; omittedCount > 0 {
-		text += fmt.Sprintf("\nand %d more", omittedCount)
-	}
-	return text
 }
 
 func (o limitsObserver) LimitsRejected(err error) {

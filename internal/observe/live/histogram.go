@@ -16,7 +16,6 @@ const (
 	histogramBuckets = (maxDurationBits-minDurationBits)<<bucketBits + 2
 )
 
-// bucketOf returns the index of the bucket that counts d.
 func bucketOf(d time.Duration) int {
 	if d < 1<<minDurationBits {
 		return 0

@@ -173,7 +173,6 @@ type Figures struct {
 	CPU          Series `json:"cpu"`               // cores in use
 }
 
-// series returns all series of f.
 func (f *Figures) series() []*Series {
 	return []*Series{&f.Calls, &f.DeniedShare, &f.Errors, &f.Refused, &f.GivenUp, &f.P50, &f.P99, &f.RedisP50, &f.RedisP99, &f.RedisMax, &f.RedisStalls, &f.WithoutRedis, &f.Unmatched, &f.CPU}
 }

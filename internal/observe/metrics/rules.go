@@ -12,6 +12,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/limit"
@@ -289,7 +290,6 @@ func (v *varyingSeries) deleteIdleValues(now time.Time) {
 	})
 }
 
-// limitNameOf returns the name of a limit of rule.
 func limitNameOf(rule *descriptors.Rule, limit *descriptors.RateLimit) limitName {
 	name := limitName{rule: rule.Path, flags: rule.MetricFlags()}
 	if len(rule.Limits) == 1 {
@@ -318,4 +318,29 @@ func windowText(l *limit.Limit) string {
 		kind += ", per instance"
 	}
 	return kind
+}
+
+// domainCounter counts descriptors by the domain of their request.
+type domainCounter struct {
+	counters *prometheus.CounterVec
+	domains  boundedMap[prometheus.Counter]
+}
+
+// newDomainCounter registers a counter. The first maxDomains domains have a series. Further domains count as "other".
+func (m *Metrics) newDomainCounter(name, help string, maxDomains int) *domainCounter {
+	return &domainCounter{
+		counters: m.newCounters(name, help, "domain"),
+		domains:  boundedMap[prometheus.Counter]{maxTexts: maxDomains},
+	}
+}
+
+func (d *domainCounter) count(domain string, descriptors int) {
+	var counter *prometheus.Counter
+	if len(domain) <= maxMetricKey {
+		counter = d.domains.findOrCreate([]byte(domain), func() *prometheus.Counter { return new(d.counters.WithLabelValues(validText(domain))) })
+	}
+	if counter == nil {
+		counter = new(d.counters.WithLabelValues(otherValue))
+	}
+	(*counter).Add(float64(descriptors))
 }

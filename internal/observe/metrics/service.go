@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/service"
+	"github.com/seed-81f232ab/rls/service/quota"
 )
 
 // callObserver is a service.Observer that counts calls, errors and decisions.
@@ -93,4 +94,42 @@ func (o *callObserver) CallAnswered(_ context.Context, call *service.Call) {
 			o.metrics.fallbackDecisions.count(result, decision.Shadow)
 		}
 	}
+}
+
+// Callers registers the metrics of callers. countRefusal counts a refused call. setValid gets the error of the newest file
+// of callers, or nil if this file is in force.
+func (m *Metrics) Callers() (countRefusal func(), setValid func(error)) {
+	refusedCalls := m.newCounter("rls_calls_forbidden_total", "Calls with a domain that the caller may not use (CALLER_DOMAINS_FILE).")
+	validGauge := m.newGauge("rls_callers_file_valid", "1 if the newest CALLER_DOMAINS_FILE is in force, else 0.")
+	validGauge.Set(1)
+	return refusedCalls.Inc, func(err error) { validGauge.Set(oneIf(err == nil)) }
+}
+
+// Conditions registers the metrics of conditions. countFailure counts an expression of a domain that could not be
+// evaluated. countUntested counts a condition of a domain that was not tested.
+func (m *Metrics) Conditions() (countFailure, countUntested func(domain string)) {
+	failures := m.newCounters("rls_expression_failures_total", "Expressions of conditions that could not be evaluated for a request, so that their descriptors did not match.", "domain")
+	untestedConditions := m.newCounters("rls_conditions_not_tested_total", "Descriptors of requests whose conditions were not tested, because the call had spent its steps.", "domain")
+	return func(domain string) { failures.WithLabelValues(validText(domain)).Inc() },
+		func(domain string) { untestedConditions.WithLabelValues(validText(domain)).Inc() }
+}
+
+// Quotas registers the metrics of package service/quota. Each scrape reads stats.
+func (m *Metrics) Quotas(stats func() quota.Stats) {
+	m.registerReader(func(s scrape) {
+		currentStats := stats()
+		s.sendGauge("rls_quota_streams", "Streams of Envoys that share limits.", float64(currentStats.Streams))
+		s.sendGauge("rls_quota_buckets", "Buckets of all streams of Envoys.", float64(currentStats.Buckets))
+		s.sendGauge("rls_quota_fallbacks", "Limits that this replica divides alone, because Redis is down.", float64(currentStats.Fallbacks))
+		s.sendCounter("rls_quota_updates_total", "Updates of shares that were stored.", float64(currentStats.Updates))
+		s.sendCounter("rls_quota_update_failures_total", "Updates of shares that Redis did not store in time.", float64(currentStats.Failures))
+		s.sendCounter("rls_quota_update_conflicts_total", "Updates of shares that started again, because another replica was faster.", float64(currentStats.Conflicts))
+		s.sendCounter("rls_quota_update_seconds_total", "Time from a report to its answer, added up over all updates.", currentStats.AnswerTime.Seconds())
+		s.sendCounter("rls_quota_reports_ignored_total", "Reports of buckets that are not valid or beyond a bound.", float64(currentStats.IgnoredReports))
+		s.sendCounter("rls_quota_streams_blocked_total", "Streams that rls closed, because the client did not read or used too much memory.", float64(currentStats.BlockedStreams))
+		for _, r := range currentStats.Rules {
+			s.sendGauge("rls_quota_granted", "Requests a second that Envoys of this replica may admit.", r.GrantedRate, "rule", r.Path)
+			s.sendGauge("rls_quota_demanded", "Requests a second that Envoys of this replica ask for.", r.DemandedRate, "rule", r.Path)
+		}
+	})
 }

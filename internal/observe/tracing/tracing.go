@@ -72,7 +72,6 @@ func Start(ctx context.Context, options Options) (*Tracer, error) {
 	return newTracer(options, sdktrace.WithBatcher(exporter)), nil
 }
 
-// newTracer returns a Tracer that sends its spans to processor.
 func newTracer(o Options, processor sdktrace.TracerProviderOption) *Tracer {
 	options := []sdktrace.TracerProviderOption{processor, sdktrace.WithResource(newResource(o))}
 	if o.SamplingRate != nil {

@@ -244,21 +244,3 @@ func BenchmarkCall(b *testing.B) {
 		})
 	}
 }
-
-// failingQuotaStore is a backend.QuotaStore that stores only the first change.
-type failingQuotaStore struct{}
-
-func (failingQuotaStore) Update(_ context.Context, changes []*backend.QuotaChange) {
-	changes[0].Conflicts = 2
-	changes[1].Err = errors.New("no connection")
-}
-
-func TestUpdateOfQuotasHasASpan(t *testing.T) {
-	tracer, spans := newTestTracer(t, 1)
-	tracer.QuotaStore(failingQuotaStore{}).Update(t.Context(), []*backend.QuotaChange{{}, {}})
-	require.Len(t, spans.GetSpans(), 1)
-	span := spans.GetSpans()[0]
-	assert.Equal(t, "quota update", span.Name)
-	assert.Equal(t, map[string]string{"rls.quota.limits": "2", "rls.quota.failures": "1", "rls.quota.conflicts": "2"}, attributes(span))
-	assert.Equal(t, codes.Error, span.Status.Code)
-}

@@ -64,20 +64,6 @@ type LimitsChange struct {
 
 	Domains, Rules int // the numbers in force after the change
 	descriptors.Changes
-	Values []descriptors.ValueChange // the old and the new limits of the changed paths
-}
-
-// DescribePaths returns paths. The first ten paths have their old and new limits, such as "shop > tenant: 6 per minute →
-// 0 per minute".
-func (c *LimitsChange) DescribePaths(paths []string) []string {
-	const maxTexts = 10
-	texts := slices.Clone(paths)
-	for _, v := range c.Values {
-		if i := slices.Index(paths[:min(len(paths), maxTexts)], v.Path); i >= 0 {
-			texts[i] = v.String()
-		}
-	}
-	return texts
 }
 
 // Action is what happened to an override.

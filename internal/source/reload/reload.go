@@ -127,7 +127,7 @@ func (r *Reloader) replaceLimits(cause string) []slog.Attr {
 	r.options.Observer.ConfigProblems(len(r.problems()))
 	change := LimitsChange{Time: time.Now(), Cause: cause, First: oldConfig == nil, Domains: len(config.Domains()), Rules: config.RuleCount()}
 	if !change.First {
-		change.Changes, change.Values = config.ChangesFrom(oldConfig), config.ValueChangesFrom(oldConfig)
+		change.Changes = config.ChangesFrom(oldConfig)
 	}
 	attrs := changeAttrs(&change)
 	if change.First || len(attrs) > 0 {
@@ -179,9 +179,9 @@ func (r *Reloader) logLimits(updateAttrs, ruleAttrs []slog.Attr) {
 
 func changeAttrs(c *LimitsChange) []slog.Attr {
 	var attrs []slog.Attr
-	add := func(name string, paths []string) {
-		if len(paths) > 0 {
-			attrs = append(attrs, source.NamesAttr(name, c.DescribePaths(paths)))
+	add := func(name string, rules descriptors.RuleChanges) {
+		if len(rules) > 0 {
+			attrs = append(attrs, slog.String(name, rules.Join("; ")))
 		}
 	}
 	add("added", c.Added)

@@ -163,14 +163,13 @@ func TestChangesAreReportedWithTheirCause(t *testing.T) {
 	assert.Equal(t, []reload.LimitsChange{
 		{Cause: "file", First: true, Domains: 1, Rules: 1},
 		{
-			Cause: "overrides", Domains: 1, Rules: 2, Changes: descriptors.Changes{Added: []string{"shop > tenant=acme"}},
-			Values: []descriptors.ValueChange{{Path: "shop > tenant=acme", New: "10 per year"}},
+			Cause: "overrides", Domains: 1, Rules: 2,
+			Changes: descriptors.Changes{Added: descriptors.RuleChanges{{Path: "shop > tenant=acme", New: "10 per year"}}},
 		},
 		{
-			Cause: "file", Domains: 1, Rules: 2, Changes: descriptors.Changes{Changed: []string{"shop > tenant", "shop > tenant=acme"}},
-			Values: []descriptors.ValueChange{
+			Cause: "file", Domains: 1, Rules: 2, Changes: descriptors.Changes{Changed: descriptors.RuleChanges{
 				{Path: "shop > tenant", Old: "5 per year", New: "6 per year"}, {Path: "shop > tenant=acme", Old: "10 per year", New: "12 per year"},
-			},
+			}},
 		},
 	}, fixture.limitsChanges)
 

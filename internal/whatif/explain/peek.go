@@ -73,7 +73,6 @@ func (p *peeker) undoCharges(hits []backend.Hit, results []backend.Result, charg
 
 func counterName(h *backend.Hit) string { return h.Limit.Tag() + ":" + string(h.Key) }
 
-// chargesDenied reports whether h is charged even if it is denied.
 func chargesDenied(h *backend.Hit) bool { return h.Limit.ChargeDenied && !h.IsInGroup() }
 
 // nextResult returns the answer to hit after earlierHits hits of the same request on the same counter. peek is the answer

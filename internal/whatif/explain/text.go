@@ -38,7 +38,6 @@ var textFuncs = template.FuncMap{
 	"lines":     func(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") },
 }
 
-// timeFuncs returns the functions that depend on r.
 func timeFuncs(r *Report) template.FuncMap {
 	return template.FuncMap{"clock": r.clockText, "moment": r.timeText, "offline": func() bool { return r.Offline }}
 }

@@ -52,7 +52,6 @@ func newReplayCounts(maxKeys int) replayCounts {
 	return result
 }
 
-// add counts a recorded call and its replay.
 func (c *replayCounts) add(recordedCall *Call, replayedCall *service.Call) {
 	if replayedCall.Err != nil {
 		c.failureCount++
@@ -142,7 +141,6 @@ func (c *replayCounts) addKey(rule *descriptors.Rule, key []byte, callTime time.
 	return countsOfKey
 }
 
-// report returns the Report, with at most maxKeys keys.
 func (c *replayCounts) report(maxKeys int) *Report {
 	report := &Report{Start: c.start, End: c.end, Calls: c.calls, NewlyDeniedKeys: len(c.newlyDeniedKeys), Rules: []RuleReport{}, Keys: []KeyReport{}}
 	buckets := 0

@@ -57,7 +57,6 @@ func replayFiles(t require.TestingT, limits, mapping string, options Options, lo
 	}
 	assert.Equal(t, c.Total, sum)
 	require.NoError(t, report.WriteText(io.Discard))
-	require.NoError(t, report.WriteHTML(io.Discard, "limits.yaml"))
 	_, err = json.Marshal(report)
 	require.NoError(t, err)
 }

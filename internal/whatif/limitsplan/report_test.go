@@ -85,14 +85,3 @@ func TestTextEscapesControlCharacters(t *testing.T) {
 	assert.Contains(t, b.String(), "denied by the new limits  3 (60.00 %)")
 	assert.Contains(t, b.String(), "shop|tenant=<b>%1B[2J")
 }
-
-func TestHTMLPageNeedsNoOtherFile(t *testing.T) {
-	var b bytes.Buffer
-	require.NoError(t, reportWithSpecialCharacters(t).WriteHTML(&b, "new.yaml"))
-	page := b.String()
-	assert.Contains(t, page, "shop|tenant=&lt;b&gt;%1B[2J")
-	for _, reference := range []string{"src=", "href=", "@import", "url(", "<b>"} {
-		assert.NotContains(t, page, reference)
-	}
-	assert.Equal(t, 2, strings.Count(page, `<polyline class="now"`), "the timeline and one rule")
-}

@@ -3,7 +3,6 @@ package limitsplan
 import (
 	"embed"
 	"fmt"
-	htmltemplate "html/template"
 	"io"
 	"slices"
 	"strconv"
@@ -17,20 +16,16 @@ import (
 
 const maxTextRules = 30 // bounds the rules in the text
 
-//go:embed plan.tmpl plan.html
+//go:embed plan.tmpl
 var templates embed.FS
 
-var (
-	textTemplate = template.Must(template.New("plan.tmpl").Funcs(reportFuncs).ParseFS(templates, "plan.tmpl"))
-	pageTemplate = htmltemplate.Must(htmltemplate.New("plan.html").Funcs(reportFuncs).ParseFS(templates, "plan.html"))
-)
+var textTemplate = template.Must(template.New("plan.tmpl").Funcs(reportFuncs).ParseFS(templates, "plan.tmpl"))
 
 var reportFuncs = template.FuncMap{
 	"share":       shareText,
 	"time":        func(t time.Time) string { return t.Format(time.RFC3339) },
 	"bucket":      bucketText,
 	"chart":       chartText,
-	"points":      linePoints,
 	"printable":   fields.Printable,
 	"limits":      RuleReport.limitsText,
 	"otherCauses": (*Report).otherCausesText,
@@ -46,14 +41,6 @@ func (r *Report) WriteText(out io.Writer) error {
 		return err
 	}
 	return w.Flush()
-}
-
-// WriteHTML writes r as an HTML page that needs no other file. limits are the paths of the new limits files.
-func (r *Report) WriteHTML(w io.Writer, limits string) error {
-	return pageTemplate.Execute(w, struct {
-		*Report
-		Limits string
-	}{r, limits})
 }
 
 // limitsText returns the limits of the rule, and what shadow mode does to them.
@@ -100,22 +87,4 @@ func chartText(numbers []uint64) string {
 		b.WriteRune(bars[min(int(n*uint64(len(bars))/(highestNumber+1)), len(bars)-1)])
 	}
 	return b.String()
-}
-
-// The size of a chart in SVG units.
-const (
-	chartWidth  = 600.0
-	chartHeight = 100.0
-)
-
-// linePoints returns the points of an SVG line through all numbers. The top of the chart is the largest number in numbers
-// and otherLines.
-func linePoints(numbers []uint64, otherLines ...[]uint64) string {
-	largestNumber := slices.Max(append(slices.Concat(append(otherLines, numbers)...), 1))
-	step := chartWidth / float64(max(len(numbers)-1, 1))
-	var b strings.Builder
-	for i, n := range numbers {
-		fmt.Fprintf(&b, "%.1f,%.1f ", float64(i)*step, chartHeight-chartHeight*float64(n)/float64(largestNumber))
-	}
-	return strings.TrimSpace(b.String())
 }

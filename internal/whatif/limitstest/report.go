@@ -100,7 +100,6 @@ func (r *Report) WriteText(out io.Writer, isVerbose bool) error {
 	}{r, isVerbose})
 }
 
-// indentedText returns the lines of an explanation with an indent.
 func indentedText(r *explain.Report) string {
 	var text strings.Builder
 	_ = r.WriteText(&text) // a Builder returns no error
