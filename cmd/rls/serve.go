@@ -237,14 +237,14 @@ func serverOptions(settings *env.Settings, serviceEvents *events.Events, recorde
 					serviceEvents.Metrics.CallGivenUp()
 					recorder.CallGivenUp()
 				},
-			}, settings, serviceEvents),
+			}, settings, serviceEvents, recorder),
 			MaxConnectionAge:      max(settings.GRPCMaxConnectionAge, 0),
 			MaxConnectionAgeGrace: settings.GRPCMaxConnectionAgeGrace,
 		},
 		HTTP:      server.Addr{Host: settings.Host, Port: settings.Port, Setting: "PORT"},
-		HTTPGate:  newGate("http", admission.Options{}, settings, serviceEvents),
+		HTTPGate:  newGate("http", admission.Options{}, settings, serviceEvents, recorder),
 		Debug:     server.Addr{Host: settings.DebugHost, Port: settings.DebugPort, Setting: "DEBUG_PORT"},
-		DebugGate: newGate("debug", admission.Options{}, settings, serviceEvents),
+		DebugGate: newGate("debug", admission.Options{}, settings, serviceEvents, recorder),
 		DebugPages: []server.Page{{
 			Path: "/metrics", Help: "metrics for Prometheus", Handler: serviceEvents.Metrics.Handler(settings.ExtraTags),
 			AllowsAnyHost: true, // metrics have no secrets, and Prometheus uses any name
@@ -297,10 +297,16 @@ func metricsHandler(settings *env.Settings, serviceEvents *events.Events) http.H
 }
 
 // newGate returns the gate of a listener. newGate adds the bounds on connections to options.
-func newGate(listener string, options admission.Options, settings *env.Settings, serviceEvents *events.Events) *admission.Gate {
+func newGate(listener string, options admission.Options, settings *env.Settings, serviceEvents *events.Events, recorder *live.Recorder) *admission.Gate {
 	options.Listener, options.Log = listener, serviceEvents.Log
 	options.MaxConnections, options.MaxPeerConnections = settings.MaxConnections, settings.MaxPeerConnections
-	options.OnRefusal = serviceEvents.Metrics.Refused(listener)
+	countRefusal := serviceEvents.Metrics.Refused(listener)
+	options.OnRefusal = func(reason admission.Reason) {
+		countRefusal(reason)
+		if setting := reason.Setting(); setting != "" {
+			recorder.ConnectionRefused(setting)
+		}
+	}
 	gate := admission.New(options)
 	serviceEvents.Metrics.Admission(listener, gate.Connections, gate.PendingBytes)
 	return gate

@@ -144,9 +144,9 @@ func TestAlertsFire(t *testing.T) {
 			healthy: []string{`rls_limits_off{scope="rule", ` + target + `} 2x60 0x200`}, // the switches have ended
 		},
 		{
-			alert: "RlsConnectionsNearBound", want: "a has 4000 connections at its listener grpc",
-			sick:    []string{`rls_connections{listener="grpc", ` + target + `} 4000x200`},
-			healthy: []string{`rls_connections{listener="grpc", ` + target + `} 3000x200`},
+			alert: "RlsConnectionsRefused", want: "a refuses connections at its listener grpc, because of the bound peer_connections",
+			sick:    []string{`rls_connections_refused_total{listener="grpc", reason="peer_connections", ` + target + `} 0+1x200`},
+			healthy: []string{`rls_connections_refused_total{listener="grpc", reason="frames", ` + target + `} 0+1x200`}, // an attack
 		},
 		{
 			alert: "RlsCertificateExpires", want: "The certificate of the listener grpc of a expires in",

@@ -197,7 +197,11 @@ func (l *Live) state(now time.Time, fleetNotes []string, replicas int) State {
 		state.Candidate = l.options.Candidate()
 	}
 	state.Replicas = replicas
-	state.setSummary(now, signals{figures: l.history.steps, denials: l.denials.alarm, lastLoss: time.Unix(0, l.options.Recorder.lastLoss.Load())}, fleetNotes)
+	recorder := l.options.Recorder
+	state.setSummary(now, signals{
+		figures: l.history.steps, denials: l.denials.alarm,
+		lastLoss: time.Unix(0, recorder.lastLoss.Load()), lastRefusal: recorder.lastRefusal.Load(),
+	}, fleetNotes)
 	return state
 }
 

@@ -41,6 +41,7 @@ type Recorder struct {
 
 	givenUpCalls, redisStalls atomic.Uint64 // the counts since the last collect
 	lastLoss                  atomic.Int64  // the time when Redis last lost counters, in Unix nanoseconds, or 0
+	lastRefusal               atomic.Pointer[connectionRefusal]
 
 	redisMu    sync.Mutex
 	redisTrips histogram // round trips to Redis since the last collect
@@ -194,6 +195,18 @@ func (r *Recorder) CallGivenUp() { r.givenUpCalls.Add(1) }
 
 // RedisStalled records a batch that waited because Redis stood still.
 func (r *Recorder) RedisStalled() { r.redisStalls.Add(1) }
+
+// connectionRefusal is the last refusal of a connection because of the bound of a setting.
+type connectionRefusal struct {
+	time    time.Time
+	setting string
+}
+
+// ConnectionRefused records that a listener refused a connection because of the bound of setting, such as
+// MAX_CONNECTIONS.
+func (r *Recorder) ConnectionRefused(setting string) {
+	r.lastRefusal.Store(&connectionRefusal{time.Now(), setting})
+}
 
 // RedisLostCounters records that Redis lost counters or charges without an error.
 func (r *Recorder) RedisLostCounters() { r.lastLoss.Store(time.Now().UnixNano()) }

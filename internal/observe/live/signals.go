@@ -32,7 +32,8 @@ type signals struct {
 	figures Figures // has only the points, which describe past steps
 	denials denialAlarm
 
-	lastLoss time.Time // when Redis lost counters last
+	lastLoss    time.Time          // when Redis lost counters last
+	lastRefusal *connectionRefusal // nil if there was none
 }
 
 // describe calls addPart with each part of the headline, and addDetail with each detail.
@@ -45,6 +46,10 @@ func (s signals) describe(now time.Time, addPart func(Level, string), addDetail 
 	if refused := mean(recentPoints(s.figures.Refused.Points)); refused > 0 {
 		addPart(Warning, fmt.Sprintf("refusing %.1f calls a second of callers that send too many", refused))
 		addDetail(Warning, "A caller may send the calls of MAX_CALLER_CALLS_PER_SECOND. The list of callers shows who sends most. Envoy counts a refused call as ratelimit.error, and lets the request pass unless failure_mode_deny is set")
+	}
+	if refusal := s.lastRefusal; refusal != nil && now.Sub(refusal.time) < time.Minute {
+		addPart(Warning, "refusing connections at "+refusal.setting)
+		addDetail(Warning, "Calls of these clients fail. Envoy counts them as ratelimit.error, and lets the requests pass unless failure_mode_deny is set. The log and CALLERS name the addresses. Raise "+refusal.setting+" (docs/production.md#connections-of-envoy)")
 	}
 	if now.Sub(s.lastLoss) < lossWarningTime {
 		addPart(Warning, "Redis lost counters at "+clockText(s.lastLoss, now))

@@ -253,6 +253,19 @@ func TestRefusedCallsAreAWarning(t *testing.T) {
 	})
 }
 
+func TestRefusedConnectionsAreAWarningForAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fixture := newFixture(t, nil)
+		fixture.options.Recorder.ConnectionRefused("MAX_PEER_CONNECTIONS")
+		fixture.tick(1)
+		state := fixture.Snapshot().State
+		assert.Equal(t, Warning, state.Level)
+		assert.Contains(t, state.Headline, "Refusing connections at MAX_PEER_CONNECTIONS")
+		fixture.tick(60)
+		assert.Equal(t, Well, fixture.Snapshot().State.Level)
+	})
+}
+
 func TestStallsOfRedisAreAWarningForAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixture := newFixture(t, nil)

@@ -63,6 +63,17 @@ func (r Reason) String() string {
 	return [...]string{"connections", "peer_connections", "pending_bytes", "frames", "peer_cuts"}[r]
 }
 
+// Setting returns the setting that bounds the number of connections, or "" if the reason is another bound.
+func (r Reason) Setting() string {
+	switch r {
+	case ReasonConnections:
+		return "MAX_CONNECTIONS"
+	case ReasonPeerConnections:
+		return "MAX_PEER_CONNECTIONS"
+	}
+	return ""
+}
+
 // Gate admits the connections of one listener and bounds the resources that they use.
 type Gate struct {
 	options Options
@@ -219,7 +230,11 @@ func (g *Gate) reportRefusal(reason Reason, address string) {
 	l := &g.refusalLogs[reason]
 	l.count.Add(1)
 	l.timer.Do(func() {
-		g.options.Log.Warn("connections refused", "reason", reason.String(), "count", l.count.Swap(0), "listener", g.options.Listener, "last_address", address)
+		attrs := []any{"reason", reason.String(), "count", l.count.Swap(0), "listener", g.options.Listener, "last_address", address}
+		if setting := reason.Setting(); setting != "" {
+			attrs = append(attrs, "advice", "raise "+setting+" (docs/production.md#connections-of-envoy)")
+		}
+		g.options.Log.Warn("connections refused", attrs...)
 	})
 }
 
