@@ -32,7 +32,7 @@ func newCheck() *cobra.Command {
 			check, config := newLimitsCheck(files, errs, isStrict, parseOptions)
 			check.SkippedFiles = skippedFiles
 			if asJSON && config != nil {
-				check.Rules = checkedRules(config)
+				check.Rules, check.Limits = checkedRules(config), config.Hash()
 			}
 			err := printAs(cmd.OutOrStdout(), asJSON, check, func(out io.Writer) error {
 				return check.writeText(out, cmd.ErrOrStderr(), config)
@@ -44,7 +44,7 @@ func newCheck() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&isStrict, "strict", false, "treat warnings as problems")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print problems, warnings and rules as JSON")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print problems, warnings, rules and the hash of the limits as JSON")
 	addMergeFlag(cmd.Flags(), &parseOptions.MergeDomains)
 	cmd.Flags().BoolVar(&ignoreDotFiles, "ignore-dot-files", false, "skip files and directories whose names start with a dot (RUNTIME_IGNOREDOTFILES)")
 	return cmd
@@ -56,6 +56,7 @@ type limitsCheck struct {
 	Warnings     []fields.Problem `json:"warnings"`
 	SkippedFiles []string         `json:"skipped,omitempty"` // the files that are no limits files, with the reasons
 	Rules        []checkedRule    `json:"rules,omitempty"`   // in the order of the files; empty if there are problems
+	Limits       string           `json:"limits,omitempty"`  // the hash that rls limits show --replicas prints for these limits
 	IsStrict     bool             `json:"-"`                 // a warning is a problem
 }
 

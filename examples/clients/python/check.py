@@ -4,6 +4,7 @@ Usage: check.py URL DOMAIN KEY=VALUE[,KEY=VALUE...] [SECONDS]
 """
 
 import json
+import math
 import sys
 import urllib.request
 
@@ -15,10 +16,13 @@ def check(url, domain, descriptor, timeout=0.1):
     try:
         with urllib.request.urlopen(url + "/v1/check", body, timeout) as response:
             answer = json.load(response)["answers"][0]
+        if answer["code"] == "ERROR":
+            raise ValueError(answer["error"]["message"])
     except (OSError, ValueError) as error:
-        print(f"rls does not answer, so the request passes: {error}", file=sys.stderr)
+        print(f"rls does not decide, so the request passes: {error}", file=sys.stderr)
         return True, 0
-    return answer["code"] != "OVER_LIMIT", None if answer.get("never") else answer.get("reset_seconds")
+    wait = None if answer.get("never") else math.ceil(answer.get("reset_seconds", 0))  # Retry-After has whole seconds
+    return answer["code"] != "OVER_LIMIT", wait
 
 
 if __name__ == "__main__":

@@ -42,10 +42,14 @@ public final class Check {
           .POST(HttpRequest.BodyPublishers.ofString(body.toString())).build();
       String text = client.send(request, HttpResponse.BodyHandlers.ofString()).body();
       JsonObject answer = JsonParser.parseString(text).getAsJsonObject().getAsJsonArray("answers").get(0).getAsJsonObject();
-      long retryAfter = answer.has("reset_seconds") && !answer.has("never") ? answer.get("reset_seconds").getAsLong() : -1;
+      if (answer.get("code").getAsString().equals("ERROR")) {
+        throw new java.io.IOException(answer.getAsJsonObject("error").get("message").getAsString());
+      }
+      boolean canPass = answer.has("reset_seconds") && !answer.has("never");
+      long retryAfter = canPass ? (long) Math.ceil(answer.get("reset_seconds").getAsDouble()) : -1; // whole seconds
       return new Answer(!answer.get("code").getAsString().equals("OVER_LIMIT"), retryAfter);
     } catch (java.io.IOException | RuntimeException e) {
-      System.err.println("rls does not answer, so the request passes: " + e);
+      System.err.println("rls does not decide, so the request passes: " + e);
       return new Answer(true, 0);
     }
   }
