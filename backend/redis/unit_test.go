@@ -260,6 +260,17 @@ func TestKeysAreSpreadOverTheShardsOfTheirRedis(t *testing.T) {
 	}
 }
 
+func TestNodeThatDoesNotKnowItsAddressHasTheHostOfTheURL(t *testing.T) {
+	t.Parallel()
+	instance := &redisInstance{name: "seed:1", address: address{kind: Cluster, nodes: []string{"seed:1"}}}
+	for addr, want := range map[string]string{":7000": "seed:7000", "10.0.0.2:7000": "10.0.0.2:7000", "[2001:db8::2]:7000": "[2001:db8::2]:7000"} {
+		node := goredis.NewClient(&goredis.Options{Addr: addr})
+		node.Options().Addr = addr // NewClient completes an address without a host
+		assert.Equal(t, want, instance.addressOf(newServer(node)))
+		require.NoError(t, node.Close())
+	}
+}
+
 func TestOnlyTheFailedMasterIsForgotten(t *testing.T) {
 	l, err := New(Options{Main: Server{Kind: Cluster, URL: "127.0.0.1:1"}})
 	require.NoError(t, err)

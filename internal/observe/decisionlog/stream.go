@@ -2,7 +2,10 @@ package decisionlog
 
 import (
 	"bytes"
+	"cmp"
+	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -13,7 +16,11 @@ const (
 	// streamBuffer is the maximum number of records that wait for a slow reader of the stream.
 	streamBuffer = 4096
 
-	// dropsPause is the time between two reports of dropped records.
+	// perSecondParam is the parameter of the query with the maximum of records per second.
+	perSecondParam = "per_second"
+
+	// dropsPause is the time between two reports of dropped records. It must be a second, because at
+	// each report the stream starts again to count records for perSecondParam.
 	dropsPause = time.Second
 
 	// HeartbeatPause is the time after which a stream without records sends an empty line.
@@ -24,19 +31,24 @@ const (
 )
 
 // ServeHTTP streams live records as lines of JSON until the client closes the connection. ParseFilter reads the query.
-// A line of the stream has the number of dropped records.
+// With per_second=N in the query, the stream sends at most N records per second. A line of the stream has the number of
+// dropped records.
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)
 		http.Error(w, "decisions: got method "+r.Method+", want GET", http.StatusMethodNotAllowed)
 		return
 	}
-	filter, err := ParseFilter(r.URL.Query())
-	if err != nil {
+	query := r.URL.Query()
+	perSecond, err := parsePerSecond(query.Get(perSecondParam))
+	query.Del(perSecondParam)
+	filter, filterErr := ParseFilter(query)
+	if err = cmp.Or(err, filterErr); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	subscription, err := h.Subscribe(filter, streamBuffer)
+	// With a small buffer, records don't wait long, so a stream with perSecond sends recent records.
+	subscription, err := h.Subscribe(filter, cmp.Or(perSecond, streamBuffer))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
@@ -45,8 +57,20 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", ContentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	responseStream := stream{Subscription: subscription, controller: http.NewResponseController(w), response: w}
+	responseStream := stream{Subscription: subscription, controller: http.NewResponseController(w), response: w, perSecond: perSecond}
 	responseStream.run(r)
+}
+
+// parsePerSecond parses the value of perSecondParam. It returns 0 for an empty text, which means no maximum.
+func parsePerSecond(text string) (int, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > streamBuffer {
+		return 0, fmt.Errorf("%s: got %q, want a number from 1 to %d", perSecondParam, text, streamBuffer)
+	}
+	return n, nil
 }
 
 type stream struct {
@@ -54,6 +78,7 @@ type stream struct {
 	response   http.ResponseWriter
 	controller *http.ResponseController
 	lines      bytes.Buffer
+	perSecond  int // the maximum of records per second; 0 means no maximum
 }
 
 func (s *stream) run(r *http.Request) {
@@ -61,20 +86,30 @@ func (s *stream) run(r *http.Request) {
 	defer dropsTicker.Stop()
 	heartbeat := time.NewTicker(HeartbeatPause)
 	defer heartbeat.Stop()
+	reason := "reader too slow"
+	if s.perSecond > 0 {
+		reason = fmt.Sprintf("more than %d per second", s.perSecond)
+	}
 	reportedDrops := uint64(0)
+	sentRecords := 0 // the records since the last tick of dropsTicker
 	for s.write() {
+		records := s.records
+		if s.perSecond > 0 && sentRecords >= s.perSecond {
+			records = nil // a nil channel sends nothing, so the stream waits for the next tick
+		}
 		select {
 		case <-r.Context().Done():
 			return
-		case record := <-s.records:
+		case record := <-records:
 			appendLine(&s.lines, record)
-			for s.lines.Len() < flushBytes && len(s.records) > 0 {
+			for sentRecords++; s.lines.Len() < flushBytes && len(s.records) > 0 && (s.perSecond == 0 || sentRecords < s.perSecond); sentRecords++ {
 				appendLine(&s.lines, <-s.records)
 			}
 			heartbeat.Reset(HeartbeatPause)
 		case now := <-dropsTicker.C:
+			sentRecords = 0
 			if drops := s.Dropped(); drops > reportedDrops {
-				appendLine(&s.lines, Drops{now.UTC(), drops - reportedDrops, "reader too slow"})
+				appendLine(&s.lines, Drops{now.UTC(), drops - reportedDrops, reason})
 				reportedDrops = drops
 			}
 		case <-heartbeat.C:

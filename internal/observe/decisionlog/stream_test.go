@@ -52,7 +52,7 @@ func TestStreamRejectsWrongRequests(t *testing.T) {
 	}{
 		{"POST", "", 0, 405, "decisions: got method POST, want GET\n"},
 		{"GET", "?codes=OK", 0, 400, "filter: got \"codes\", want domain, rule, code, source or entry\n"},
-		{"GET", "?per_second=5", 0, 400, "filter: got \"per_second\", want domain, rule, code, source or entry\n"},
+		{"GET", "?per_second=0", 0, 400, "per_second: got \"0\", want a number from 1 to 4096\n"},
 		{"GET", "", MaxSubscribers, 503, "live decisions: got 17 subscribers, want at most 16; close another one\n"},
 	} {
 		for range test.subscribers {
@@ -111,6 +111,53 @@ func TestStreamReportsDropsAndSendsHeartbeats(t *testing.T) {
 		start := time.Now()
 		assert.Equal(t, "\n", readLine())
 		assert.LessOrEqual(t, time.Since(start), HeartbeatPause)
+		pipeReader.Close()
+		<-done
+	})
+}
+
+func TestStreamWithPerSecondSendsRecentRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hub := NewHub(nil, nil)
+		rateLimiter := newService(t, nil, nil, hub)
+		pipeReader, writer := io.Pipe()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			hub.ServeHTTP(pipeWriter{writer}, httptest.NewRequest(http.MethodGet, "/decisions?per_second=5", nil))
+		}()
+		lines := make(chan Line, 1000)
+		go func() {
+			for reader := bufio.NewScanner(pipeReader); reader.Scan(); {
+				var l Line
+				if len(reader.Bytes()) > 0 && assert.NoError(t, json.Unmarshal(reader.Bytes(), &l)) {
+					lines <- l
+				}
+			}
+		}()
+		var droppedLines uint64
+		for second := range 3 {
+			synctest.Wait()
+			for range 100 {
+				_, err := rateLimiter.ShouldRateLimit(t.Context(), request("other=x"))
+				require.NoError(t, err)
+				synctest.Wait()
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			records := 0
+			for len(lines) > 0 {
+				l := <-lines
+				if l.Dropped > 0 {
+					droppedLines += l.Dropped
+					assert.Equal(t, "more than 5 per second", l.Reason)
+				} else {
+					records++
+				}
+			}
+			assert.Contains(t, []int{5, 10}, records, "second %d", second) // 5 records in the buffer wait for the next second
+		}
+		assert.EqualValues(t, 3*100-15-5, droppedLines, "all other records are dropped")
 		pipeReader.Close()
 		<-done
 	})

@@ -14,6 +14,7 @@ import (
 const (
 	recentSteps       = 30 / stepSeconds // the steps of the last 30 seconds, which are compared with the steps before
 	minSignalRate     = 1                // calls per second; fewer calls, or fewer given up calls, cause no signal
+	earlierSteps      = 60 / stepSeconds // the steps of the minute before the recent steps
 	minStalls         = 3                // fewer stalls of Redis in five minutes cause no signal
 	jumpDeniedShare   = 0.5              // after a jump, at least this share of the calls is denied
 	jumpDifference    = 0.3              // in a jump, the share grows by at least this value
@@ -150,7 +151,9 @@ func (w *denialWatch) log(now time.Time, log *slog.Logger) {
 func (w *denialWatch) update(now time.Time, figures *Figures, events *timeline.Timeline) {
 	calls, shares := figures.Calls.Points, figures.DeniedShare.Points
 	recentStart := max(len(calls)-recentSteps, 0)
-	recentRates, earlierRates := newCallRates(calls[recentStart:], shares[recentStart:]), newCallRates(calls[:recentStart], shares[:recentStart])
+	earlierStart := max(recentStart-earlierSteps, 0)
+	recentRates := newCallRates(calls[recentStart:], shares[recentStart:])
+	earlierRates := newCallRates(calls[earlierStart:recentStart], shares[earlierStart:recentStart])
 	deniedShare, lastStepRates := recentRates.deniedShare(), w.alarm.lastStepRates
 	if stepRates := newCallRates(calls[len(calls)-1:], shares[len(calls)-1:]); stepRates.total > 0 {
 		lastStepRates = stepRates

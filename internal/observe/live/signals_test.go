@@ -83,6 +83,24 @@ func TestLimitsThatDenyAllAreNeverToldAsAFlood(t *testing.T) {
 	})
 }
 
+func TestMassDenialSoonAfterAQuietTimeIsNotToldAsAFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fixture := newFixture(t, nil)
+		fixture.load(limitsOf(100))
+		fixture.tick(200)
+		fixture.run(90, 10, "a", "a", "b")
+		fixture.load("domain: shop\ndescriptors:\n" +
+			"  - {key: tenant, value: a, rate_limit: {unit: second, requests_per_unit: 0}}\n" +
+			"  - {key: tenant, rate_limit: {unit: second, requests_per_unit: 100}}\n")
+		fixture.events.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force", Attrs: make([]timeline.Attr, 3)})
+		for range 40 {
+			fixture.run(1, 10, "a", "a", "b")
+			assert.NotContains(t, fixture.Snapshot().State.Headline, "some callers send more")
+		}
+		assert.Contains(t, fixture.Snapshot().State.Headline, "Mass denial: 67 % of the calls denied since")
+	})
+}
+
 func TestLogHasStartAndEndOfAMassDenialWithoutViewers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixture := newFixture(t, nil)
