@@ -128,7 +128,7 @@ var adviceByKind = map[ErrorKind]string{
 	KindCluster:    "run redis-cli --cluster check on a node",
 	KindLoading:    "wait until Redis has read its data",
 	KindReadOnly:   "set REDIS_URL to the master, or use REDIS_TYPE=sentinel",
-	KindOOM:        "raise maxmemory",
+	KindOOM:        "raise maxmemory (docs/operations.md#redis-is-full)",
 	KindMaxClients: "raise maxclients of Redis, or close connections of others (CLIENT LIST)",
 	KindMisconf:    "free the disk of Redis, and run BGSAVE; or set stop-writes-on-bgsave-error no",
 	KindNoReplicas: "start Redis replicas, or lower min-replicas-to-write",

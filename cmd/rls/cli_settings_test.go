@@ -27,7 +27,7 @@ func TestSettingsShowValuesAndEffects(t *testing.T) {
 	out, errOut, code := runDoctorSettings(t, environment)
 	assert.Zero(t, code, errOut)
 	assert.NotContains(t, out, "s3cret")
-	assert.Regexp(t, `(?m)^REDIS_URL +\(secret\) +set +different: there is no default`, out)
+	assert.Regexp(t, `(?m)^REDIS_URL +redis://\(secret\)@redis:6379 +set +different: there is no default`, out)
 	assert.Regexp(t, `(?m)^REDIS_PIPELINE_LIMIT +5 +set +no effect: a batch has at most 256 hits`, out)
 	assert.Regexp(t, `(?m)^DRAIN_DELAY +5s +set +only in rls$`, out)
 	assert.Regexp(t, `(?m)^HOST +0\.0\.0\.0 +default +same$`, out)

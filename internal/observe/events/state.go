@@ -35,7 +35,7 @@ func (s *Store) State(status fallback.Status, findings []redis.Finding) *live.Re
 		if redis.Up {
 			redis.Since = redis.Outage.End
 		} else {
-			redis.Error = redis.Outage.Error
+			redis.Error, redis.Advice = redis.Outage.Error, s.Advice(status.Outage.Err)
 		}
 	}
 	return redis

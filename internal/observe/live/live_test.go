@@ -191,7 +191,7 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 	loadedLimits := Limits{Loaded: true, Since: &start}
 	redisUp := &Redis{Up: true}
 	price := &Outage{Start: *timeBefore(41 * time.Second), Calls: 1204, MaxExcessHits: 310}
-	outageDetails := []string{"What to do: docs/operations.md#redis-is-down"}
+	outageDetails := []string{"connection refused. What to do: start Redis; see docs/operations.md#redis-is-down"}
 	for name, test := range map[string]struct {
 		state   State
 		level   Level
@@ -209,16 +209,16 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 			"The whole service is in shadow mode: it denies nothing · counting in this process · limits of 14:02 UTC in force", nil,
 		},
 		"outage": {
-			State{Redis: &Redis{Since: timeBefore(41 * time.Second), Mode: "local", Ratio: 0.5, Outage: price}, Limits: loadedLimits},
+			State{Redis: &Redis{Since: timeBefore(41 * time.Second), Error: "connection refused", Advice: "start Redis", Mode: "local", Ratio: 0.5, Outage: price}, Limits: loadedLimits},
 			Trouble,
 			"Redis away for 00:41 · deciding here at half of each limit · 1,204 calls decided without Redis, at most 310 hits too many · limits of 14:02 UTC in force", outageDetails,
 		},
 		"outage of hours in mode deny": {
-			State{Redis: &Redis{Since: timeBefore(2*time.Hour + time.Second), Mode: "deny"}, Limits: loadedLimits},
+			State{Redis: &Redis{Since: timeBefore(2*time.Hour + time.Second), Error: "connection refused", Advice: "start Redis", Mode: "deny"}, Limits: loadedLimits},
 			Trouble,
 			"Redis away for 2:00:01 · denying all hits · limits of 14:02 UTC in force", outageDetails,
 		},
-		"outage in mode allow": {State{Redis: &Redis{Mode: "allow"}, Limits: loadedLimits}, Trouble, "Redis away · admitting all hits · limits of 14:02 UTC in force", outageDetails},
+		"outage in mode allow": {State{Redis: &Redis{Error: "connection refused", Advice: "start Redis", Mode: "allow"}, Limits: loadedLimits}, Trouble, "Redis away · admitting all hits · limits of 14:02 UTC in force", outageDetails},
 		"past outage": {
 			State{Redis: &Redis{Up: true, Outage: &Outage{End: timeBefore(time.Minute), Seconds: 41.5, Calls: 1}}, Limits: loadedLimits},
 			Well,

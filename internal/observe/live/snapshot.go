@@ -92,10 +92,11 @@ type Candidate struct {
 // Redis is the state of Redis, as the calls of this process see it.
 type Redis struct {
 	Up       bool       `json:"up"`
-	Since    *time.Time `json:"since,omitempty"` // the time at which Redis came up or went down; nil if Redis was never down
-	Error    string     `json:"error,omitempty"` // the error of the outage in progress
-	Mode     string     `json:"mode"`            // how calls are decided without Redis: local, allow or deny
-	Ratio    float64    `json:"ratio"`           // the share of each limit that this process admits in mode local
+	Since    *time.Time `json:"since,omitempty"`  // the time at which Redis came up or went down; nil if Redis was never down
+	Error    string     `json:"error,omitempty"`  // the error of the outage in progress
+	Advice   string     `json:"advice,omitempty"` // how to end the outage in progress
+	Mode     string     `json:"mode"`             // how calls are decided without Redis: local, allow or deny
+	Ratio    float64    `json:"ratio"`            // the share of each limit that this process admits in mode local
 	Breakers Breakers   `json:"breakers"`
 
 	Outage *Outage `json:"outage,omitempty"` // the outage in progress, or else the last outage; nil before the first outage

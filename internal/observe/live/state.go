@@ -23,6 +23,9 @@ func (s *State) setSummary(now time.Time, signals signals, fleetNotes []string) 
 		s.Details = append(s.Details, fmt.Sprintf(format, args...))
 	}
 
+	if s.Redis != nil && !s.Redis.Up {
+		signals.figures.RedisStalls.Points = nil // the outage explains the stalls
+	}
 	signals.describe(now, addPart, addDetail)
 	for _, note := range fleetNotes {
 		addDetail(Warning, "%s", note)
@@ -36,7 +39,7 @@ func (s *State) setSummary(now time.Time, signals signals, fleetNotes []string) 
 		addPart(Well, "counting in Redis")
 	default:
 		addPart(Trouble, s.Redis.outageText(now))
-		addDetail(Trouble, "What to do: docs/operations.md#redis-is-down")
+		addDetail(Trouble, "%s. What to do: %s; see docs/operations.md#redis-is-down", s.Redis.Error, s.Redis.Advice)
 	}
 	problems := len(s.Limits.Problems) + s.Limits.MoreProblems
 	if s.Limits.Loaded && problems > 0 {
