@@ -27,14 +27,14 @@ func TestEnvoyGatewayConfigStartsRLS(t *testing.T) {
 	assert.Equal(t, egv1alpha1.RedisBackendType, config.RateLimit.Backend.Type)
 }
 
-func TestEnvoyGatewayPolicyHasTwoGlobalRules(t *testing.T) {
+func TestEnvoyGatewayPolicyHasGlobalRulesForIPv4IPv6AndUsers(t *testing.T) {
 	manifest := objects(t, readFile(t, "examples/envoy-gateway/policy.yaml"))
 	require.Len(t, manifest, 1)
 	gatewayResources(t).check(t, manifest[0])
 	var policy egv1alpha1.BackendTrafficPolicy
 	manifest[0].decode(t, &policy)
 	require.NotNil(t, policy.Spec.RateLimit.Global)
-	assert.Len(t, policy.Spec.RateLimit.Global.Rules, 2)
+	assert.Len(t, policy.Spec.RateLimit.Global.Rules, 3)
 }
 
 // TestPodOfEnvoyGatewayRuns starts rls as the deployment that Envoy Gateway itself expects of its

@@ -23,7 +23,7 @@ func TestChartReadmeDescribesValues(t *testing.T) {
 func TestValuesInDocsRender(t *testing.T) {
 	t.Parallel()
 	for page, variables := range map[string][]string{ // a variable of each block
-		"kubernetes.md": {"ADMIN_TOKENS_FILE"}, "operations.md": {"DEBUG_TLS_CERT"}, "planning-limits.md": {"LIMITS_CANDIDATE"},
+		"kubernetes.md": {"ADMIN_TOKENS_FILE"}, "operations.md": {"DEBUG_TLS_CERT"},
 		"production.md": {"REDIS_AUTH_FILE", "REDIS_SENTINEL_AUTH"},
 	} {
 		blocks := strings.Split(readFile(t, "docs/"+page), "<!-- values -->\n```yaml\n")[1:]

@@ -2,16 +2,14 @@
 //
 // Usage: node check.mjs URL DOMAIN KEY=VALUE[,KEY=VALUE...] [SECONDS]
 
-// check returns whether the request may pass, and the seconds to wait if not (undefined: it can never pass).
-export async function check(url, domain, descriptor, seconds = 0.1) {
-  const entries = descriptor.split(',').map((part) => {
-    const [key, ...value] = part.split('=');
-    return { key, value: value.join('=') };
-  });
+// check returns whether the request may pass, and the seconds to wait if not (undefined: it can never pass). entries
+// is a list of pairs, such as [['user', 'Smith, Anna']]. Values may have any characters.
+export async function check(url, domain, entries, seconds = 0.1) {
+  const descriptor = entries.map(([key, value]) => ({ key, value }));
   try {
     const response = await fetch(`${url}/v1/check`, {
       method: 'POST',
-      body: JSON.stringify({ domain, checks: [{ descriptor: entries }] }),
+      body: JSON.stringify({ domain, checks: [{ descriptor }] }),
       signal: AbortSignal.timeout(1000 * seconds),
     });
     if (!response.ok) throw new Error(`status ${response.status}`);
@@ -26,13 +24,15 @@ export async function check(url, domain, descriptor, seconds = 0.1) {
 
 // A middleware of Express. user is the identity that your own login has checked.
 export const limitUsers = (url, domain) => async (request, response, next) => {
-  const { passes, wait } = await check(url, domain, `user=${request.user}`);
+  const { passes, wait } = await check(url, domain, [['user', request.user]]);
   if (passes) return next();
   if (wait !== undefined) response.set('Retry-After', String(Math.ceil(wait))); // whole seconds; 0 would repeat at once
   response.status(429).json({ error: 'too many requests' });
 };
 
-if (process.argv[1].endsWith('check.mjs')) {
-  const { passes, wait } = await check(...process.argv.slice(2));
+if (process.argv[1]?.endsWith('check.mjs')) {
+  const [url, domain, text, seconds] = process.argv.slice(2);
+  const entries = text.split(',').map((part) => part.split(/=(.*)/s, 2)); // this command can't send values with a comma
+  const { passes, wait } = await check(url, domain, entries, seconds);
   console.log(passes ? '200' : wait === undefined ? '429' : `429 Retry-After: ${Math.ceil(wait)}`);
 }

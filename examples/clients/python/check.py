@@ -9,10 +9,13 @@ import sys
 import urllib.request
 
 
-def check(url, domain, descriptor, timeout=0.1):
-    """Returns whether the request may pass, and the seconds to wait if not (None: it can never pass)."""
-    entries = [dict(zip(("key", "value"), part.split("=", 1))) for part in descriptor.split(",")]
-    body = json.dumps({"domain": domain, "checks": [{"descriptor": entries}]}).encode()
+def check(url, domain, entries, timeout=0.1):
+    """Returns whether the request may pass, and the seconds to wait if not (None: it can never pass).
+
+    entries is a list of pairs, such as [("user", "Smith, Anna")]. Values may have any characters.
+    """
+    descriptor = [{"key": key, "value": value} for key, value in entries]
+    body = json.dumps({"domain": domain, "checks": [{"descriptor": descriptor}]}).encode()
     try:
         with urllib.request.urlopen(url + "/v1/check", body, timeout) as response:
             answer = json.load(response)["answers"][0]
@@ -28,5 +31,6 @@ def check(url, domain, descriptor, timeout=0.1):
 if __name__ == "__main__":
     if len(sys.argv) not in (4, 5):
         sys.exit(__doc__)
-    may_pass, wait = check(*sys.argv[1:4], *map(float, sys.argv[4:]))
+    entries = [part.split("=", 1) for part in sys.argv[3].split(",")]  # this command can't send values with a comma
+    may_pass, wait = check(*sys.argv[1:3], entries, *map(float, sys.argv[4:]))
     print("200" if may_pass else f"429 Retry-After: {wait}")

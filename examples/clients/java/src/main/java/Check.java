@@ -6,6 +6,9 @@ import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
 
 /** Asks rls once whether a request may pass, as a web service does before its work. */
 public final class Check {
@@ -21,17 +24,17 @@ public final class Check {
   /** An answer: whether the request may pass, and the seconds to wait if not (-1: it can never pass). */
   public record Answer(boolean passes, long retryAfter) {}
 
-  Answer ask(String domain, String descriptor) throws InterruptedException {
-    JsonArray entries = new JsonArray();
-    for (String part : descriptor.split(",")) {
-      String[] keyAndValue = part.split("=", 2);
+  /** entries has pairs in the order of the rules, such as user and "Smith, Anna". Values may have any characters. */
+  Answer ask(String domain, List<Map.Entry<String, String>> entries) throws InterruptedException {
+    JsonArray descriptor = new JsonArray();
+    for (Map.Entry<String, String> pair : entries) {
       JsonObject entry = new JsonObject();
-      entry.addProperty("key", keyAndValue[0]);
-      entry.addProperty("value", keyAndValue[1]);
-      entries.add(entry);
+      entry.addProperty("key", pair.getKey());
+      entry.addProperty("value", pair.getValue());
+      descriptor.add(entry);
     }
     JsonObject check = new JsonObject();
-    check.add("descriptor", entries);
+    check.add("descriptor", descriptor);
     JsonArray checks = new JsonArray();
     checks.add(check);
     JsonObject body = new JsonObject();
@@ -56,7 +59,12 @@ public final class Check {
 
   public static void main(String[] args) throws InterruptedException {
     Duration timeout = Duration.ofMillis(args.length > 3 ? (long) (1000 * Double.parseDouble(args[3])) : 100);
-    Answer answer = new Check(args[0], timeout).ask(args[1], args[2]);
+    List<Map.Entry<String, String>> entries = new ArrayList<>();
+    for (String part : args[2].split(",")) { // this command can't send values with a comma
+      String[] keyAndValue = part.split("=", 2);
+      entries.add(Map.entry(keyAndValue[0], keyAndValue[1]));
+    }
+    Answer answer = new Check(args[0], timeout).ask(args[1], entries);
     System.out.println(answer.passes() ? "200" : "429 Retry-After: " + answer.retryAfter());
   }
 }
