@@ -51,7 +51,7 @@ test-faults:
 	@cd test/faults && $(GOTESTSUM) $(TEST_FLAGS) -race -shuffle=on -count=1 ./...
 
 test-simulate:
-	@cd test/simulate && $(GOTESTSUM) $(TEST_FLAGS) -count=1 ./...
+	@cd test/simulate && $(GOTESTSUM) $(TEST_FLAGS) -count=1 -timeout 25m ./... # CI runs it with the lowest priority
 
 test-attacks:
 	@deploy/scripts/test-tools
