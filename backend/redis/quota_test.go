@@ -3,6 +3,7 @@ package redis_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -133,14 +134,7 @@ func TestMarksAreKeptWithoutQuotas(t *testing.T) {
 		setUser(t, s.Client(t), rights+clusterRights)
 	}
 	q := openQuotas(t, redis.Server{Kind: redis.Cluster, URL: c.URL(), Auth: "rls:secret-1"}, "myprefix:")
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		q.KeepMarks(ctx)
-		close(done)
-	}()
-	defer func() { <-done }()
-	defer cancel()
+	keepMarks(t, q)
 	require.Eventually(t, func() bool {
 		marks := 0
 		for _, master := range c.Masters {
@@ -157,19 +151,23 @@ func TestMarksAreKeptWithoutQuotas(t *testing.T) {
 	assert.Greater(t, now, created)
 }
 
+// keepMarks runs q.KeepMarks until the test ends.
+func keepMarks(t *testing.T, q *redis.Quotas) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var worker sync.WaitGroup
+	worker.Go(func() { q.KeepMarks(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		worker.Wait()
+	})
+}
+
 func TestMarksAreWrittenAfterRedisHasComeBack(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	s.Kill()
 	q := openQuotas(t, redis.Server{URL: s.Addr}, "")
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		q.KeepMarks(ctx)
-		close(done)
-	}()
-	defer func() { <-done }()
-	defer cancel()
+	keepMarks(t, q)
 	s.Restart(t)
 	polltest.Until(t, testTimeout, func() bool {
 		expiring, _ := redistest.Keys(t, s)

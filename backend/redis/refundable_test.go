@@ -49,21 +49,11 @@ func checkDenialsOfAGroup(t *testing.T, denyingReplica, chargingReplica *redis.L
 	assert.False(t, denial.DenialMayEndEarly, "no group was charged")
 
 	wholeGroup := []backend.Hit{hit("whole", dayLimit, 2), hit("whole", newLimit(t, limit.Spec{Requests: 5, Unit: limit.Hour}), 1)}
-	for i := range wholeGroup {
-		wholeGroup[i].AllOrNone = true
-	}
-	require.True(t, take(chargingReplica, wholeGroup...)[0].Allowed)
-	denial = take(denyingReplica, hit("whole", dayLimit, 1))[0]
-	require.False(t, denial.Allowed)
+	denial = denialAfterGroup(t, chargingReplica, denyingReplica, wholeGroup)
 	assert.False(t, denial.DenialMayEndEarly, "a group in one step needs no refund")
 
 	group := []backend.Hit{hit("shared", dayLimit, 2), hit(keyInOtherPartition(denyingReplica, "shared", dayLimit, secondLimit), secondLimit, 1)}
-	for i := range group {
-		group[i].AllOrNone = true
-	}
-	require.True(t, take(chargingReplica, group...)[0].Allowed)
-	denial = take(denyingReplica, hit("shared", dayLimit, 1))[0]
-	require.False(t, denial.Allowed)
+	denial = denialAfterGroup(t, chargingReplica, denyingReplica, group)
 	assert.True(t, denial.DenialMayEndEarly, "the group may be refunded")
 	denial = take(denyingReplica, hit("shared", scriptLimit, 1))[0]
 	assert.True(t, denial.DenialMayEndEarly)
@@ -137,4 +127,17 @@ func keyInOtherPartition(l *redis.Limiter, key string, lim, other *limit.Limit) 
 			return string(secondHit.Key)
 		}
 	}
+}
+
+// denialAfterGroup charges the group all or none in one replica. The first hit of the group must use up its limit, so the
+// other replica denies one more hit on this counter. denialAfterGroup returns the denial.
+func denialAfterGroup(t *testing.T, chargingReplica, denyingReplica backend.Limiter, group []backend.Hit) backend.Result {
+	t.Helper()
+	for i := range group {
+		group[i].AllOrNone = true
+	}
+	require.True(t, take(chargingReplica, group...)[0].Allowed)
+	denial := take(denyingReplica, backend.Hit{Key: group[0].Key, Limit: group[0].Limit, N: 1})[0]
+	require.False(t, denial.Allowed)
+	return denial
 }
