@@ -146,11 +146,11 @@ type plainCommands struct {
 	ttl        int64
 	ttlSeconds int64
 
-	setCommand    noRetryStatus
+	setCommand    statusCmdWithoutRetry
 	expireCommand *goredis.BoolCmd
 	incrCommand   intCmdWithoutRetry
 	incrByCommand intCmdWithoutRetry
-	getCommand    noRetryString
+	getCommand    stringCmdWithoutRetry
 	lastCharge    intCmdWithoutRetry // the last command that charges: incrCommand or incrByCommand
 	ttlCommand    goredis.Cmder      // the last command that sets the time to live: setCommand, expireCommand or nil
 	isPeek        bool               // the last command is getCommand, because all hits are peeks
@@ -158,14 +158,14 @@ type plainCommands struct {
 
 // go-redis must not send these commands again, because Redis may have executed them.
 type (
-	noRetryStatus      struct{ *goredis.StatusCmd }
-	intCmdWithoutRetry struct{ *goredis.IntCmd }
-	noRetryString      struct{ *goredis.StringCmd }
+	statusCmdWithoutRetry struct{ *goredis.StatusCmd }
+	intCmdWithoutRetry    struct{ *goredis.IntCmd }
+	stringCmdWithoutRetry struct{ *goredis.StringCmd }
 )
 
-func (noRetryStatus) NoRetry() bool      { return true }
-func (intCmdWithoutRetry) NoRetry() bool { return true }
-func (noRetryString) NoRetry() bool      { return true }
+func (statusCmdWithoutRetry) NoRetry() bool { return true }
+func (intCmdWithoutRetry) NoRetry() bool    { return true }
+func (stringCmdWithoutRetry) NoRetry() bool { return true }
 
 // encode appends the commands of c to commands. The next encode of c changes the same commands. hasTTL means that this
 // process knows that the key has a time to live. encode prefers INCR to INCRBY, because INCR costs Redis less.
@@ -173,10 +173,10 @@ func (c *batchCounter) encode(commands []goredis.Cmder, hasTTL bool, instance *r
 	p, maySet := &c.commands, !instance.isSetForbidden.Load()
 	if p.incrByCommand.IntCmd == nil {
 		ctx := context.Background()
-		p.setCommand = noRetryStatus{goredis.NewStatusCmd(ctx, "SET", &p.name, "0", "PX", &p.ttl, "NX")}
+		p.setCommand = statusCmdWithoutRetry{goredis.NewStatusCmd(ctx, "SET", &p.name, "0", "PX", &p.ttl, "NX")}
 		p.incrCommand = intCmdWithoutRetry{goredis.NewIntCmd(ctx, "INCR", &p.name)}
 		p.incrByCommand = intCmdWithoutRetry{goredis.NewIntCmd(ctx, "INCRBY", &p.name, &p.hitSum)}
-		p.getCommand = noRetryString{goredis.NewStringCmd(ctx, "GET", &p.name)}
+		p.getCommand = stringCmdWithoutRetry{goredis.NewStringCmd(ctx, "GET", &p.name)}
 		p.expireCommand = goredis.NewBoolCmd(ctx, "EXPIRE", &p.name, &p.ttlSeconds)
 	}
 	p.name, p.hitSum, p.ttl, p.ttlSeconds, p.ttlCommand = asString(c.name), c.hitSum, c.ttl, ttlSeconds(c.ttl), nil

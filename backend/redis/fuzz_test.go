@@ -75,7 +75,7 @@ func (n valuesNode) masterOf(context.Context, string) (*server, error) {
 func (n valuesNode) findServersAgain(*server) {}
 
 func (n valuesNode) Process(_ context.Context, cmd goredis.Cmder) error {
-	cmd.(noRetryString).SetVal(n.values[*cmd.Args()[1].(*string)])
+	cmd.(stringCmdWithoutRetry).SetVal(n.values[*cmd.Args()[1].(*string)])
 	return nil
 }
 

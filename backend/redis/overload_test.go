@@ -48,7 +48,7 @@ func (n *slowNode) Process(ctx context.Context, cmd goredis.Cmder) error {
 	for range 3*hits + 1 {
 		reply = msgp.AppendInt64(reply, 0)
 	}
-	cmd.(noRetryString).SetVal(string(reply))
+	cmd.(stringCmdWithoutRetry).SetVal(string(reply))
 	return nil
 }
 

@@ -70,7 +70,7 @@ func (n *countingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 		n.counts[name] += charge
 		c.SetVal(n.counts[name])
 	}
-	if c, ok := cmd.(noRetryString); ok {
+	if c, ok := cmd.(stringCmdWithoutRetry); ok {
 		c.SetVal(strconv.FormatInt(n.counts[name], 10))
 	}
 	return nil

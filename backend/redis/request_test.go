@@ -123,7 +123,7 @@ func (m *movingNode) Process(_ context.Context, cmd goredis.Cmder) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.keys = append(m.keys, *cmd.Args()[firstKeyPlace].(*string))
-	c, ok := cmd.(noRetryString)
+	c, ok := cmd.(stringCmdWithoutRetry)
 	if !ok {
 		return errors.New("go-redis could repeat the command")
 	}

@@ -83,7 +83,7 @@ func (b *batch) setNow(ctx context.Context, s *server) error {
 // attempt is one pipeline to a server. It sends the hits of a batch that have no answer yet.
 type attempt struct {
 	server        *server
-	scriptCommand noRetryString // the call of the script; scriptCommand.StringCmd is nil if no hit needs the script
+	scriptCommand stringCmdWithoutRetry // the call of the script; scriptCommand.StringCmd is nil if no hit needs the script
 	timeCommand   *goredis.Cmd  // the TIME command; nil if the attempt does not measure the clock
 
 	oldTTLCommands []goredis.Cmder // commands that set the time to live of keys which earlier batches have charged
@@ -132,7 +132,7 @@ func (b *batch) buildCommands(ctx context.Context, a *attempt) {
 			b.commands = append(b.commands, goredis.NewStatusCmd(ctx, "SET", q.keyspace.refundMarkName(), "", "PX", q.limiter.refundMillis()))
 		}
 		args := b.script.encode(b.scriptHits, b.scriptTime(), q.limiter.options.randomJitterMillis(), b.mustSendScript, b.hasDistinctCounters, q.limiter.refundMillis())
-		a.scriptCommand = noRetryString{goredis.NewStringCmd(ctx, args...)}
+		a.scriptCommand = stringCmdWithoutRetry{goredis.NewStringCmd(ctx, args...)}
 		a.scriptCommand.SetFirstKeyPos(firstKeyPlace)
 		b.commands = append(b.commands, a.scriptCommand)
 	}
