@@ -84,7 +84,7 @@ func (b *batch) setNow(ctx context.Context, s *server) error {
 type attempt struct {
 	server        *server
 	scriptCommand stringCmdWithoutRetry // the call of the script; scriptCommand.StringCmd is nil if no hit needs the script
-	timeCommand   *goredis.Cmd  // the TIME command; nil if the attempt does not measure the clock
+	timeCommand   *goredis.Cmd          // the TIME command; nil if the attempt does not measure the clock
 
 	oldTTLCommands []goredis.Cmder // commands that set the time to live of keys which earlier batches have charged
 	newTTLCommands []goredis.Cmder // commands that set the time to live of keys which this attempt has charged
