@@ -105,12 +105,14 @@ func (l Limit) extraFields() string {
 	}}, ", %s %v"), "")
 }
 
-// clockText returns the time of day of moment. It adds the date if the report is from another day.
+// clockText returns the time of day of moment, to the nearest second, because the clock of Redis is known to some
+// milliseconds. clockText adds the date if the report is from another day.
 func (r *Report) clockText(moment *time.Time) string {
-	if moment.Format(time.DateOnly) == r.Time.Format(time.DateOnly) {
-		return moment.Format(time.TimeOnly)
+	second := moment.Round(time.Second)
+	if second.Format(time.DateOnly) == r.Time.Format(time.DateOnly) {
+		return second.Format(time.TimeOnly)
 	}
-	return moment.Format(time.DateTime)
+	return second.Format(time.DateTime)
 }
 
 // timeText returns moment and its distance from the time of the report: "15:04:05 UTC (in 12s)".
