@@ -105,10 +105,10 @@ func (l Limit) extraFields() string {
 	}}, ", %s %v"), "")
 }
 
-// clockText returns the time of day of moment, to the nearest second, because the clock of Redis is known to some
-// milliseconds. clockText adds the date if the report is from another day.
+// clockText returns the time of day of moment. It adds the date if the report is from another day.
 func (r *Report) clockText(moment *time.Time) string {
-	second := moment.Round(time.Second)
+	const clockError = 50 * time.Millisecond // the clock of Redis is known so exactly; without it, 23:00:00 could be 22:59:59
+	second := moment.Add(clockError)
 	if second.Format(time.DateOnly) == r.Time.Format(time.DateOnly) {
 		return second.Format(time.TimeOnly)
 	}
