@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-81f232ab/rls/internal/observe/live"
 	"github.com/seed-81f232ab/rls/internal/testkit/polltest"
 	"github.com/seed-81f232ab/rls/internal/whatif/explain"
 )
@@ -138,6 +139,24 @@ func TestTailOfATokenOfADomainShowsOnlyThisDomain(t *testing.T) {
 		assert.NotContains(t, lines.Text(), "secret")
 	}
 	assert.Contains(t, lines.Text(), `"domain":"shop"`)
+}
+
+func TestMistakeInTokensFileIsShown(t *testing.T) {
+	t.Parallel()
+	tokens := writeFile(t, "tokens.yaml", "- {name: alice, token: "+strings.Repeat("a", 16)+"}\n")
+	service := start(t, []string{"ADMIN_TOKENS_FILE=" + tokens}, "--limits", writeFile(t, "limits.yaml", threePerYear))
+	shows := func(path, text string) bool {
+		_, body := get(t, "http://"+service.debug+path)
+		return strings.Contains(body, text)
+	}
+	require.NoError(t, os.WriteFile(tokens, []byte("- {name: bob, token: short}\n"), 0o600))
+	polltest.Until(t, maxWait, func() bool { return shows(live.SnapshotPath, "Admin tokens rejected") })
+	assert.True(t, shows(live.SnapshotPath, "no replica starts with this file: tokens:1:3: token: got 5 bytes, want at least 16"))
+	assert.True(t, shows("/metrics", "rls_tokens_file_valid 0"))
+	require.NoError(t, os.WriteFile(tokens, []byte("- {name: bob, token: "+strings.Repeat("b", 16)+"}\n"), 0o600))
+	polltest.Until(t, maxWait, func() bool {
+		return !shows(live.SnapshotPath, "Admin tokens rejected") && shows("/metrics", "rls_tokens_file_valid 1")
+	})
 }
 
 func TestStreamEndsWhenItsTokenIsRemoved(t *testing.T) {

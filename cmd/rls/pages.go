@@ -181,6 +181,7 @@ func newLive(ctx context.Context, process *process, settings *env.Settings, limi
 		Counts:   serviceEvents.Metrics.Rules,
 		Draining: func() bool { return ctx.Err() != nil },
 		Events:   serviceEvents.Timeline,
+		Rejected: serviceEvents.Rejections,
 		Log:      serviceEvents.Log,
 		Keys:     live.KeyMode(settings.TopKeys),
 		Redis:    counters.storeState,
@@ -201,6 +202,7 @@ func newLive(ctx context.Context, process *process, settings *env.Settings, limi
 	}
 	liveView := live.New(options)
 	limits.liveView.Store(liveView)
+	serviceEvents.Metrics.RulesDenyingSinceChange(liveView.RulesDenyingSinceChange)
 	process.start(liveView.Run)
 	return liveView
 }
@@ -238,7 +240,7 @@ func checkCallerDomains(process *process, settings *env.Settings, next rlsv3.Rat
 
 // newCallers returns the callers that may use the admin API. If the file ADMIN_TOKENS_FILE changes, the
 // callers change too, until the process ends.
-func newCallers(process *process, settings *env.Settings, log *slog.Logger) (*admin.Callers, error) {
+func newCallers(process *process, settings *env.Settings, serviceEvents *events.Events) (*admin.Callers, error) {
 	callers := &admin.Callers{Tokens: settings.AdminTokens, ClientCerts: settings.DebugTLSClientCACert != ""}
 	if settings.AdminTokensFile == "" {
 		return callers, nil
@@ -247,12 +249,19 @@ func newCallers(process *process, settings *env.Settings, log *slog.Logger) (*ad
 	apply := func(contents [][]byte) error {
 		err := callers.File.Set(contents[0])
 		for name, fileName := range callers.DoubledTokens() {
-			log.Warn("admin token is in both ADMIN_TOKEN and ADMIN_TOKENS_FILE", "name", name, "name_in_file", fileName,
+			serviceEvents.Log.Warn("admin token is in both ADMIN_TOKEN and ADMIN_TOKENS_FILE", "name", name, "name_in_file", fileName,
 				"effect", "changes with this token are by "+name+", and the token stays valid after its removal from the file")
 		}
 		return err
 	}
-	file, err := watchfile.Read(watchfile.Options{Paths: []string{settings.AdminTokensFile}, ContentName: "admin tokens", Apply: apply, Log: log})
+	setValid := serviceEvents.Metrics.TokensFile()
+	file, err := watchfile.Read(watchfile.Options{
+		Paths: []string{settings.AdminTokensFile}, ContentName: "admin tokens", Apply: apply, Log: serviceEvents.Log,
+		Observe: func(err error) {
+			setValid(err)
+			serviceEvents.TokensReloaded(settings.AdminTokensFile, err)
+		},
+	})
 	if err != nil {
 		return nil, fmt.Errorf("ADMIN_TOKENS_FILE=%q: %w", settings.AdminTokensFile, err)
 	}

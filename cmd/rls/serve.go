@@ -85,7 +85,7 @@ func serve(ctx context.Context, settings *env.Settings, log *slog.Logger) error 
 		return err
 	}
 	sendStats(process, settings, serviceEvents)
-	adminCallers, err := newCallers(process, settings, log)
+	adminCallers, err := newCallers(process, settings, serviceEvents)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -191,6 +192,15 @@ func (f *TokenFile) Set(data []byte) error {
 		f.callersByHash.Store(&callers)
 	}
 	return err
+}
+
+// CheckTokenFile returns the mistakes of a file for TokenFile.Set.
+func CheckTokenFile(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return new(TokenFile).Set(data)
 }
 
 // readToken reads an item of the file. The hash is zero after a mistake.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/service/callers"
 )
@@ -49,6 +50,10 @@ func (s *Settings) check() []error {
 			"CALLER_DOMAINS_FILE=%q needs GRPC_SERVER_USE_TLS=true and GRPC_CLIENT_TLS_CACERT, without which no client certificate is verified", s.CallerDomainsFile)
 		err := callers.Check(s.CallerDomainsFile)
 		ps.addIf(err != nil, "CALLER_DOMAINS_FILE: %w", err)
+	}
+	if s.AdminTokensFile != "" {
+		err := admin.CheckTokenFile(s.AdminTokensFile)
+		ps.addIf(err != nil, "ADMIN_TOKENS_FILE: %w", err)
 	}
 	ps.addIf(s.CallerHeader != "" && !httpguts.ValidHeaderFieldName(s.CallerHeader), "CALLER_HEADER: got %q, want the name of a header, such as x-envoy-node", s.CallerHeader)
 	ps.addIf(s.DebugTLSClientCACert != "" && s.DebugTLSCert == "" && s.DebugTLSKey == "",

@@ -5,7 +5,9 @@ package events
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
@@ -26,13 +28,16 @@ type Options struct {
 type Events struct {
 	*timeline.Timeline
 	Options
+
+	mu         sync.Mutex
+	rejections map[string]string // see Rejections
 }
 
 const maxTimelineEvents = 200 // bounds the events that the timeline keeps
 
 // New returns an Events, whose first event is the start of the service.
 func New(o Options) *Events {
-	serviceEvents := &Events{timeline.New(maxTimelineEvents), o}
+	serviceEvents := &Events{Timeline: timeline.New(maxTimelineEvents), Options: o, rejections: map[string]string{}}
 	serviceEvents.Add(timeline.Event{Kind: timeline.Start, Text: "service started", Attrs: details("version", o.Version, "backend", o.Backend)})
 	return serviceEvents
 }
@@ -73,10 +78,27 @@ func (e *Events) CallersReloaded(file string, err error) {
 	e.addReload("callers reloaded", details("file", file), "callers rejected", err)
 }
 
+// TokensReloaded reports that the new content of the file of admin tokens is in force, or the error of rejected content.
+func (e *Events) TokensReloaded(file string, err error) {
+	e.addReload("admin tokens reloaded", details("file", file), "admin tokens rejected", err)
+}
+
+// Rejections returns the errors of files whose newest content is not in force. The key says what was rejected, such as
+// "callers rejected".
+func (e *Events) Rejections() map[string]string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return maps.Clone(e.rejections)
+}
+
 // addReload adds an event with text and attrs. If err is not nil, addReload adds an event with errText and err instead.
 func (e *Events) addReload(text string, attrs []timeline.Attr, errText string, err error) {
+	e.mu.Lock()
+	delete(e.rejections, errText)
 	if err != nil {
 		text, attrs = errText, details("error", err)
+		e.rejections[errText] = err.Error()
 	}
+	e.mu.Unlock()
 	e.Add(timeline.Event{Kind: timeline.Certificate, Failed: err != nil, Text: text, Attrs: attrs})
 }

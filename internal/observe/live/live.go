@@ -40,6 +40,7 @@ type Options struct {
 	Reports   func() changes.Reports              // returns the last reports of all replicas; nil if replicas make no reports
 	Draining  func() bool                         // reports whether the process stops
 	Events    *timeline.Timeline                  // has the changes of the process
+	Rejected  func() map[string]string            // returns the errors of files whose newest content is not in force; may be nil
 	Log       *slog.Logger                        // gets the start and the end of a mass denial
 	Keys      KeyMode                             // says whether TopKeys shows keys, hashes of keys, or nothing
 }
@@ -133,7 +134,7 @@ func (l *Live) addSample(now time.Time) {
 	}
 	if endsStep {
 		earlierDenials := l.newDenials
-		l.newDenials = l.traffic.newDenials(now, l.options.Events.Events())
+		l.newDenials = l.traffic.newDenials(now, l.options.Events.Events(), earlierDenials)
 		logNew(l.newDenials, earlierDenials, l.options.Log)
 		l.denials.alarm.rule = l.traffic.mostDeniedRule()
 		if len(l.newDenials) > 0 {
@@ -141,6 +142,16 @@ func (l *Live) addSample(now time.Time) {
 		}
 		l.denials.log(now, l.options.Log)
 	}
+}
+
+// RulesDenyingSinceChange returns the paths of the rules that deny most hits since a change of their limits.
+func (l *Live) RulesDenyingSinceChange() (paths []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, d := range l.newDenials {
+		paths = append(paths, d.path)
+	}
+	return paths
 }
 
 const snapshotTTL = 500 * time.Millisecond // the time for which viewers share a snapshot
@@ -208,8 +219,12 @@ func (l *Live) state(now time.Time, fleetNotes []string, replicas int) State {
 	}
 	state.Replicas = replicas
 	recorder := l.options.Recorder
+	var rejections map[string]string
+	if l.options.Rejected != nil {
+		rejections = l.options.Rejected()
+	}
 	state.setSummary(now, signals{
-		figures: l.history.steps, denials: l.denials.alarm, newDenials: l.newDenials,
+		rejections: rejections, figures: l.history.steps, denials: l.denials.alarm, newDenials: l.newDenials,
 		lastLoss: time.Unix(0, recorder.lastLoss.Load()), lastRefusal: recorder.lastRefusal.Load(),
 	}, fleetNotes)
 	return state

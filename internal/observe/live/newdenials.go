@@ -18,10 +18,16 @@ type newDenial struct {
 	earlierRate               float32 // admitted hits a second before the change
 }
 
-// newDenials returns the rules that deny most hits since a change of their limits, the rule with the most hits first. The
-// change is at most five minutes old, because older hits of rules are not known.
-func (t *traffic) newDenials(now time.Time, events []timeline.Event) []newDenial {
+// newDenials returns the rules that deny most hits since a change of their limits, the rule with the most hits first. A
+// rule of earlier, the last result, stays while it denies most hits. For other rules, the change is at most five minutes
+// old, because older hits are not known.
+func (t *traffic) newDenials(now time.Time, events []timeline.Event, earlier []newDenial) []newDenial {
 	var denials []newDenial
+	for _, d := range earlier {
+		if d.recentShare = t.recentHits(d.path).deniedShare(); d.recentShare >= jumpDeniedShare {
+			denials = append(denials, d)
+		}
+	}
 	for _, event := range events {
 		if event.Kind != timeline.Reload || now.Sub(event.Time) > historySteps*stepSeconds*time.Second {
 			continue
@@ -48,17 +54,27 @@ func (t *traffic) newDenials(now time.Time, events []timeline.Event) []newDenial
 func (t *traffic) newDenial(path string, timeSinceChange time.Duration) (denial newDenial, ok bool) {
 	rule := t.rules[path]
 	newSteps := int(timeSinceChange/(stepSeconds*time.Second)) + 1 // the steps that can have hits after the change
-	const minNewSteps = 3
-	if rule == nil || newSteps < minNewSteps || newSteps >= len(rule.points) {
+	if rule == nil || newSteps <= recentRuleSteps || newSteps >= len(rule.points) {
 		return newDenial{}, false
 	}
 	points := rule.points
 	earlierPoints := points[max(len(points)-newSteps-earlierSteps, 0) : len(points)-newSteps]
-	earlier, recent := meanHits(earlierPoints), meanHits(points[len(points)-minNewSteps+1:])
+	earlier, recent := meanHits(earlierPoints), t.recentHits(path)
 	denial = newDenial{path: path, earlierShare: earlier.deniedShare(), recentShare: recent.deniedShare(), earlierRate: earlier.ok + earlier.shadow}
 	ok = denial.earlierRate >= minSignalRate && recent.ok+recent.denied+recent.shadow >= minSignalRate && denial.recentShare >= mostDeniedShare &&
 		denial.earlierShare <= denial.recentShare-jumpDifference && recent.ok+recent.shadow < admittedFallShare*denial.earlierRate
 	return denial, ok
+}
+
+const recentRuleSteps = 2 // the last steps of a rule, which newDenials compares with the steps before
+
+// recentHits returns the hits per second of the rule in the last steps.
+func (t *traffic) recentHits(path string) hits {
+	rule := t.rules[path]
+	if rule == nil {
+		return hits{}
+	}
+	return meanHits(rule.points[max(len(rule.points)-recentRuleSteps, 0):])
 }
 
 func meanHits(points []hits) (mean hits) {
@@ -84,7 +100,7 @@ func logNew(denials, earlier []newDenial, log *slog.Logger) {
 }
 
 func (d *newDenial) advice() string {
-	return fmt.Sprintf("if the change is a mistake, undo it; until then: rls limits off '%s' --for 15m", d.path)
+	return fmt.Sprintf("if the change is a mistake, undo it; until then: rls limits off '%s' --for 15m --reason incident", d.path)
 }
 
 func (d *newDenial) describe(now time.Time, addPart func(Level, string), addDetail func(Level, string, ...any)) {

@@ -3,6 +3,7 @@ package live
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +35,7 @@ type signals struct {
 	denials denialAlarm
 
 	newDenials []newDenial
+	rejections map[string]string // see Options.Rejected
 
 	lastLoss    time.Time          // when Redis lost counters last
 	lastRefusal *connectionRefusal // nil if there was none
@@ -47,6 +49,10 @@ func (s signals) describe(now time.Time, addPart func(Level, string), addDetail 
 		if !s.denials.isMassDenial() || d.path != s.denials.rule {
 			d.describe(now, addPart, addDetail)
 		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(s.rejections)) {
+		addPart(Warning, what)
+		addDetail(Warning, "%s: the former content stays in force, also if you have removed something from the file, and no replica starts with this file: %s", what, s.rejections[what])
 	}
 	if givenUp := mean(recentPoints(s.figures.GivenUp.Points)); givenUp >= minSignalRate {
 		addPart(Trouble, fmt.Sprintf("Callers gave up %.1f calls a second before they got the answer", givenUp))
@@ -214,7 +220,7 @@ func (a *denialAlarm) describe(now time.Time, addPart func(Level, string), addDe
 	case a.isMassDenial():
 		level = Trouble
 		addPart(Trouble, "Mass denial: "+share+" since "+clockText(a.startTime, now))
-		addDetail(Trouble, "Before the alarm, %.0f %% of the calls were denied, and %.1f calls a second were admitted. Now %.1f calls a second are admitted, because limits deny calls that they admitted before. To stop the denials, turn off the most denied rule: rls limits off '%s' --for 15m. For all limits, it is rls limits off --all --for 15m --reason incident (docs/operations.md#most-calls-are-denied)",
+		addDetail(Trouble, "Before the alarm, %.0f %% of the calls were denied, and %.1f calls a second were admitted. Now %.1f calls a second are admitted, because limits deny calls that they admitted before. To stop the denials, turn off the most denied rule: rls limits off '%s' --for 15m --reason incident. For all limits, it is rls limits off --all --for 15m --reason incident (docs/operations.md#most-calls-are-denied)",
 			100*a.earlierRates.deniedShare(), a.earlierRates.admitted(), a.lastStepRates.admitted(), a.rule)
 	case a.isJump:
 		share += " since " + clockText(a.startTime, now)

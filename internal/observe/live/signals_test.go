@@ -77,7 +77,7 @@ func TestRuleThatDeniesMostSinceItsLimitsChangedIsAWarning(t *testing.T) {
 		"OtherRuleChanged":    {60, 25, 0, 5, "shop > tenant: 90 per second → 100 per second", false},
 		"NoHitsBefore":        {0, 25, 0, 5, change, false},
 		"ChangeOfLastSeconds": {60, 4, 0, 5, change, false},
-		"ChangeTenMinutesAgo": {60, 600, 0, 5, change, false},
+		"DenialsLast":         {60, 600, 0, 5, change, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -101,10 +101,12 @@ func TestRuleThatDeniesMostSinceItsLimitsChangedIsAWarning(t *testing.T) {
 				assert.Equal(t, Warning, state.Level)
 				assert.Contains(t, state.Headline, "Rule shop > tenant=a denies 100 % of its hits since its limits changed at ")
 				assert.Contains(t, state.Headline, ", 0 % before")
-				assert.Contains(t, fmt.Sprint(state.Details), "until then: rls limits off 'shop > tenant=a' --for 15m")
+				assert.Contains(t, fmt.Sprint(state.Details), "until then: rls limits off 'shop > tenant=a' --for 15m --reason incident")
+				assert.Equal(t, []string{"shop > tenant=a"}, fixture.RulesDenyingSinceChange())
 				assert.Equal(t, 1, strings.Count(fixture.log.String(), "rule denies most hits since its limits changed"))
 				send(20, 5, 0)
 				assert.Equal(t, Well, fixture.Snapshot().State.Level, "the warning ends soon after the repair")
+				assert.Empty(t, fixture.RulesDenyingSinceChange())
 			})
 		})
 	}

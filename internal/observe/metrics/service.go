@@ -105,6 +105,23 @@ func (m *Metrics) Callers() (countRefusal func(), setValid func(error)) {
 	return refusedCalls.Inc, func(err error) { validGauge.Set(oneIf(err == nil)) }
 }
 
+// RulesDenyingSinceChange registers the metric of rules that deny most hits since a change of their limits. Each scrape
+// reads paths.
+func (m *Metrics) RulesDenyingSinceChange(paths func() []string) {
+	m.registerReader(func(s scrape) {
+		for _, path := range paths() {
+			s.sendGauge("rls_rule_denies_since_change", "1 for each rule that denies most hits since its limits changed, and admitted most hits before.", 1, "rule", validText(path))
+		}
+	})
+}
+
+// TokensFile registers the metric of ADMIN_TOKENS_FILE.
+func (m *Metrics) TokensFile() (setValid func(error)) {
+	validGauge := m.newGauge("rls_tokens_file_valid", "1 if the newest ADMIN_TOKENS_FILE is in force, else 0.")
+	validGauge.Set(1)
+	return func(err error) { validGauge.Set(oneIf(err == nil)) }
+}
+
 // Conditions registers the metrics of conditions. countFailure counts an expression of a domain that could not be
 // evaluated. countUntested counts a condition of a domain that was not tested.
 func (m *Metrics) Conditions() (countFailure, countUntested func(domain string)) {
