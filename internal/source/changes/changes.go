@@ -73,18 +73,15 @@ type Condition struct {
 	// Exists requires that the field has a value. Absent requires that the field has no value.
 	Exists, Absent bool
 
-	// Tags requires that the field has a value with one of these tags; nil requires nothing. ForbiddenTags requires that
-	// the field has no value with one of these tags.
-	Tags, ForbiddenTags []string
+	Tag string // requires that the field has a value with this tag, unless Tag is empty
 }
 
 // Holds reports whether the condition holds for the old value of a field. oldValue is nil if the field has no value.
 func (c Condition) Holds(oldValue *string) bool {
 	if oldValue == nil {
-		return !c.Exists && c.Tags == nil
+		return !c.Exists && c.Tag == ""
 	}
-	tag := Tag(*oldValue)
-	return !c.Absent && (c.Tags == nil || slices.Contains(c.Tags, tag)) && !slices.Contains(c.ForbiddenTags, tag)
+	return !c.Absent && (c.Tag == "" || c.Tag == Tag(*oldValue))
 }
 
 const tagLength = 16
@@ -138,16 +135,6 @@ func NewEntry(c Change, r Result) Entry {
 		e.Fields = append(e.Fields, FieldWrite{w.Field, r.OldValues[i], w.Value})
 	}
 	return e
-}
-
-// LastChangeOf returns the newest change of a field, or nil. history has the newest change first.
-func LastChangeOf(history []Entry, field string) *Entry {
-	for i := range history {
-		if slices.ContainsFunc(history[i].Fields, func(w FieldWrite) bool { return w.Field == field }) {
-			return &history[i]
-		}
-	}
-	return nil
 }
 
 // ErrNothingToRollBack is the error of a rollback if the history has no change.
@@ -206,7 +193,7 @@ func PlanRollback(history []Entry, version int64, isExpired func(value string) b
 		}
 		w := Write{Field: field, Value: v.restoredValue, Condition: Condition{Absent: v.currentValue == nil}}
 		if v.currentValue != nil && !hasExpired { // an expired value may be deleted, so the write has no condition
-			w.Condition.Tags = []string{Tag(*v.currentValue)}
+			w.Condition.Tag = Tag(*v.currentValue)
 		}
 		writes = append(writes, w)
 	}
