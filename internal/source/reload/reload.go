@@ -287,13 +287,6 @@ func (r *Reloader) Status() Status {
 	return s
 }
 
-// Base returns the limits of the source, or nil before the first valid limits. The caller must not change them.
-func (r *Reloader) Base() *limitsfile.Set {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.base
-}
-
 // States returns the state of each override, rule and switch, sorted by field.
 func (r *Reloader) States() []override.State {
 	r.mu.Lock()
