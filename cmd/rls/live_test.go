@@ -258,4 +258,10 @@ func TestReplicaReportsItsFiguresAndTheHashThatCheckPrints(t *testing.T) {
 		return strings.Contains(snapshot, "1 replica seen") && strings.Contains(report, "calls_per_second") &&
 			strings.Contains(report, `"limits": "`+check.Limits+`"`)
 	})
+
+	replica.override("shop|tenant=acme", `{"factor": 10}`)
+	polltest.Until(t, maxWait, func() bool {
+		report, _, _ := rls(t, "limits", "show", "--replicas", "--json", "--admin", replica.debug, "--token", adminToken)
+		return !strings.Contains(report, `"limits": "`+check.Limits+`"`) && strings.Contains(report, `"base_limits": "`+check.Limits+`"`)
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -43,8 +44,18 @@ func (a pageAccess) protect(page server.Page, showsOneDomain bool) server.Page {
 	innerHandler, path := page.Handler, page.Path
 	refusal := a.refusal()
 	logRate := rate.NewLimiter(rate.Every(time.Second), 1)
+	isAllowed := func(r *http.Request) bool { return a.mayOpen(r) || showsOneDomain && a.MayReadDomain(r) }
 	page.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if a.mayOpen(r) || showsOneDomain && a.MayReadDomain(r) {
+		if isAllowed(r) {
+			if page.IsStream {
+				ctx, end := context.WithCancel(r.Context())
+				var watcher sync.WaitGroup
+				watcher.Go(func() { endWhenRefused(ctx, end, func() bool { return isAllowed(r) }) })
+				defer watcher.Wait()
+				defer end()
+				innerHandler.ServeHTTP(w, r.WithContext(ctx))
+				return
+			}
 			innerHandler.ServeHTTP(w, r)
 			return
 		}
@@ -67,6 +78,21 @@ func (a pageAccess) protect(page server.Page, showsOneDomain bool) server.Page {
 		http.Error(w, http.StatusText(code)+": "+refusal, code)
 	})
 	return page
+}
+
+// endWhenRefused ends a stream when its caller may no longer open it, for example because the caller's token is removed.
+// It returns when ctx is done.
+func endWhenRefused(ctx context.Context, end func(), isAllowed func() bool) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for isAllowed() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+	end()
 }
 
 func (a pageAccess) mayOpen(r *http.Request) bool {
@@ -218,7 +244,14 @@ func newCallers(process *process, settings *env.Settings, log *slog.Logger) (*ad
 		return callers, nil
 	}
 	callers.File = &admin.TokenFile{}
-	apply := func(contents [][]byte) error { return callers.File.Set(contents[0]) }
+	apply := func(contents [][]byte) error {
+		err := callers.File.Set(contents[0])
+		for name, fileName := range callers.DoubledTokens() {
+			log.Warn("admin token is in both ADMIN_TOKEN and ADMIN_TOKENS_FILE", "name", name, "name_in_file", fileName,
+				"effect", "changes with this token are by "+name+", and the token stays valid after its removal from the file")
+		}
+		return err
+	}
 	file, err := watchfile.Read(watchfile.Options{Paths: []string{settings.AdminTokensFile}, ContentName: "admin tokens", Apply: apply, Log: log})
 	if err != nil {
 		return nil, fmt.Errorf("ADMIN_TOKENS_FILE=%q: %w", settings.AdminTokensFile, err)

@@ -233,11 +233,12 @@ func replicaName() string {
 
 func (l limits) report() runtimechanges.Replica {
 	replica := runtimechanges.Replica{
-		Name:     replicaName(),
-		Build:    thisBuild().Version,
-		Started:  processStart.UTC().Truncate(time.Second),
-		Limits:   l.hash(),
-		Problems: len(l.Status().Problems),
+		Name:       replicaName(),
+		Build:      thisBuild().Version,
+		Started:    processStart.UTC().Truncate(time.Second),
+		Limits:     l.hash(),
+		BaseLimits: l.BaseHash(),
+		Problems:   len(l.Status().Problems),
 	}
 	if liveView := l.liveView.Load(); liveView != nil {
 		replica.Figures = liveView.ReplicaFigures()

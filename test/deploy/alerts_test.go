@@ -230,6 +230,21 @@ func TestAlertsFire(t *testing.T) {
 			healthy: ruleHits(100, 90, 80),
 		},
 		{
+			alert: "RlsRuleDeniesAfterChange", want: "The rule shop > tenant denies 100% of its hits after a change",
+			sick: []string{ // limits of 0 in minute 38
+				`ratelimit_service_rate_limit_total_hits{domain="shop", rule="shop > tenant", ` + target + `} 0+100x200`,
+				`ratelimit_service_rate_limit_over_limit{domain="shop", rule="shop > tenant", ` + target + `} 0x152 100+100x47`,
+				`ratelimit_service_rate_limit_shadow_mode{domain="shop", rule="shop > tenant", ` + target + `} 0x200`,
+				`rls_config_in_force_timestamp_seconds{` + target + `} 0x152 2280x47`,
+			},
+			healthy: []string{ // the limits changed long ago
+				`ratelimit_service_rate_limit_total_hits{domain="shop", rule="shop > tenant", ` + target + `} 0+100x200`,
+				`ratelimit_service_rate_limit_over_limit{domain="shop", rule="shop > tenant", ` + target + `} 0x152 100+100x47`,
+				`ratelimit_service_rate_limit_shadow_mode{domain="shop", rule="shop > tenant", ` + target + `} 0x200`,
+				`rls_config_in_force_timestamp_seconds{` + target + `} 0x200`,
+			},
+		},
+		{
 			alert: "RlsDecisionLogIncomplete", want: "lacks records: rate",
 			sick:    []string{`rls_decision_log_dropped_total{reason="write_error", ` + target + `} 0+1x200`, `rls_decision_log_dropped_total{reason="rate", ` + target + `} 0+1x200`},
 			healthy: []string{`rls_decision_log_dropped_total{reason="rate", ` + target + `} 7x200`},

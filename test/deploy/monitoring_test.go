@@ -61,6 +61,13 @@ func TestPrometheusRuleHasAlertsOfDeployFolder(t *testing.T) {
 	assert.Len(t, alerts, len(readAlerts(t))-2)
 	assert.NotContains(t, alerts, "RlsRedisDown")
 
+	manifests = renderManifests(t, shopFile+"\nprometheusRule: {enabled: true, changes: {RlsCallsSlow: {for: 3m, labels: {severity: critical}}}}")
+	alerts = alertsOf(t, manifests.alerts)
+	assert.Len(t, alerts, len(readAlerts(t)))
+	assert.Equal(t, "3m", alerts["RlsCallsSlow"].For.String())
+	assert.Equal(t, "critical", alerts["RlsCallsSlow"].Labels["severity"])
+	assert.Equal(t, readAlerts(t)["RlsCallsSlow"].Expr, alerts["RlsCallsSlow"].Expr)
+
 	const wikiPage = "https://wiki.example/rls/monitoring"
 	manifests = renderManifests(t, shopFile+"\nprometheusRule: {enabled: true, runbookPage: "+wikiPage+"}")
 	assert.Equal(t, wikiPage+"#rlsredisdown", alertsOf(t, manifests.alerts)["RlsRedisDown"].Annotations["runbook_url"])

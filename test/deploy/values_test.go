@@ -64,6 +64,7 @@ func TestChartRejectsWrongValues(t *testing.T) {
 		shopFile + "\nservice: {type: LoadBalancer}":                                      "service.headless: got true with type LoadBalancer",
 		shopFile + "\nserviceMonitor: {enabled: true}\npodMonitor: {enabled: true}":       "podMonitor.enabled: got true with serviceMonitor.enabled",
 		shopFile + "\nnetworkPolicy: {enabled: true}":                                     "networkPolicy.from: got no peers",
+		shopFile + "\nprometheusRule: {enabled: true, changes: {RlsDown: {for: 1m}}}":     "prometheusRule.changes: got the unknown alert RlsDown",
 		shopFile + "\nprometheusRule: {enabled: true, without: [RlsDown]}":                "prometheusRule.without: got the unknown alert RlsDown",
 		shopFile + "\nenv: {REDSI_URL: \"redis:6379\"}":                                   "env.REDSI_URL: got an unknown setting",
 		shopFile + "\nenv: {DRAIN_DELAY: 1s}":                                             "env.DRAIN_DELAY: got a variable that the chart sets, want drain.delaySeconds",

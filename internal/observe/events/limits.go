@@ -101,21 +101,21 @@ func overrideEvent(change reload.OverrideChange) timeline.Event {
 		endText = state.ExpiresAt.UTC().Format(time.RFC3339)
 	}
 	event := timeline.Event{
-		Kind:  timeline.Override,
-		Text:  strings.ReplaceAll(string(state.Kind), "_", " ") + " " + string(change.Action) + ": " + cmp.Or(state.Target, "all"),
-		Attrs: details("set by", state.Author, "reason", state.Reason, "until", endText),
+		Kind: timeline.Override,
+		Text: strings.ReplaceAll(string(state.Kind), "_", " ") + " " + string(change.Action) + ": " + cmp.Or(state.Target, "all"),
 	}
+	author := "set by"
 	var limits []timeline.Attr
 	switch change.Action {
 	case reload.OverrideDeleted, reload.OverrideLost, reload.OverrideExpired:
-		limits = details("limits", state.BaseLimits)
+		author, limits = "was set by", details("limits", state.BaseLimits)
 	case reload.OverrideRejected:
 		event.Kind, event.Failed = timeline.Refusal, true
 		limits = details("problem", state.Problem, "limits", state.Limits, "without", state.BaseLimits)
 	default:
 		limits = details("limits", state.Limits, "without", state.BaseLimits)
 	}
-	event.Attrs = append(event.Attrs, limits...)
+	event.Attrs = append(details(author, state.Author, "reason", state.Reason, "until", endText), limits...)
 	return event
 }
 

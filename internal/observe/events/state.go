@@ -1,6 +1,7 @@
 package events
 
 import (
+	"errors"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -35,10 +36,18 @@ func (s *Store) State(status fallback.Status, findings []redis.Finding) *live.Re
 		if redis.Up {
 			redis.Since = redis.Outage.End
 		} else {
-			redis.Error, redis.Advice = redis.Outage.Error, s.Advice(status.Outage.Err)
+			redis.Error, redis.Advice = causeText(status.Outage.Err), s.Advice(status.Outage.Err)
 		}
 	}
 	return redis
+}
+
+// causeText returns the text of the cause of an outage. It leaves out the hits of the batch that failed.
+func causeText(err error) string {
+	if unavailable, ok := errors.AsType[*backend.Error](err); ok && unavailable.Cause != nil {
+		return unavailable.Cause.Error()
+	}
+	return err.Error()
 }
 
 // outageSummary describes an outage, or returns nil if there was no outage.

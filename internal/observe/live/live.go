@@ -69,6 +69,7 @@ type Live struct {
 	history        history
 	denials        denialWatch
 	traffic        *traffic
+	newDenials     []newDenial // at the end of the last step
 	rules          ruleIndex
 	limitsState    State        // has only the fields that change with the limits in force
 	overrides      OverrideList // the overrides of the limits in force
@@ -125,11 +126,20 @@ func (l *Live) addSample(now time.Time) {
 	l.lastCPUTime = cpuTime
 	if endsStep {
 		l.denials.update(now, &l.history.steps, l.options.Events)
-		l.denials.log(now, l.options.Log)
 	}
 	if endsStep || now.Sub(l.viewedAt) < viewerTimeout {
 		l.traffic.addCounts(l.options.Counts(), endsStep, l.history.lastStepSeconds)
 		l.countsReadAt = now
+	}
+	if endsStep {
+		earlierDenials := l.newDenials
+		l.newDenials = l.traffic.newDenials(now, l.options.Events.Events())
+		logNew(l.newDenials, earlierDenials, l.options.Log)
+		l.denials.alarm.rule = l.traffic.mostDeniedRule()
+		if len(l.newDenials) > 0 {
+			l.denials.alarm.rule = l.newDenials[0].path
+		}
+		l.denials.log(now, l.options.Log)
 	}
 }
 
@@ -199,7 +209,7 @@ func (l *Live) state(now time.Time, fleetNotes []string, replicas int) State {
 	state.Replicas = replicas
 	recorder := l.options.Recorder
 	state.setSummary(now, signals{
-		figures: l.history.steps, denials: l.denials.alarm,
+		figures: l.history.steps, denials: l.denials.alarm, newDenials: l.newDenials,
 		lastLoss: time.Unix(0, recorder.lastLoss.Load()), lastRefusal: recorder.lastRefusal.Load(),
 	}, fleetNotes)
 	return state

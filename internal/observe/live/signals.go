@@ -33,6 +33,8 @@ type signals struct {
 	figures Figures // has only the points, which describe past steps
 	denials denialAlarm
 
+	newDenials []newDenial
+
 	lastLoss    time.Time          // when Redis lost counters last
 	lastRefusal *connectionRefusal // nil if there was none
 }
@@ -40,6 +42,12 @@ type signals struct {
 // describe calls addPart with each part of the headline, and addDetail with each detail.
 func (s signals) describe(now time.Time, addPart func(Level, string), addDetail func(Level, string, ...any)) {
 	s.denials.describe(now, addPart, addDetail)
+	const maxNewDenials = 3
+	for _, d := range s.newDenials[:min(len(s.newDenials), maxNewDenials)] {
+		if !s.denials.isMassDenial() || d.path != s.denials.rule {
+			d.describe(now, addPart, addDetail)
+		}
+	}
 	if givenUp := mean(recentPoints(s.figures.GivenUp.Points)); givenUp >= minSignalRate {
 		addPart(Trouble, fmt.Sprintf("Callers gave up %.1f calls a second before they got the answer", givenUp))
 		addDetail(Trouble, "Envoy counts a call that it gave up as ratelimit.error, and lets the request pass unless failure_mode_deny is set. Give rls more CPU or replicas, or raise the timeout in Envoy (docs/operations.md#envoys-ratelimiterror-grows)")
@@ -111,6 +119,7 @@ type denialAlarm struct {
 	isJump        bool      // the share of denied calls was clearly lower before the alarm
 	lastChange    string    // the last change of the limits before the alarm; empty if no limits have changed
 	undoAdvice    string    // how to undo lastChange
+	rule          string    // the path of the rule to turn off first
 }
 
 // isMassDenial reports whether limits deny calls that they admitted before. A flood of new calls is no mass denial,
@@ -205,8 +214,8 @@ func (a *denialAlarm) describe(now time.Time, addPart func(Level, string), addDe
 	case a.isMassDenial():
 		level = Trouble
 		addPart(Trouble, "Mass denial: "+share+" since "+clockText(a.startTime, now))
-		addDetail(Trouble, "Before the alarm, %.0f %% of the calls were denied, and %.1f calls a second were admitted. Now %.1f calls a second are admitted, because limits deny calls that they admitted before. To stop the denials, turn off the most denied rule: rls limits off RULE --for 15m. For all limits, it is rls limits off --all --for 15m --reason incident (docs/operations.md#most-calls-are-denied)",
-			100*a.earlierRates.deniedShare(), a.earlierRates.admitted(), a.lastStepRates.admitted())
+		addDetail(Trouble, "Before the alarm, %.0f %% of the calls were denied, and %.1f calls a second were admitted. Now %.1f calls a second are admitted, because limits deny calls that they admitted before. To stop the denials, turn off the most denied rule: rls limits off '%s' --for 15m. For all limits, it is rls limits off --all --for 15m --reason incident (docs/operations.md#most-calls-are-denied)",
+			100*a.earlierRates.deniedShare(), a.earlierRates.admitted(), a.lastStepRates.admitted(), a.rule)
 	case a.isJump:
 		share += " since " + clockText(a.startTime, now)
 		minAdmitted := admittedFallShare * a.earlierRates.admitted()

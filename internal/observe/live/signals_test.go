@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
 	"github.com/seed-81f232ab/rls/service"
 )
@@ -61,6 +62,52 @@ func TestMassDenialIsTroubleWithinTwoMinutes(t *testing.T) {
 		fixture.run(60, 5, "a", "b")
 		assert.Equal(t, Well, fixture.Snapshot().State.Level)
 	})
+}
+
+func TestRuleThatDeniesMostSinceItsLimitsChangedIsAWarning(t *testing.T) {
+	const change = "shop > tenant=a: 100 per second → 0 per second"
+	for name, test := range map[string]struct {
+		secondsBefore, secondsAfter int
+		okAfter, deniedAfter        uint64 // hits a second
+		change                      string
+		want                        bool
+	}{
+		"MostHitsDenied":      {60, 25, 0, 5, change, true},
+		"ManyHitsStillPass":   {60, 25, 4, 36, change, false},
+		"OtherRuleChanged":    {60, 25, 0, 5, "shop > tenant: 90 per second → 100 per second", false},
+		"NoHitsBefore":        {0, 25, 0, 5, change, false},
+		"ChangeOfLastSeconds": {60, 4, 0, 5, change, false},
+		"ChangeTenMinutesAgo": {60, 600, 0, 5, change, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fixture := newFixture(t, nil)
+				var ok, denied uint64
+				send := func(seconds int, okRate, deniedRate uint64) {
+					for range seconds {
+						ok, denied = ok+okRate, denied+deniedRate
+						fixture.counts = []metrics.RuleCounts{counts("shop > tenant=a", "", ok, 0, denied, 0), counts("shop > tenant", "", 2*ok+2*denied, 0, 0, 0)}
+						fixture.tick(1)
+					}
+				}
+				send(test.secondsBefore, 5, 0)
+				fixture.events.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force", Attrs: []timeline.Attr{{Name: "changed", Value: test.change}}})
+				send(test.secondsAfter, test.okAfter, test.deniedAfter)
+				state := fixture.Snapshot().State
+				if !test.want {
+					assert.NotContains(t, state.Headline, "since its limits changed")
+					return
+				}
+				assert.Equal(t, Warning, state.Level)
+				assert.Contains(t, state.Headline, "Rule shop > tenant=a denies 100 % of its hits since its limits changed at ")
+				assert.Contains(t, state.Headline, ", 0 % before")
+				assert.Contains(t, fmt.Sprint(state.Details), "until then: rls limits off 'shop > tenant=a' --for 15m")
+				assert.Equal(t, 1, strings.Count(fixture.log.String(), "rule denies most hits since its limits changed"))
+				send(20, 5, 0)
+				assert.Equal(t, Well, fixture.Snapshot().State.Level, "the warning ends soon after the repair")
+			})
+		})
+	}
 }
 
 func TestLimitsThatDenyAllAreNeverToldAsAFlood(t *testing.T) {

@@ -200,6 +200,17 @@ func (t *traffic) setTraffic(rule *Rule, clock *stepClock) {
 	}
 }
 
+// mostDeniedRule returns the path of the rule with the most denied hits in the last step, or "RULE" if no rule denies hits.
+func (t *traffic) mostDeniedRule() string {
+	path, mostDenied := "RULE", float32(0)
+	for p, rule := range t.rules {
+		if n := len(rule.points); n > 0 && rule.points[n-1].denied > mostDenied {
+			path, mostDenied = p, rule.points[n-1].denied
+		}
+	}
+	return path
+}
+
 // busiestRules returns the paths of the n busiest rules, in the order of hits.compare, and the number of further rules with
 // hits in the last five minutes.
 func (t *traffic) busiestRules(n int) (paths []string, moreRules int) {

@@ -13,6 +13,10 @@ type Replica struct {
 	// Limits is the hash of the limits in force.
 	Limits string `json:"limits"`
 
+	// BaseLimits is the hash of the limits of the files or of xDS, without changes at run time. Earlier versions of rls
+	// don't report it.
+	BaseLimits string `json:"base_limits,omitempty"`
+
 	// Problems is the number of problems of limits and overrides.
 	Problems int `json:"problems"`
 

@@ -40,6 +40,7 @@ type Reloader struct {
 
 	mu          sync.Mutex
 	base        *limitsfile.Set  // nil before the first valid limits
+	baseHash    string           // the hash of base; empty until BaseHash is called
 	problem     error            // the reason why the newest limits are rejected; nil if the newest limits are in force
 	outages     map[string]error // the key is the source; the error is nil if the source can be read
 	overrides   override.Table
@@ -91,7 +92,7 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 	switch {
 	case u.Limits != nil:
 		r.logWarnings(u.Limits.Warnings)
-		r.base, r.problem = u.Limits, u.Problem
+		r.base, r.baseHash, r.problem = u.Limits, "", u.Problem
 		ruleAttrs := r.replaceLimits(name)
 		r.inForceSince = time.Now()
 		r.options.Observer.LimitsLoaded(len(u.Limits.Domains))
@@ -285,6 +286,16 @@ func (r *Reloader) Status() Status {
 	s := Status{InForceSince: r.inForceSince, Problems: r.problems(), Outages: maps.Clone(r.outages)}
 	maps.DeleteFunc(s.Outages, func(_ string, err error) bool { return err == nil })
 	return s
+}
+
+// BaseHash returns the hash of the limits of the source, without overrides, or "" before the first valid limits.
+func (r *Reloader) BaseHash() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.baseHash == "" && r.base != nil {
+		r.baseHash = descriptors.Compile(r.base).Hash()
+	}
+	return r.baseHash
 }
 
 // States returns the state of each override, rule and switch, sorted by field.

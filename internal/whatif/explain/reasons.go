@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/entrytext"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/service"
 )
@@ -102,7 +103,7 @@ func (r *reporter) summary(call *service.Call, request *ratelimitv3.RateLimitDes
 	case len(request.GetEntries()) == 0:
 		return "no limit: the descriptor has no entries"
 	case rule == nil && len(trace.Trail) < len(request.GetEntries()):
-		return r.noMatchSummary(request.GetEntries(), trace)
+		return r.noMatchSummary(request.GetEntries(), trace) + r.otherOrderText(request.GetEntries())
 	case rule == nil && fileDescriptor.OffSwitch() != nil:
 		return fmt.Sprintf("no limit: %s is switched off%s", r.rulePath(trace.Trail), fileDescriptor.OffSwitch().Notes)
 	case rule == nil && len(fileDescriptor.Limits) > 0:
@@ -129,6 +130,22 @@ func (r *reporter) noMatchSummary(entries []*ratelimitv3.RateLimitDescriptor_Ent
 		return fmt.Sprintf("no limit: %s has no descriptor below it for %s", r.rulePath(trace.Trail), entry)
 	}
 	return fmt.Sprintf("no limit: no descriptor below %s matches %s", r.rulePath(trace.Trail), entry)
+}
+
+// otherOrderText names a rule that would match if one entry had another place. It returns "" if there is none.
+func (r *reporter) otherOrderText(entries []*ratelimitv3.RateLimitDescriptor_Entry) string {
+	const maxEntries = 5
+	var budget descriptors.Budget
+	for from := range entries[:min(len(entries), maxEntries)] {
+		for to := range entries[:min(len(entries), maxEntries)] {
+			reordered := slices.Delete(slices.Clone(entries), from, from+1)
+			reordered = slices.Insert(reordered, to, entries[from])
+			if rule := r.domain.MatchWithBudget(&budget, reordered); rule != nil && rule != r.domain.UntestedRule() {
+				return fmt.Sprintf("; the order of entries matters: %s would match %s", entrytext.Format(reordered), rule.Path)
+			}
+		}
+	}
+	return ""
 }
 
 func limitedSummary(descriptor *Descriptor) string {

@@ -1,0 +1,93 @@
+package live
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed-81f232ab/rls/internal/observe/timeline"
+)
+
+// newDenial is a rule that denies most of its hits since its limits changed. Before the change, it admitted them.
+type newDenial struct {
+	path, change              string // change is in words, such as "shop > tenant: 100 per minute → 0 per minute"
+	changeTime                time.Time
+	earlierShare, recentShare float64 // the shares of denied hits
+	earlierRate               float32 // admitted hits a second before the change
+}
+
+// newDenials returns the rules that deny most hits since a change of their limits, the rule with the most hits first. The
+// change is at most five minutes old, because older hits of rules are not known.
+func (t *traffic) newDenials(now time.Time, events []timeline.Event) []newDenial {
+	var denials []newDenial
+	for _, event := range events {
+		if event.Kind != timeline.Reload || now.Sub(event.Time) > historySteps*stepSeconds*time.Second {
+			continue
+		}
+		for _, attr := range event.Attrs {
+			if attr.Name != "changed" && attr.Name != "added" {
+				continue
+			}
+			for change := range strings.SplitSeq(attr.Value, "\n") {
+				path, _, _ := strings.Cut(change, ": ")
+				isKnown := slices.ContainsFunc(denials, func(d newDenial) bool { return d.path == path })
+				if denial, ok := t.newDenial(path, now.Sub(event.Time)); ok && !isKnown {
+					denial.change, denial.changeTime = change, event.Time
+					denials = append(denials, denial)
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(denials, func(a, b newDenial) int { return int(b.earlierRate - a.earlierRate) })
+	return denials
+}
+
+// newDenial compares the hits of a rule before and after a change of its limits.
+func (t *traffic) newDenial(path string, timeSinceChange time.Duration) (denial newDenial, ok bool) {
+	rule := t.rules[path]
+	newSteps := int(timeSinceChange/(stepSeconds*time.Second)) + 1 // the steps that can have hits after the change
+	const minNewSteps = 3
+	if rule == nil || newSteps < minNewSteps || newSteps >= len(rule.points) {
+		return newDenial{}, false
+	}
+	points := rule.points
+	earlierPoints := points[max(len(points)-newSteps-earlierSteps, 0) : len(points)-newSteps]
+	earlier, recent := meanHits(earlierPoints), meanHits(points[len(points)-minNewSteps+1:])
+	denial = newDenial{path: path, earlierShare: earlier.deniedShare(), recentShare: recent.deniedShare(), earlierRate: earlier.ok + earlier.shadow}
+	ok = denial.earlierRate >= minSignalRate && recent.ok+recent.denied+recent.shadow >= minSignalRate && denial.recentShare >= mostDeniedShare &&
+		denial.earlierShare <= denial.recentShare-jumpDifference && recent.ok+recent.shadow < admittedFallShare*denial.earlierRate
+	return denial, ok
+}
+
+func meanHits(points []hits) (mean hits) {
+	for _, p := range points {
+		mean.add(p)
+	}
+	return mean.perSecond(float32(max(len(points), 1)))
+}
+
+func (h hits) deniedShare() float64 {
+	return float64(h.denied) / max(float64(h.ok+h.denied+h.shadow), 1e-9)
+}
+
+// logNew logs the denials that are not in earlier.
+func logNew(denials, earlier []newDenial, log *slog.Logger) {
+	for _, d := range denials {
+		isSame := func(other newDenial) bool { return other.path == d.path && other.changeTime.Equal(d.changeTime) }
+		if !slices.ContainsFunc(earlier, isSame) {
+			log.Warn("rule denies most hits since its limits changed", "rule", d.path, "denied", shareText(d.recentShare), "denied_before", shareText(d.earlierShare),
+				"change", d.change, "advice", d.advice())
+		}
+	}
+}
+
+func (d *newDenial) advice() string {
+	return fmt.Sprintf("if the change is a mistake, undo it; until then: rls limits off '%s' --for 15m", d.path)
+}
+
+func (d *newDenial) describe(now time.Time, addPart func(Level, string), addDetail func(Level, string, ...any)) {
+	addPart(Warning, fmt.Sprintf("rule %s denies %.0f %% of its hits since its limits changed at %s, %.0f %% before", d.path, 100*d.recentShare, clockText(d.changeTime, now), 100*d.earlierShare))
+	addDetail(Warning, "%s. %s (docs/operations.md#most-calls-are-denied)", d.change, strings.ToUpper(d.advice()[:1])+d.advice()[1:])
+}
