@@ -80,7 +80,7 @@ var _ source.Source = (*Store)(nil)
 // New returns a Store. It sends nothing to Redis.
 func New(o Options) *Store {
 	return &Store{
-		options: o, hash: o.Prefix + "rls:overrides", resetsChannel: o.Prefix + "rls:resets", historyList: listName(o.Prefix, "history"), reportsHash: o.Prefix + "rls:replicas",
+		options: o, hash: o.Prefix + "rls:overrides", resetsChannel: o.Prefix + "rls:resets", historyList: historyName(o.Prefix), reportsHash: o.Prefix + "rls:replicas",
 		readRequests: make(chan struct{}, 1), reportRequests: make(chan struct{}, 1), mutex: make(chan struct{}, 1),
 	}
 }
