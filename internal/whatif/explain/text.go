@@ -107,10 +107,12 @@ func (l Limit) extraFields() string {
 
 // clockText returns the time of day of moment. It adds the date if the report is from another day.
 func (r *Report) clockText(moment *time.Time) string {
-	if moment.Format(time.DateOnly) == r.Time.Format(time.DateOnly) {
-		return moment.Format(time.TimeOnly)
+	const clockError = 50 * time.Millisecond // the clock of Redis is known so exactly; without it, 23:00:00 could be 22:59:59
+	second := moment.Add(clockError)
+	if second.Format(time.DateOnly) == r.Time.Format(time.DateOnly) {
+		return second.Format(time.TimeOnly)
 	}
-	return moment.Format(time.DateTime)
+	return second.Format(time.DateTime)
 }
 
 // timeText returns moment and its distance from the time of the report: "15:04:05 UTC (in 12s)".
