@@ -24,12 +24,12 @@ func addColour(hasColours bool, colour, text string) string {
 	return colour + text + noColour
 }
 
-// stateWords matches the words that get a colour: codes such as OK anywhere, and words such as problem at the start of
-// a line.
-var stateWords = regexp.MustCompile(`\b(OK|OVER_LIMIT|ERROR)\b|(?m)^(?:(?:ok|problem|warning|note|FAIL|tighter|mixed|looser|rejected)\b|rls:)`)
+// stateWords matches the words that get a colour: codes such as OK and the marks of levels anywhere, and words such as
+// problem at the start of a line.
+var stateWords = regexp.MustCompile(`[✓▲✗]|\b(OK|OVER_LIMIT|ERROR)\b|(?m)^(?:(?:ok|problem|warning|note|FAIL|tighter|mixed|looser|rejected)\b|rls:)`)
 
 var wordColours = map[string]string{
-	"OK": green, "ok": green, "looser": green, "warning": yellow, "note": yellow, "mixed": yellow,
+	"OK": green, "ok": green, "looser": green, "✓": green, "▲": yellow, "warning": yellow, "note": yellow, "mixed": yellow,
 }
 
 // colourWriter writes text, with its stateWords in colour.

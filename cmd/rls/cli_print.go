@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors/override"
 	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/admin/page"
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
 	"github.com/seed-81f232ab/rls/internal/observe/live"
@@ -53,6 +54,18 @@ var answers = template.Must(template.New("").Funcs(template.FuncMap{
 	"seconds":       func(seconds float64) string { return formatDuration(time.Duration(math.Ceil(seconds)) * time.Second) },
 	"micros":        func(micros int64) string { return (time.Duration(micros) * time.Microsecond).String() },
 	"versionBefore": func(version int64) int64 { return version - 1 },
+
+	// The functions below are for the template "top" only.
+	"line":      func(text string) string { return printable(strings.ReplaceAll(text, "\n", "; ")) },
+	"mark":      func(level live.Level) string { return levelMarks[level] },
+	"clock":     func(moment time.Time) string { return moment.Local().Format("15:04:05") },
+	"rate":      page.FormatRate,
+	"perSecond": func(x float64) string { return page.FormatRate(live.Value(x)) },
+	"share":     page.FormatShare,
+	"duration":  page.FormatDuration,
+	"megabytes": func(bytes int64) string { return fmt.Sprintf("%.0f MB", float64(bytes)/1e6) },
+	"spark":     func(s live.Series) string { return sparkline(s.Points, 20) },
+	"keysNote":  keysNote,
 }).Parse(answersTemplate))
 
 func printAs(out io.Writer, asJSON bool, v any, printText func(io.Writer) error) error {

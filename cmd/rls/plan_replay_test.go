@@ -97,20 +97,20 @@ func runPlan(t *testing.T, args ...string) *limitsplan.Report {
 }
 
 // TestReplayOfUnchangedLimitsChangesNothing records the decisions of replicas with a real Redis and
-// replays them. A difference must have a cause in the report.
+// replays them. Only the cases of docs/planning-limits.md#what-a-replay-cannot-repeat may differ.
 func TestReplayOfUnchangedLimitsChangesNothing(t *testing.T) {
 	t.Parallel()
 	const lease = ", lease: true"
 	for _, test := range []struct {
-		name     string
-		replicas int
-		lease    string
-		env      []string
-		flags    []string
-		unit     string // in place of year
-		callers  int    // at the same time; default 1
-		outage   bool
-		causes   []limitsplan.Cause // that can occur
+		name      string
+		replicas  int
+		lease     string
+		env       []string
+		flags     []string
+		unit      string // in place of year
+		callers   int    // at the same time; default 1
+		outage    bool
+		mayDiffer bool // a replay cannot repeat what the replicas did
 	}{
 		{name: "without caches", replicas: 1, env: []string{"LOCAL_CACHE_SIZE_IN_BYTES=0"}},
 		{name: "deny cache", replicas: 1},
@@ -119,11 +119,11 @@ func TestReplayOfUnchangedLimitsChangesNothing(t *testing.T) {
 		{name: "quota mode", replicas: 1, env: []string{"QUOTA_MODE=true"}, flags: []string{"--quota-mode"}},
 		{name: "no refunds", replicas: 1, env: []string{"NEGATIVE_HITS=refuse"}},
 		{name: "three replicas", replicas: 3, env: []string{"LOCAL_CACHE_SIZE_IN_BYTES=0"}},
-		{name: "deny caches of three replicas", replicas: 3, causes: []limitsplan.Cause{limitsplan.CauseDenyCache}},
-		{name: "leases", replicas: 2, lease: lease, env: []string{"LOCAL_CACHE_SIZE_IN_BYTES=0"}, causes: []limitsplan.Cause{limitsplan.CauseLease}},
-		{name: "leases, all or none", replicas: 2, lease: lease, env: []string{"LOCAL_CACHE_SIZE_IN_BYTES=0", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true"}, flags: []string{"--all-or-none"}, causes: []limitsplan.Cause{limitsplan.CauseLease}},
-		{name: "fallback", replicas: 2, lease: lease, outage: true, causes: []limitsplan.Cause{limitsplan.CauseFallback, limitsplan.CauseDenyCache, limitsplan.CauseLease}},
-		{name: "windows that end, callers at the same time", replicas: 2, env: []string{"LOCAL_CACHE_SIZE_IN_BYTES=0"}, unit: "second", callers: 4, causes: []limitsplan.Cause{limitsplan.CauseTime, limitsplan.CauseStart}},
+		{name: "deny caches of three replicas", replicas: 3, mayDiffer: true},
+		{name: "leases", replicas: 2, lease: lease, env: []string{"LOCAL_CACHE_SIZE_IN_BYTES=0"}, mayDiffer: true},
+		{name: "leases, all or none", replicas: 2, lease: lease, env: []string{"LOCAL_CACHE_SIZE_IN_BYTES=0", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true"}, flags: []string{"--all-or-none"}, mayDiffer: true},
+		{name: "fallback", replicas: 2, lease: lease, outage: true, mayDiffer: true},
+		{name: "windows that end, callers at the same time", replicas: 2, env: []string{"LOCAL_CACHE_SIZE_IN_BYTES=0"}, unit: "second", callers: 4, mayDiffer: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -157,14 +157,10 @@ func TestReplayOfUnchangedLimitsChangesNothing(t *testing.T) {
 			}
 			report := runPlan(t, args...)
 			assert.Positive(t, report.Calls.Total)
-			sum := uint64(0)
-			for _, o := range report.OtherCauses {
-				assert.Contains(t, test.causes, o.Cause)
-				sum += o.Calls
-			}
-			assert.Equal(t, report.Calls.NewlyDenied+report.Calls.NewlyAdmitted, sum, "%+v %+v", report.Calls, report.OtherCauses)
+			differences := report.Calls.NewlyDenied + report.Calls.NewlyAdmitted
+			assert.True(t, test.mayDiffer || differences == 0, "%+v", report.Calls)
 			if test.outage {
-				assert.Positive(t, sum)
+				assert.Positive(t, differences)
 			}
 		})
 	}

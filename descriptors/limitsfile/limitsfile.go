@@ -45,8 +45,8 @@ type Options struct {
 	// ReadList returns the content of the file of a list. If ReadList is nil, a list in a file is a problem.
 	ReadList func(path string) ([]byte, error)
 
-	// Pause is called every few milliseconds while a large file is read, so that calls can use the processor. If Pause
-	// is nil, reading uses all processors.
+	// Pause is called every few milliseconds while a large file is read, so that calls can use the processor. It may
+	// be nil.
 	Pause func()
 }
 

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"unicode/utf8"
 
@@ -179,11 +178,7 @@ func (d *document) parse(f File) *yaml.Node {
 	if !d.checkBytes(f.Data) {
 		return nil
 	}
-	bounds := boundedyaml.Bounds{MaxRepeatedNodes: d.options.MaxNodes / 2, PieceNodes: pieceNodes, Parsers: 1}
-	if d.options.Pause == nil {
-		bounds.Parsers = runtime.GOMAXPROCS(0)
-	}
-	content, err := boundedyaml.Open(f.Data, "descriptors", bounds)
+	content, err := boundedyaml.Open(f.Data, "descriptors", boundedyaml.Bounds{MaxRepeatedNodes: d.options.MaxNodes / 2, PieceNodes: pieceNodes})
 	if err != nil {
 		d.yamlError(err)
 		return nil

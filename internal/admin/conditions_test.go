@@ -45,9 +45,6 @@ func TestSecondOfTwoCollidingCallersGets412(t *testing.T) {
 		require.Len(t, conflict.Problems, 1)
 		assert.Contains(t, conflict.Problems[0], "override shop|tenant=acme: ops set the value at "+secondOverride.SetAt+`, reason "spike"; limits now: 20 per minute. Nothing was changed`)
 		assert.Equal(t, secondOverride.ETag, conflict.Current.ETag)
-		require.NotNil(t, conflict.LastChange)
-		assert.EqualValues(t, 2, conflict.LastChange.Version)
-		assert.JSONEq(t, `{"requests_per_unit": 10}`, string(conflict.LastChange.Fields[0].OldValue))
 	}
 	assert.Contains(t, api.audits()[2], "outcome=refused")
 	assert.Equal(t, "20 per minute", api.overrides.States()[0].Limits)
@@ -55,8 +52,7 @@ func TestSecondOfTwoCollidingCallersGets412(t *testing.T) {
 	require.Equal(t, http.StatusOK, api.callURL("DELETE", "/admin/overrides?target=shop%7Ctenant=acme&reason=over", "", nil))
 	var conflict admin.Conflict
 	assert.Equal(t, http.StatusPreconditionFailed, api.callWithHeader("PUT", acme, `{"requests_per_unit": 30}`, "If-Match", tag, &conflict).Code)
-	assert.Contains(t, conflict.Problems[0], "ops deleted the value at ")
-	assert.Contains(t, conflict.Problems[0], `reason "over"`)
+	assert.Contains(t, conflict.Problems[0], "no value is set, or the end of the value has passed")
 	assert.Nil(t, conflict.Current)
 }
 
@@ -71,16 +67,15 @@ func TestConditionsAreHTTPConditions(t *testing.T) {
 		"create if absent, but it exists":       {true, "If-None-Match", "*", http.StatusPreconditionFailed},
 		"change if present":                     {true, "If-Match", "*", http.StatusOK},
 		"change if present, but it is absent":   {false, "If-Match", "*", http.StatusPreconditionFailed},
-		"one of two tags":                       {true, "If-Match", `"0123456789abcdef", "TAG"`, http.StatusOK},
+		"the tag":                               {true, "If-Match", `"TAG"`, http.StatusOK},
+		"two tags are a bad request":            {true, "If-Match", `"0123456789abcdef", "TAG"`, http.StatusBadRequest},
 		"a tag, but there is no value":          {false, "If-Match", `"0123456789abcdef"`, http.StatusPreconditionFailed},
 		"a part of a tag":                       {true, "If-Match", `"0"`, http.StatusPreconditionFailed},
-		"a weak tag never matches":              {true, "If-Match", `W/"TAG"`, http.StatusPreconditionFailed},
-		"another value than the tag":            {true, "If-None-Match", `"TAG"`, http.StatusPreconditionFailed},
-		"another value than a weak tag":         {true, "If-None-Match", `W/"TAG"`, http.StatusPreconditionFailed},
-		"another value than that of others":     {true, "If-None-Match", `"0123456789abcdef"`, http.StatusOK},
+		"a weak tag is a bad request":           {true, "If-Match", `W/"TAG"`, http.StatusBadRequest},
+		"a forbidden tag is a bad request":      {true, "If-None-Match", `"TAG"`, http.StatusBadRequest},
 		"a tag without quotes is a bad request": {true, "If-Match", `TAG`, http.StatusBadRequest},
 		"an empty tag is a bad request":         {true, "If-Match", ``, http.StatusBadRequest},
-		"too many tags are a bad request":       {true, "If-Match", strings.Repeat(`"a",`, 20) + `"a"`, http.StatusBadRequest},
+		"a tag without a text is a bad request": {true, "If-Match", `""`, http.StatusBadRequest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			api := newTestAPI(t)

@@ -158,9 +158,7 @@ func (c *call) readParams(endpoint *Endpoint) (err error) {
 		}
 	}
 	if endpoint.IsConditional {
-		if c.condition.Tags, c.condition.Exists, err = readTags(c.Header, "If-Match"); err == nil {
-			c.condition.ForbiddenTags, c.condition.Absent, err = readTags(c.Header, "If-None-Match")
-		}
+		err = c.readCondition()
 	}
 	return err
 }

@@ -108,7 +108,7 @@ func (h *handler) putField(call *call) answer {
 			oldValue = &oldState.Value
 		}
 		if !call.condition.Holds(oldValue) {
-			return h.answerConflict(call, &changes.ConflictError{Field: call.field(), CurrentValue: oldValue})
+			return h.answerConflict(&changes.ConflictError{Field: call.field(), CurrentValue: oldValue})
 		}
 		return okAnswer(answerBody)
 	}
@@ -138,7 +138,7 @@ func (h *handler) putField(call *call) answer {
 
 // hasCondition reports whether the call has If-Match or If-None-Match.
 func (c *call) hasCondition() bool {
-	return c.condition.Exists || c.condition.Absent || c.condition.Tags != nil || c.condition.ForbiddenTags != nil
+	return c.condition != changes.Condition{}
 }
 
 // losesLongerValue reports whether a limit with an end replaces a limit that ends later or never, such as the contract of a
@@ -160,7 +160,7 @@ func (h *handler) store(call *call, change changes.Change) (changes.Result, erro
 
 func (h *handler) deleteField(call *call) answer {
 	oldState := h.findState(call.field())
-	isConditional := call.condition.Tags != nil || call.condition.ForbiddenTags != nil
+	isConditional := call.condition.Tag != ""
 	call.condition.Exists = true
 	result, err := h.store(call, changes.Change{
 		Action: changes.Delete, Reason: call.reason,
@@ -203,7 +203,7 @@ func (h *handler) replacedState(earlierState *override.State, field, oldText str
 func (h *handler) answerStoreError(call *call, action, value string, err error) answer {
 	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) {
 		h.audit(call, action, "outcome", "refused", "new", value, "problem", "the value has changed since the caller read it")
-		return h.answerConflict(call, conflict)
+		return h.answerConflict(conflict)
 	}
 	h.audit(call, action, "outcome", "unknown", "new", value, "error", err.Error())
 	return problem(http.StatusServiceUnavailable, "change possibly not stored; repeat the call. While Redis is down, shadow_mode: true in a rule of the limits file stops its denials (more ways: docs/operations.md#stop-all-denials-now): %s", err)
@@ -211,79 +211,56 @@ func (h *handler) answerStoreError(call *call, action, value string, err error) 
 
 // Conflict is the answer to a change whose If-Match or If-None-Match does not hold.
 type Conflict struct {
-	Problems   []string  `json:"problems"`
-	Current    *Override `json:"current,omitempty"`     // the value in force
-	LastChange *Change   `json:"last_change,omitempty"` // the change that wrote or deleted the value; missing if the history no longer has the change
+	Problems []string  `json:"problems"`
+	Current  *Override `json:"current,omitempty"` // the value in force
 }
 
-// tagPattern matches an ETag, which can be weak.
-var tagPattern = regexp.MustCompile(`^(W/)?"([^" ]*)"$`)
+// tagPattern matches a strong ETag.
+var tagPattern = regexp.MustCompile(`^"([^" ]+)"$`)
 
-// readTags reads the ETags of a header. isAny reports whether the header is *. If isAny is true, or if there is no such
-// header, tags is nil.
-func readTags(h http.Header, name string) (tags []string, isAny bool, err error) {
-	values := h.Values(name)
-	if len(values) == 0 {
-		return nil, false, nil
-	}
-	const maxTags = 20
-	text := strings.TrimSpace(strings.Join(values, ","))
-	if text == "*" {
-		return nil, true, nil
-	}
-	parts := strings.Split(text, ",")
-	if len(parts) > maxTags {
-		return nil, false, fmt.Errorf("%s: got %d ETags, want at most %d", name, len(parts), maxTags)
-	}
-	for _, tagText := range parts {
-		tagText = strings.TrimSpace(tagText)
-		match := tagPattern.FindStringSubmatch(tagText)
-		if match == nil {
-			return nil, false, fmt.Errorf(`%s: got %s, want * or an ETag in quotes, such as "%s"`, name, truncate(tagText), changes.Tag(""))
+// readCondition reads If-Match and If-None-Match.
+func (c *call) readCondition() error {
+	if values := c.Header.Values("If-Match"); len(values) > 0 {
+		text := strings.TrimSpace(strings.Join(values, ","))
+		match := tagPattern.FindStringSubmatch(text)
+		switch {
+		case text == "*":
+			c.condition.Exists = true
+		case match == nil:
+			return fmt.Errorf(`If-Match: got %s, want * or one ETag in quotes, such as "%s"`, truncate(text), changes.Tag(""))
+		default:
+			c.condition.Tag = match[1]
 		}
-		tag := match[2]
-		if name == "If-Match" && match[1] != "" {
-			tag = "weak" // a weak ETag matches nothing
-		}
-		tags = append(tags, tag)
 	}
-	return tags, false, nil
+	if values := c.Header.Values("If-None-Match"); len(values) > 0 {
+		if text := strings.Join(values, ","); strings.TrimSpace(text) != "*" {
+			return fmt.Errorf("If-None-Match: got %s, want *", truncate(text))
+		}
+		c.condition.Absent = true
+	}
+	return nil
 }
 
-// answerConflict answers 412 with the current value and the last change.
-func (h *handler) answerConflict(call *call, conflict *changes.ConflictError) answer {
+// answerConflict answers 412 with the current value.
+func (h *handler) answerConflict(conflict *changes.ConflictError) answer {
 	kind, target := override.SplitField(conflict.Field)
-	name := strings.TrimSpace(string(kind) + " " + target)
 	var body Conflict
-	if history, err := h.history(call); err == nil {
-		if lastChange := changes.LastChangeOf(history, conflict.Field); lastChange != nil {
-			change := newChange(lastChange, call.caller.mayUseField)
-			body.LastChange = &change
-		}
-	}
-	changeText := func(author, action, changedAt, reason string) string {
-		text := author + " " + action + " at " + changedAt
-		if reason != "" {
-			text += fmt.Sprintf(", reason %q", reason)
-		}
-		return text
-	}
 	text := "no value is set, or the end of the value has passed"
-	switch lastChange := body.LastChange; {
-	case conflict.CurrentValue != nil:
+	if conflict.CurrentValue != nil {
 		state := h.options.Overrides.DryRun(conflict.Field, *conflict.CurrentValue)
 		currentOverride := overrideAnswer(&state)
 		body.Current = &currentOverride
 		text = "the value has an unknown author"
 		if currentOverride.SetBy != "" {
-			text = changeText(currentOverride.SetBy, "set the value", currentOverride.SetAt, currentOverride.Reason)
+			text = currentOverride.SetBy + " set the value at " + currentOverride.SetAt
+			if currentOverride.Reason != "" {
+				text += fmt.Sprintf(", reason %q", currentOverride.Reason)
+			}
 		}
 		if currentOverride.Limits != "" {
 			text += "; limits now: " + currentOverride.Limits
 		}
-	case lastChange != nil && lastChange.Action != changes.Put:
-		text = changeText(lastChange.Author, "deleted the value", lastChange.ChangedAt.UTC().Format(time.RFC3339), lastChange.Reason)
 	}
-	body.Problems = []string{name + ": " + text + ". Nothing was changed; read the value again before you repeat the call"}
+	body.Problems = []string{strings.TrimSpace(string(kind)+" "+target) + ": " + text + ". Nothing was changed; read the value again before you repeat the call"}
 	return answer{code: http.StatusPreconditionFailed, body: body}
 }

@@ -62,8 +62,8 @@ func (d document) operation(e *admin.Endpoint, problems object) (object, error) 
 	}
 	if e.IsConditional {
 		for _, condition := range []struct{ name, help string }{
-			{"If-Match", "ETags of which the value must have one, or * for any value"},
-			{"If-None-Match", "ETags that the value must not have, or * for no value"},
+			{"If-Match", "the ETag that the value must have, or * for any value"},
+			{"If-None-Match", "* for no value"},
 		} {
 			parameters = append(parameters, object{"name": condition.name, "in": "header", "description": condition.help, "schema": object{"type": "string"}})
 		}

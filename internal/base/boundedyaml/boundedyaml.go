@@ -32,9 +32,6 @@ type Bounds struct {
 
 	// PieceNodes is the number of nodes after which a piece ends; default 20,000.
 	PieceNodes int
-
-	// Parsers is the number of pieces that Items parses at the same time; default 1, and always 1 with anchors.
-	Parsers int
 }
 
 const (
@@ -173,7 +170,7 @@ func (d *Document) openPieces(head []byte, pieces []piece) error {
 func (d *Document) IsInPieces() bool { return d.pieces != nil }
 
 // Items parses the pieces of the list, and calls f with the items of each piece until f returns false. If f keeps no nodes,
-// only a few pieces at a time are in memory. The error is a *Problem.
+// only one piece at a time is in memory. The error is a *Problem.
 func (d *Document) Items(f func(items []*yaml.Node) bool) error {
 	if handledItems, err := d.forEachPiece(f); err != nil {
 		return d.parseRemainingItems(handledItems, err, f)
@@ -184,14 +181,8 @@ func (d *Document) Items(f func(items []*yaml.Node) bool) error {
 // forEachPiece calls f with the items of each piece until f returns false or a piece can't be parsed. handledItems is the
 // number of items that f has got.
 func (d *Document) forEachPiece(f func(items []*yaml.Node) bool) (handledItems int, err error) {
-	nextItems := d.parsePiece
-	if d.decoder == nil && d.bounds.Parsers > 1 {
-		var stop func()
-		nextItems, stop = d.parseAhead()
-		defer stop()
-	}
 	for i := range d.pieces {
-		items, err := nextItems(i)
+		items, err := d.parsePiece(i)
 		if err != nil {
 			return handledItems, err
 		}

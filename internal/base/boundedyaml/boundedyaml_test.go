@@ -15,18 +15,7 @@ import (
 var smallPieces = Bounds{PieceNodes: 1}
 
 // readItems returns the number of pieces of the field list, and a line such as "2:3 !!strx" for each node of the items.
-// It checks that three parsers read the same as one parser.
 func readItems(t testing.TB, data string, b Bounds) (lines []string, pieces int, err error) {
-	lines, pieces, err = readItemsOnce(t, data, b)
-	b.Parsers = 3
-	parallelLines, parallelPieces, parallelErr := readItemsOnce(t, data, b)
-	assert.Equal(t, lines, parallelLines)
-	assert.Equal(t, pieces, parallelPieces)
-	assert.Equal(t, err, parallelErr)
-	return lines, pieces, err
-}
-
-func readItemsOnce(t testing.TB, data string, b Bounds) (lines []string, pieces int, err error) {
 	d, err := Open([]byte(data), "list", b)
 	if err != nil {
 		return nil, 0, err

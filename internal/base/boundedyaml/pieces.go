@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"regexp"
 	"strings"
-	"sync"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // piece is the text of some neighbouring items of a list.
@@ -74,41 +71,6 @@ func mayHaveAnchors(data []byte) bool {
 
 func isWordByte(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
-}
-
-type parsedPiece struct {
-	items []*yaml.Node
-	err   error
-}
-
-// parseAhead starts goroutines that parse several pieces at the same time. Each call of nextItems returns the items of the
-// next piece, and ignores its argument. The caller must call stop at the end.
-func (d *Document) parseAhead() (nextItems func(i int) ([]*yaml.Node, error), stop func()) {
-	queue := make(chan chan parsedPiece, d.bounds.Parsers-1) // has a channel for each piece, in the order of the pieces
-	stopSignal := make(chan struct{})
-	var goroutines sync.WaitGroup
-	goroutines.Go(func() {
-		for i := range d.pieces {
-			result := make(chan parsedPiece, 1)
-			select {
-			case queue <- result:
-			case <-stopSignal:
-				return
-			}
-			goroutines.Go(func() {
-				items, err := d.parsePiece(i)
-				result <- parsedPiece{items, err}
-			})
-		}
-	})
-	nextItems = func(int) ([]*yaml.Node, error) {
-		p := <-<-queue
-		return p.items, p.err
-	}
-	return nextItems, func() {
-		close(stopSignal)
-		goroutines.Wait()
-	}
 }
 
 // countNodes estimates the number of nodes that the parser makes of data. When count exceeds maxCount, it stops. line is

@@ -39,21 +39,9 @@ type Store struct {
 
 	mu             sync.Mutex
 	loggedOpenings map[int]loggedOpening // the key is the shard
-	outageLog      outageLog
-}
-
-// outageLog bounds the log lines about outages and blips. After a line, it counts further outages and blips for
-// outageLogPause, and then logs one line about all of them. But blips never delay the line about the start of an outage.
-// If the start of an outage has a line, the end has a line too.
-type outageLog struct {
-	pauseEnd        time.Time // before this time, new blips are only counted
-	outagePauseEnd  time.Time // before this time, new outages are only counted
-	isStartLogged   bool      // the log has a line about the start of the last outage
-	isDown          bool
-	outages, blips  int // the counted outages and blips
-	calls           int64
-	maxExcessHits   int64
-	lastOutageError error
+	lastLine       time.Time             // the time of the last log line about an outage or a blip
+	lastStartLine  time.Time             // the time of the last log line about the start of an outage
+	isStartLogged  bool                  // the log has a line about the start of the last outage
 }
 
 // loggedOpening describes the last log line about the opening of a breaker.
@@ -64,7 +52,7 @@ type loggedOpening struct {
 
 const (
 	progressPause   = time.Minute      // the time between two log lines about the current outage
-	outageLogPause  = 10 * time.Second // see outageLog
+	outageLogPause  = 10 * time.Second // the shortest time between two log lines about blips or about starts of outages
 	breakerLogPause = 10 * time.Second // the shortest time between two log lines about openings of the same breaker
 )
 
@@ -135,7 +123,8 @@ func (s *Store) BlipEnded(blip fallback.Outage) {
 	s.recordOutage(slog.LevelWarn, fallback.StateChange{Outage: blip}, "hits decided without "+s.Name+" for a short time", priceAttrs(&blip)...)
 }
 
-// recordOutage adds an event about an outage or a blip, and logs or counts it. An Outage without Err is a blip.
+// recordOutage adds an event about an outage or a blip, and perhaps logs it. An Outage without Err is a blip. If the start
+// of an outage has a log line, the end has a line too.
 func (s *Store) recordOutage(level slog.Level, change fallback.StateChange, text string, attrs ...any) {
 	e := timeline.Event{Kind: timeline.Breaker, Repeats: true, Failed: change.Down, Text: text, Attrs: details(attrs...)}
 	if change.Down {
@@ -144,51 +133,22 @@ func (s *Store) recordOutage(level slog.Level, change fallback.StateChange, text
 	s.Add(e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	log := &s.outageLog
-	isBlip, endsLoggedOutage, hasCountedEvents := change.Outage.Err == nil, false, log.outages+log.blips > 0
-	if !isBlip {
-		endsLoggedOutage = !change.Down && log.isStartLogged
-		log.isDown, log.isStartLogged = change.Down, false
+	now, isLogged := time.Now(), s.isStartLogged
+	switch {
+	case change.Down:
+		isLogged = now.Sub(s.lastStartLine) >= outageLogPause
+		s.isStartLogged = isLogged
+	case change.Outage.Err == nil:
+		isLogged = now.Sub(s.lastLine) >= outageLogPause
 	}
-	now := time.Now()
-	if endsLoggedOutage || !hasCountedEvents && now.After(log.pauseEnd) || change.Down && now.After(log.outagePauseEnd) {
-		s.Log.Log(context.Background(), level, text, attrs...)
-		log.isStartLogged = change.Down
-		if !hasCountedEvents {
-			log.pauseEnd = now.Add(outageLogPause)
-		}
-		if !isBlip {
-			log.outagePauseEnd = now.Add(outageLogPause)
-		}
+	if !isLogged {
 		return
 	}
-	if !hasCountedEvents {
-		time.AfterFunc(time.Until(log.pauseEnd), s.logRepeatedOutages)
+	s.lastLine = now
+	if change.Down {
+		s.lastStartLine = now
 	}
-	switch {
-	case isBlip:
-		log.blips++
-	case change.Down:
-		log.outages, log.lastOutageError = log.outages+1, change.Outage.Err
-	}
-	log.calls, log.maxExcessHits = log.calls+change.Outage.Calls, log.maxExcessHits+change.Outage.MaxExcessHits
-}
-
-func (s *Store) logRepeatedOutages() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	log := &s.outageLog
-	attrs := []any{"address", s.Address, "outages", log.outages, "blips", log.blips, "is_down", log.isDown, "calls", log.calls, "most_beyond_limits", log.maxExcessHits}
-	if log.lastOutageError != nil {
-		attrs = append(attrs, s.causeAttrs(log.lastOutageError)...)
-	}
-	text := s.Name + " outages repeated"
-	if log.outages == 0 && log.blips > 0 {
-		text = "hits decided without " + s.Name + " for short times"
-	}
-	s.Log.Warn(text, attrs...)
-	pauseEnd := time.Now().Add(outageLogPause)
-	*log = outageLog{pauseEnd: pauseEnd, outagePauseEnd: pauseEnd, isDown: log.isDown, isStartLogged: log.isDown}
+	s.Log.Log(context.Background(), level, text, attrs...)
 }
 
 // BreakerChanged implements fallback.Observer. With a single breaker, it logs nothing, because each opening is an outage

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -82,11 +80,6 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 		endOutage := func() {
 			store.StateChanged(fallback.StateChange{Outage: fallback.Outage{Start: time.Now().Add(-time.Second), End: time.Now(), Err: context.DeadlineExceeded, Calls: 2, MaxExcessHits: 1}})
 		}
-		reset := func() { // takes the lock, because a timer writes to the log
-			store.mu.Lock()
-			defer store.mu.Unlock()
-			log.Reset()
-		}
 		for range 200 { // 420 seconds
 			startOutage()
 			time.Sleep(700 * time.Millisecond)
@@ -95,39 +88,23 @@ func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {
 			time.Sleep(1400 * time.Millisecond)
 		}
 		time.Sleep(3 * outageLogPause)
-		synctest.Wait()
-		lines := strings.Count(log.String(), "\n")
-		assert.LessOrEqual(t, lines, 2*42+4, "two lines in ten seconds")
-		counts := map[string]int{}
-		for _, match := range regexp.MustCompile(`(outages|blips|calls|most_beyond_limits)=(\d+)`).FindAllStringSubmatch(log.String(), -1) {
-			n, _ := strconv.Atoi(match[2])
-			counts[match[1]] += n
-		}
-		counts["outages"] += strings.Count(log.String(), "outage started")
-		counts["blips"] += strings.Count(log.String(), "for a short time")
-		assert.Equal(t, map[string]int{"outages": 200, "blips": 200, "calls": 3 * 200, "most_beyond_limits": 200}, counts)
-		assert.Contains(t, log.String(), `msg="Redis outages repeated" address=redis:6379 outages=5 blips=5 is_down=true`)
+		assert.LessOrEqual(t, strings.Count(log.String(), "\n"), 2*42+4, "two lines in ten seconds")
+		assert.GreaterOrEqual(t, strings.Count(log.String(), "outage started"), 30)
+		assert.Equal(t, strings.Count(log.String(), "outage started"), strings.Count(log.String(), "outage ended"), "the log has the end of each outage whose start it has")
 
 		events := eventLog.Events()
 		assert.Len(t, events, 3+50+1)
 		assert.Equal(t, []timeline.Attr{{Name: "times", Value: "200"}}, events[0].Attrs[:1])
 
-		reset()
 		for _, step := range []struct {
 			change func()
 			want   string
-		}{{startOutage, "outage started"}, {endOutage, "outage ended"}, {startOutage, ""}} {
+		}{{startOutage, "outage started"}, {endOutage, "outage ended"}, {startOutage, ""}, {endOutage, ""}} {
+			log.Reset()
 			step.change()
 			assert.Contains(t, log.String(), step.want)
 			assert.Equal(t, step.want != "", log.Len() > 0)
-			reset()
 		}
-		time.Sleep(outageLogPause + time.Second)
-		synctest.Wait()
-		assert.Contains(t, log.String(), "outages=1 blips=0 is_down=true", "an outage that goes on")
-		reset()
-		endOutage()
-		assert.Contains(t, log.String(), "outage ended", "the log has the end of each outage whose start it has")
 	})
 }
 
@@ -135,17 +112,12 @@ func TestBlipDoesNotDelayTheLineAboutAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		store := newEvents(&log).NewStore(StoreOptions{Name: "Redis", Shards: []metrics.Shard{{}}, Advice: func(error) string { return "the usual" }})
-		for range 2 { // the second blip is only counted
+		for range 2 { // the second blip has no line
 			store.BlipEnded(fallback.Outage{Start: time.Now(), Calls: 1})
 			time.Sleep(time.Second)
 		}
 		store.StateChanged(fallback.StateChange{Down: true, Outage: fallback.Outage{Start: time.Now(), Err: context.DeadlineExceeded}})
-		store.mu.Lock() // a later line must not race with this look at the log
+		assert.Equal(t, 1, strings.Count(log.String(), "for a short time"))
 		assert.Contains(t, log.String(), "Redis outage started")
-		store.mu.Unlock()
-		time.Sleep(2 * outageLogPause)
-		synctest.Wait()
-		assert.NotContains(t, log.String(), "outages repeated", "no outage was repeated")
-		assert.Contains(t, log.String(), `msg="hits decided without Redis for short times" address="" outages=0 blips=1`)
 	})
 }

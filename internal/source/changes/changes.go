@@ -24,17 +24,6 @@ const VersionField = "|version"
 // MaxHistory is the number of changes that the history keeps.
 const MaxHistory = 500
 
-// MaxLimitsVersions is the number of LimitsVersions that are kept.
-const MaxLimitsVersions = 20
-
-// LimitsVersion has the limits of a source, without overrides, at a time.
-type LimitsVersion struct {
-	Tag      string            `json:"tag"` // equal limits have equal tags
-	LoadedAt time.Time         `json:"at"`
-	Source   string            `json:"source"`
-	Limits   map[string]string `json:"limits"` // texts such as "10 per minute"; the key is the path of the rule
-}
-
 // Change is a change to make.
 type Change struct {
 	// Author is the name of the caller, and Address is the network address of the caller.
@@ -73,18 +62,15 @@ type Condition struct {
 	// Exists requires that the field has a value. Absent requires that the field has no value.
 	Exists, Absent bool
 
-	// Tags requires that the field has a value with one of these tags; nil requires nothing. ForbiddenTags requires that
-	// the field has no value with one of these tags.
-	Tags, ForbiddenTags []string
+	Tag string // requires that the field has a value with this tag, unless Tag is empty
 }
 
 // Holds reports whether the condition holds for the old value of a field. oldValue is nil if the field has no value.
 func (c Condition) Holds(oldValue *string) bool {
 	if oldValue == nil {
-		return !c.Exists && c.Tags == nil
+		return !c.Exists && c.Tag == ""
 	}
-	tag := Tag(*oldValue)
-	return !c.Absent && (c.Tags == nil || slices.Contains(c.Tags, tag)) && !slices.Contains(c.ForbiddenTags, tag)
+	return !c.Absent && (c.Tag == "" || c.Tag == Tag(*oldValue))
 }
 
 const tagLength = 16
@@ -138,16 +124,6 @@ func NewEntry(c Change, r Result) Entry {
 		e.Fields = append(e.Fields, FieldWrite{w.Field, r.OldValues[i], w.Value})
 	}
 	return e
-}
-
-// LastChangeOf returns the newest change of a field, or nil. history has the newest change first.
-func LastChangeOf(history []Entry, field string) *Entry {
-	for i := range history {
-		if slices.ContainsFunc(history[i].Fields, func(w FieldWrite) bool { return w.Field == field }) {
-			return &history[i]
-		}
-	}
-	return nil
 }
 
 // ErrNothingToRollBack is the error of a rollback if the history has no change.
@@ -206,7 +182,7 @@ func PlanRollback(history []Entry, version int64, isExpired func(value string) b
 		}
 		w := Write{Field: field, Value: v.restoredValue, Condition: Condition{Absent: v.currentValue == nil}}
 		if v.currentValue != nil && !hasExpired { // an expired value may be deleted, so the write has no condition
-			w.Condition.Tags = []string{Tag(*v.currentValue)}
+			w.Condition.Tag = Tag(*v.currentValue)
 		}
 		writes = append(writes, w)
 	}

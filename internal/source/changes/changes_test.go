@@ -97,7 +97,7 @@ func TestRollbackRestoresNoExpiredValue(t *testing.T) {
 		oldValue, newValue string
 		want               []Write
 	}{
-		"an expired old value": {"expired", "1", []Write{{Field: "a", Condition: Condition{Tags: []string{Tag("1")}}}}},
+		"an expired old value": {"expired", "1", []Write{{Field: "a", Condition: Condition{Tag: Tag("1")}}}},
 		"two expired values":   {"expired", "expired", nil},
 		"an expired new value": {"1", "expired", []Write{{Field: "a", Value: new("1")}}},
 	} {

@@ -13,10 +13,10 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
-// listName returns the name of a list of overrides, such as the history. In a Cluster, the list is on the same node as
-// the hash that has the overrides.
-func listName(prefix, list string) string {
-	name, hash := prefix+"rls:overrides:"+list, prefix+"rls:overrides"
+// historyName returns the name of the list with the history. In a Cluster, the list is on the same node as the hash that
+// has the overrides.
+func historyName(prefix string) string {
+	name, hash := prefix+"rls:overrides:history", prefix+"rls:overrides"
 	if start := strings.IndexByte(prefix, '{'); start >= 0 && strings.IndexByte(prefix[start:], '}') > 1 {
 		return name // the braces in the prefix choose the node
 	}
@@ -27,9 +27,9 @@ func listName(prefix, list string) string {
 // replicas and returns the old values. If Redis forbids PUBLISH, the other replicas find the change by full reads.
 //
 // KEYS: the hash, the history. ARGV: channel; the maximum length of the history; the start of the entry of the history, as
-// JSON (the script adds the version and the writes); then six arguments for each write: the field; "yes" if the field must
-// exist, "no" if it must not exist, or ""; the tags, one of which the old value must have, or ""; the tags that the old
-// value must not have; the operation (set or delete); the new value.
+// JSON (the script adds the version and the writes); then five arguments for each write: the field; "yes" if the field must
+// exist, "no" if it must not exist, or ""; the tag that the old value must have, or ""; the operation (set or delete); the
+// new value.
 //
 // The tag of a value is the first 16 digits of its SHA-1, as in changes.Tag.
 //
@@ -37,13 +37,11 @@ func listName(prefix, list string) string {
 var changeScript = goredis.NewScript(`
 local hash, history = KEYS[1], KEYS[2]
 local old = {}
-for i = 4, #ARGV, 6 do
-  local field, exists, tags, forbidden_tags = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+for i = 4, #ARGV, 5 do
+  local field, exists, tag = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local value = redis.call('HGET', hash, field)
-  local tag = value and string.sub(redis.sha1hex(value), 1, 16)
   local holds = (exists ~= 'yes' or value) and (exists ~= 'no' or not value)
-    and (tags == '' or value and string.find(tags, tag, 1, true))
-    and not (value and string.find(forbidden_tags, tag, 1, true))
+    and (tag == '' or value and string.sub(redis.sha1hex(value), 1, 16) == tag)
   if not holds then
     return {'conflict', field, value}
   end
@@ -59,8 +57,8 @@ version = version + 1
 redis.call('HSET', hash, '|version', string.format('%d', version))
 local write_texts = {}
 local n = 0
-for i = 4, #ARGV, 6 do
-  local field, operation, value = ARGV[i], ARGV[i + 4], ARGV[i + 5]
+for i = 4, #ARGV, 5 do
+  local field, operation, value = ARGV[i], ARGV[i + 3], ARGV[i + 4]
   n = n + 1
   local text = '{"field":' .. cjson.encode(field)
   if old[n] then text = text .. ',"old":' .. cjson.encode(old[n]) end
@@ -121,21 +119,19 @@ func (s *Store) changeArgs(c changes.Change) []any {
 	text := strings.TrimSuffix(strings.Replace(string(entry), `"version":0,`, "", 1), `,"changes":null}`)
 	args := []any{s.hash, changes.MaxHistory, text}
 	for _, w := range c.Writes {
-		exists, operation, value := "", "delete", ""
+		exists, tag, operation, value := "", w.Condition.Tag, "delete", ""
 		switch {
+		case w.Condition.Absent && (w.Condition.Exists || tag != ""):
+			tag = "none" // a condition that never holds, because no value has the tag "none"
 		case w.Condition.Absent:
 			exists = "no"
-		case w.Condition.Exists, w.Condition.Tags != nil:
+		case w.Condition.Exists:
 			exists = "yes"
-		}
-		tags := strings.Join(w.Condition.Tags, " ")
-		if w.Condition.Exists && w.Condition.Absent || w.Condition.Tags != nil && tags == "" {
-			exists, tags = "yes", "none" // a condition that never holds, because no value has the tag "none"
 		}
 		if w.Value != nil {
 			operation, value = "set", *w.Value
 		}
-		args = append(args, w.Field, exists, tags, strings.Join(w.Condition.ForbiddenTags, " "), operation, value)
+		args = append(args, w.Field, exists, tag, operation, value)
 	}
 	return args
 }

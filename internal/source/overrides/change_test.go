@@ -31,15 +31,11 @@ func TestChangesInRedisAndMemoryAgree(t *testing.T) {
 			}
 			for _, field := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"shop|a", "|rule|shop|a", "\x00 \n"}), 1, 3, rapid.ID).Draw(rt, "fields") {
 				w := changes.Write{Field: field, Condition: changes.Condition{Exists: rapid.Bool().Draw(rt, "exists")}}
-				switch rapid.IntRange(0, 5).Draw(rt, "condition") {
+				switch rapid.IntRange(0, 3).Draw(rt, "condition") {
 				case 0:
 					w.Condition.Absent = true
 				case 1:
-					w.Condition.Tags = []string{}
-				case 2:
-					w.Condition.Tags = []string{changes.Tag("1"), changes.Tag(value.Draw(rt, "tag"))}
-				case 3:
-					w.Condition.ForbiddenTags = []string{changes.Tag(value.Draw(rt, "forbidden tag"))}
+					w.Condition.Tag = changes.Tag(value.Draw(rt, "tag"))
 				}
 				if rapid.Bool().Draw(rt, "set") {
 					text := value.Draw(rt, "value")

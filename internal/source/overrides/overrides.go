@@ -60,7 +60,6 @@ type Store struct {
 	hash          string        // the name of the hash, and of the channel for changed fields
 	resetsChannel string        // the name of the channel for reset counters
 	historyList   string        // the name of the list with the history
-	limitsList    string        // the name of the list with the versions of the limits
 	reportsHash   string        // the name of the hash with the reports of replicas
 	readRequests  chan struct{} // has an element if Run should read soon
 
@@ -81,7 +80,7 @@ var _ source.Source = (*Store)(nil)
 // New returns a Store. It sends nothing to Redis.
 func New(o Options) *Store {
 	return &Store{
-		options: o, hash: o.Prefix + "rls:overrides", resetsChannel: o.Prefix + "rls:resets", historyList: listName(o.Prefix, "history"), limitsList: listName(o.Prefix, "limits"), reportsHash: o.Prefix + "rls:replicas",
+		options: o, hash: o.Prefix + "rls:overrides", resetsChannel: o.Prefix + "rls:resets", historyList: historyName(o.Prefix), reportsHash: o.Prefix + "rls:replicas",
 		readRequests: make(chan struct{}, 1), reportRequests: make(chan struct{}, 1), mutex: make(chan struct{}, 1),
 	}
 }

@@ -288,13 +288,6 @@ func (r *Reloader) Status() Status {
 	return s
 }
 
-// Base returns the limits of the source, or nil before the first valid limits. The caller must not change them.
-func (r *Reloader) Base() *limitsfile.Set {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.base
-}
-
 // BaseHash returns the hash of the limits of the source, without overrides, or "" before the first valid limits.
 func (r *Reloader) BaseHash() string {
 	r.mu.Lock()

@@ -35,7 +35,6 @@ type Call struct {
 	isOverLimit []bool
 
 	decisions []*decisionlog.Record // the decisions in the order of the request; empty for an access log
-	indexes   []int                 // the index of each descriptor in the recorded request; the log can leave descriptors out
 	replica   int                   // the index of the log among the merged logs
 }
 

@@ -25,8 +25,8 @@ type replayCounts struct {
 	rules      map[*descriptors.Rule]*RuleReport // the key nil stands for no rule
 	hasMetRule bool                              // reports whether a descriptor has met a rule
 
-	keys            map[uint64]*keyCounts // at most maxKeys; the key is a hash of the counter's key
-	newlyDeniedKeys map[uint64]KeyReport  // the reports of keys with a new denial, without counts; the key is the hash
+	keys            map[uint64]*Counts   // at most maxKeys; the key is a hash of the counter's key
+	newlyDeniedKeys map[uint64]KeyReport // the reports of keys with a new denial, without counts; the key is the hash
 	seed            maphash.Seed
 
 	maxKeys              int
@@ -34,18 +34,11 @@ type replayCounts struct {
 
 	failureCount uint64
 	firstFailure error
-
-	otherCauses [len(causes)]uint64 // the number of different answers with each cause
-}
-
-type keyCounts struct {
-	Counts
-	event causeIndex // the first event of the key, in the order of causes
 }
 
 func newReplayCounts(maxKeys int) replayCounts {
 	result := replayCounts{
-		rules: map[*descriptors.Rule]*RuleReport{}, keys: map[uint64]*keyCounts{}, newlyDeniedKeys: map[uint64]KeyReport{},
+		rules: map[*descriptors.Rule]*RuleReport{}, keys: map[uint64]*Counts{}, newlyDeniedKeys: map[uint64]KeyReport{},
 		seed: maphash.MakeSeed(), maxKeys: maxKeys,
 	}
 	result.totalSeries, result.deniedBeforeSeries, result.deniedNowSeries = result.timeline.newSeries(), result.timeline.newSeries(), result.timeline.newSeries()
@@ -75,7 +68,6 @@ func (c *replayCounts) add(recordedCall *Call, replayedCall *service.Call) {
 		c.deniedNowSeries[bucket]++
 	}
 	decisionIndex := 0
-	event := noEvent
 	for i, rule := range replayedCall.Rules {
 		isOverLimit, isOverInShadow, firstDecision := false, false, decisionIndex
 		for ; decisionIndex < replayedCall.DecisionCount(); decisionIndex++ {
@@ -90,16 +82,8 @@ func (c *replayCounts) add(recordedCall *Call, replayedCall *service.Call) {
 		wasDenied, isNowDenied := recordedCall.isOverLimit[i] && recordedCall.Denied, isOverLimit && isDenied
 		c.addDescriptor(rule, bucket, wasDenied, isNowDenied, isOverInShadow)
 		if decisionIndex > firstDecision {
-			keyEvent := eventOf(recordedCall, rule, i)
-			if key := c.addKey(rule, replayedCall.Decision(firstDecision).Key, replayedCall.Start, wasDenied, isNowDenied); key != nil {
-				key.event = min(key.event, keyEvent)
-				keyEvent = key.event
-			}
-			event = min(event, keyEvent)
+			c.addKey(rule, replayedCall.Decision(firstDecision).Key, replayedCall.Start, wasDenied, isNowDenied)
 		}
-	}
-	if recordedCall.Denied != isDenied && differsUnderSameLimits(recordedCall, replayedCall) {
-		c.otherCauses[c.causeOf(recordedCall, replayedCall, event)]++
 	}
 }
 
@@ -122,23 +106,22 @@ func (c *replayCounts) addDescriptor(rule *descriptors.Rule, bucket int, wasDeni
 	}
 }
 
-// addKey counts a descriptor with this key. It returns nil if the key is new and there are maxKeys keys.
-func (c *replayCounts) addKey(rule *descriptors.Rule, key []byte, callTime time.Time, wasDenied, isNowDenied bool) *keyCounts {
+// addKey counts a descriptor with this key, unless the key is new and there are maxKeys keys.
+func (c *replayCounts) addKey(rule *descriptors.Rule, key []byte, callTime time.Time, wasDenied, isNowDenied bool) {
 	hash := maphash.Bytes(c.seed, key)
 	countsOfKey := c.keys[hash]
 	if countsOfKey == nil {
 		if len(c.keys) >= c.maxKeys {
 			c.uncountedDescriptors++
-			return nil
+			return
 		}
-		countsOfKey = &keyCounts{event: noEvent}
+		countsOfKey = &Counts{}
 		c.keys[hash] = countsOfKey
 	}
 	countsOfKey.add(wasDenied, isNowDenied)
 	if isNowDenied && !wasDenied && countsOfKey.NewlyDenied == 1 {
 		c.newlyDeniedKeys[hash] = KeyReport{Rule: rule.Path, Key: string(key), FirstDenied: callTime}
 	}
-	return countsOfKey
 }
 
 func (c *replayCounts) report(maxKeys int) *Report {
@@ -159,18 +142,13 @@ func (c *replayCounts) report(maxKeys int) *Report {
 		return cmp.Or(cmp.Compare(b.NewlyDenied, a.NewlyDenied), cmp.Compare(b.Total, a.Total), strings.Compare(a.Rule, b.Rule))
 	})
 	for hash, key := range c.newlyDeniedKeys {
-		key.Counts = c.keys[hash].Counts
+		key.Counts = *c.keys[hash]
 		report.Keys = append(report.Keys, key)
 	}
 	slices.SortFunc(report.Keys, func(a, b KeyReport) int {
 		return cmp.Or(cmp.Compare(b.NewlyDenied, a.NewlyDenied), strings.Compare(a.Key, b.Key))
 	})
 	report.Keys = slices.Clip(report.Keys[:min(len(report.Keys), maxKeys)])
-	for i, calls := range c.otherCauses {
-		if calls > 0 {
-			report.OtherCauses = append(report.OtherCauses, OtherCause{causes[i].name, calls})
-		}
-	}
 	if c.firstFailure != nil {
 		report.addNote(c.failureCount, "calls could not be replayed; the first error is: %v", c.firstFailure)
 	}

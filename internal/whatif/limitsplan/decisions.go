@@ -109,7 +109,6 @@ func (d *decisionReader) readCall() (call *Call, isRejected bool, err error) {
 		if n := len(call.isOverLimit); n == 0 || record.DescriptorIndex != firstRecord.DescriptorIndex {
 			firstRecord = record
 			call.addDescriptor(decisionlog.RequestEntries(record.Descriptor), record.Hits, isOverLimit)
-			call.indexes = append(call.indexes, record.DescriptorIndex)
 		} else if isOverLimit {
 			call.isOverLimit[n-1] = true
 		}

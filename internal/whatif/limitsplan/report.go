@@ -13,10 +13,6 @@ type Report struct {
 	Rules           []RuleReport `json:"rules"`             // the rules that descriptors met; the rule with the most newly denied descriptors comes first
 	Keys            []KeyReport  `json:"keys"`              // the keys with the most newly denied descriptors
 	NewlyDeniedKeys int          `json:"newly_denied_keys"` // the number of all keys with a newly denied descriptor
-
-	// OtherCauses counts newly denied and newly admitted calls that met the same limits when they were recorded. So the
-	// new limits are perhaps not the cause.
-	OtherCauses []OtherCause `json:"other_causes,omitempty"`
 }
 
 // Counts counts calls, or descriptors of one rule or one key.

@@ -22,16 +22,15 @@ var templates embed.FS
 var textTemplate = template.Must(template.New("plan.tmpl").Funcs(reportFuncs).ParseFS(templates, "plan.tmpl"))
 
 var reportFuncs = template.FuncMap{
-	"share":       shareText,
-	"time":        func(t time.Time) string { return t.Format(time.RFC3339) },
-	"bucket":      bucketText,
-	"chart":       chartText,
-	"printable":   fields.Printable,
-	"limits":      RuleReport.limitsText,
-	"otherCauses": (*Report).otherCausesText,
-	"firstRules":  func(r *Report) []RuleReport { return r.Rules[:min(len(r.Rules), maxTextRules)] },
-	"moreRules":   func(r *Report) int { return max(len(r.Rules)-maxTextRules, 0) },
-	"row":         func(cells ...any) string { return fmt.Sprintf(strings.Repeat("%v\t", len(cells)-1)+"%v", cells...) },
+	"share":      shareText,
+	"time":       func(t time.Time) string { return t.Format(time.RFC3339) },
+	"bucket":     bucketText,
+	"chart":      chartText,
+	"printable":  fields.Printable,
+	"limits":     RuleReport.limitsText,
+	"firstRules": func(r *Report) []RuleReport { return r.Rules[:min(len(r.Rules), maxTextRules)] },
+	"moreRules":  func(r *Report) int { return max(len(r.Rules)-maxTextRules, 0) },
+	"row":        func(cells ...any) string { return fmt.Sprintf(strings.Repeat("%v\t", len(cells)-1)+"%v", cells...) },
 }
 
 // WriteText writes r for people.
@@ -52,16 +51,6 @@ func (r RuleReport) limitsText() string {
 		return r.Limits + ", shadow mode"
 	}
 	return r.Limits
-}
-
-// otherCausesText returns a sentence with the number of calls whose answer can have changed for another reason than the
-// new limits.
-func (r *Report) otherCausesText() string {
-	n := uint64(0)
-	for _, o := range r.OtherCauses {
-		n += o.Calls
-	}
-	return fmt.Sprintf("%d of the newly denied and newly admitted calls met the same limits when they were recorded, so another cause can have changed their answers", n)
 }
 
 func shareText(n, total uint64) string {
