@@ -382,8 +382,9 @@ func newLimitsHistory(client *adminClient) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history",
 		Short: "Show the last changes: who changed what, when and why",
-		Long: "Shows the last changes of overrides, rules and switches, the newest first. Changes that were made\n" +
-			"with redis-cli are missing. CHANGES on the live page has changes of limits files.",
+		Long: "Shows the last changes of overrides, rules and switches, and of limits files and other sources,\n" +
+			"the newest first. Changes that were made with redis-cli are missing. If overrides are in Redis, the\n" +
+			"history also has the last 20 changes of files, without a version.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			query := url.Values{"count": {strconv.Itoa(count)}}

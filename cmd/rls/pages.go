@@ -286,7 +286,7 @@ func adminPages(callers *admin.Callers, limits limits, counters *counterBackend,
 		Log: log,
 	}
 	if overrides != nil {
-		options.Overrides, options.Counters.PublishReset = overrides, overrides.publishReset
+		options.Overrides, options.Counters.PublishReset, options.LimitsVersions = overrides, overrides.publishReset, overrides.limitsVersions
 	}
 	return []server.Page{{Path: admin.Prefix, Help: "overrides of limits, rules, switches and counters; needs a token or a client certificate", Handler: admin.New(options), AllowsAnyHost: true}}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/descriptors/override"
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/base/clienttls"
@@ -154,8 +155,31 @@ type runtimeOverrides struct {
 	// publishReset sends a counter reset to the other replicas. It is nil without Redis.
 	publishReset func(ctx context.Context, counter string) error
 
+	// limitsVersions returns the last versions of the limits without overrides. It is nil without Redis.
+	limitsVersions func(context.Context) ([]runtimechanges.LimitsVersion, error)
+
 	// lastReports returns the last reports of all replicas. It is nil without Redis.
 	lastReports func() runtimechanges.Reports
+}
+
+// keepVersions stores each version of the limits without overrides, so that the history also shows changes of files.
+func (l limits) keepVersions(ctx context.Context, store *overrides.Store) {
+	const pause = 2 * time.Second
+	var storedSet *limitsfile.Set
+	var storedVersion *runtimechanges.LimitsVersion
+	for isRunning := true; isRunning; isRunning = wait.Sleep(ctx, pause) {
+		base := l.Base()
+		if base == nil || base == storedSet {
+			continue
+		}
+		version := runtimechanges.LimitsVersion{LoadedAt: time.Now().UTC(), Source: l.source, Limits: map[string]string{}}
+		for _, limit := range descriptors.Compile(base).ChangesFrom(nil).Added {
+			version.Limits[limit.Path] = limit.New
+		}
+		if store.AddLimitsVersion(ctx, version, storedVersion) == nil { // after an error, the loop tries again
+			storedSet, storedVersion = base, &version
+		}
+	}
 }
 
 // overrideStore stores overrides in Redis, or in memory.
@@ -206,7 +230,8 @@ func newOverrides(process *process, settings *env.Settings, limits limits, reset
 			OnMissedResets: resets.ForgetAll,
 			Log:            log.With("redis", name),
 		})
-		result.overrideStore, result.publishReset, result.lastReports = store, store.PublishReset, store.LastReports
+		result.overrideStore, result.publishReset, result.limitsVersions, result.lastReports = store, store.PublishReset, store.LimitsVersions, store.LastReports
+		process.start(func(ctx context.Context) { limits.keepVersions(ctx, store) })
 		process.addCloser(func() { _ = client.Close() })
 	}
 	firstResult := make(chan error, 1)

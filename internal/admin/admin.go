@@ -43,6 +43,10 @@ type Options struct {
 	Overrides Overrides // if nil, calls about overrides are answered with 501
 	Counters  Counters
 
+	// LimitsVersions returns the last versions of the limits without overrides, the newest first. It is nil if nobody
+	// stores these versions.
+	LimitsVersions func(context.Context) ([]changes.LimitsVersion, error)
+
 	Log *slog.Logger // gets the audit, and lines about unauthorized calls; may be nil
 }
 

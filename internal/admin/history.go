@@ -4,9 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors/override"
@@ -61,9 +65,13 @@ func (h *handler) getHistory(call *call) answer {
 	if err != nil {
 		return problem(http.StatusServiceUnavailable, "history not read: %s", err)
 	}
-	shownHistory := History{Changes: []Change{}}
+	allChanges := h.limitsChanges(call)
 	for i := range history {
-		change := newChange(&history[i], call.caller.mayUseField)
+		allChanges = append(allChanges, newChange(&history[i], call.caller.mayUseField))
+	}
+	slices.SortStableFunc(allChanges, func(a, b Change) int { return b.ChangedAt.Compare(a.ChangedAt) })
+	shownHistory := History{Changes: []Change{}}
+	for _, change := range allChanges {
 		if call.query.Has("target") {
 			change.Fields = slices.DeleteFunc(change.Fields, func(w FieldChange) bool { return w.Target != call.target() })
 		}
@@ -78,6 +86,48 @@ func (h *handler) getHistory(call *call) answer {
 	return okAnswer(shownHistory)
 }
 
+// KindLimits is the Kind of a FieldChange of limits that come from a file or another source.
+const KindLimits override.Kind = "limits"
+
+// maxLimitsFields bounds the fields of a change of limits.
+const maxLimitsFields = 100
+
+// limitsChanges returns the differences between the last versions of the limits, the newest first. Without Redis,
+// it returns nothing.
+func (h *handler) limitsChanges(call *call) (limitsChanges []Change) {
+	if h.options.LimitsVersions == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(call.Context(), storeTimeout)
+	defer cancel()
+	versions, _ := h.options.LimitsVersions(ctx) // after an error, the history still shows the other changes
+	storedLimits := func(version changes.LimitsVersion, path string) json.RawMessage {
+		if version.Limits[path] == "" {
+			return nil
+		}
+		text, _ := json.Marshal(version.Limits[path]) // Marshal of a string returns no error
+		return text
+	}
+	for i := 0; i+1 < len(versions); i++ {
+		version, previousVersion := versions[i], versions[i+1]
+		change := Change{ChangedAt: version.LoadedAt, Author: version.Source, Action: "load", Fields: []FieldChange{}}
+		if version.Limits == nil || previousVersion.Limits == nil {
+			change.Reason, change.Fields = "too many limits to compare", []FieldChange{{Kind: KindLimits}}
+		}
+		paths := map[string]string{}
+		maps.Copy(paths, previousVersion.Limits)
+		maps.Copy(paths, version.Limits)
+		for _, path := range slices.Sorted(maps.Keys(paths)) {
+			domain, _, _ := strings.Cut(path, " > ")
+			if change.Reason == "" && version.Limits[path] != previousVersion.Limits[path] && len(change.Fields) < maxLimitsFields && call.caller.mayUseField(url.PathEscape(domain)) {
+				change.Fields = append(change.Fields, FieldChange{KindLimits, path, storedLimits(previousVersion, path), storedLimits(version, path)})
+			}
+		}
+		limitsChanges = append(limitsChanges, change)
+	}
+	return limitsChanges
+}
+
 func (h *handler) history(call *call) ([]changes.Entry, error) {
 	ctx, cancel := context.WithTimeout(call.Context(), storeTimeout)
 	defer cancel()
@@ -90,8 +140,9 @@ type Rollback struct {
 	RestoredVersion int64 `json:"restored"`          // the version whose limits are in force again
 	DryRun          bool  `json:"dry_run,omitempty"`
 
-	UndoneChanges []Change   `json:"undone"` // the changes after RestoredVersion, the newest first; only fields that the caller may use
-	Fields        []Override `json:"fields"` // the fields that the rollback has written
+	Note          string     `json:"note,omitempty"` // says that the rollback does not undo the newest change
+	UndoneChanges []Change   `json:"undone"`         // the changes after RestoredVersion, the newest first; only fields that the caller may use
+	Fields        []Override `json:"fields"`         // the fields that the rollback has written
 }
 
 func (h *handler) rollBack(call *call) answer {
@@ -103,6 +154,14 @@ func (h *handler) rollBack(call *call) answer {
 	if err != nil {
 		return problem(http.StatusConflict, "rollback: %s", err)
 	}
+	note := ""
+	if limitsChanges := h.limitsChanges(call); call.version == noVersion && len(limitsChanges) > 0 && limitsChanges[0].ChangedAt.After(history[0].ChangedAt) {
+		note = fmt.Sprintf("the newest change came from %s at %s, and a rollback leaves it in force. To undo it, restore it there",
+			map[string]string{"file": "a limits file", "xds": "the xDS server"}[limitsChanges[0].Author], limitsChanges[0].ChangedAt.UTC().Format(time.RFC3339))
+		if !call.isDryRun && !call.isForced {
+			return problem(http.StatusConflict, "rollback: %s. To undo the last change at run time in its place, give --to %d; --dry-run shows it", note, version)
+		}
+	}
 	for i, write := range writes {
 		if refusal := call.fieldRefusal(write.Field); refusal != "" {
 			h.audit(call, "rollback", "outcome", "refused", "problem", refusal)
@@ -112,7 +171,7 @@ func (h *handler) rollBack(call *call) answer {
 			writes[i].Condition = changes.Condition{}
 		}
 	}
-	rollback := Rollback{RestoredVersion: version, DryRun: call.isDryRun, UndoneChanges: []Change{}, Fields: []Override{}}
+	rollback := Rollback{RestoredVersion: version, DryRun: call.isDryRun, Note: note, UndoneChanges: []Change{}, Fields: []Override{}}
 	for i := range history {
 		if history[i].Version <= version {
 			break

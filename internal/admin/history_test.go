@@ -1,6 +1,8 @@
 package admin_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -146,9 +148,60 @@ func TestHistoryAndRollbackFailIfTheStoreFails(t *testing.T) {
 	assert.Equal(t, http.StatusServiceUnavailable, api.callURL("POST", "/admin/rollback", "", nil))
 }
 
-func TestRollbackWithoutChangesSaysHowToUndoALimitsFile(t *testing.T) {
-	api := newTestAPI(t)
-	code, text := api.problems("POST", "rollback", "", "")
-	assert.Equal(t, http.StatusConflict, code)
-	assert.Contains(t, text, "to undo a change of a limits file, restore the file")
+func TestRollbackSaysThatANewerLimitsFileStays(t *testing.T) {
+	var versions []changes.LimitsVersion
+	api := newTestAPI(t, func(o *admin.Options) {
+		o.LimitsVersions = func(context.Context) ([]changes.LimitsVersion, error) { return versions, nil }
+	})
+	var answer struct {
+		Problems []string
+		Note     string
+		Undone   []admin.Change
+	}
+	require.Equal(t, http.StatusConflict, api.callURL("POST", "/admin/rollback", "", &answer))
+	assert.Contains(t, answer.Problems[0], "to undo a change of a limits file, restore the file")
+
+	require.Equal(t, http.StatusOK, api.call("PUT", "overrides", acme, `{"factor": 2}`, nil))
+	versions = []changes.LimitsVersion{
+		{LoadedAt: time.Now().Add(time.Minute), Source: "file", Limits: map[string]string{"shop > tenant": "0 per minute"}},
+		{LoadedAt: time.Now().Add(-time.Hour), Source: "file", Limits: map[string]string{"shop > tenant": "100 per minute"}},
+	}
+	require.Equal(t, http.StatusConflict, api.callURL("POST", "/admin/rollback", "", &answer))
+	assert.Contains(t, answer.Problems[0], "the newest change came from a limits file at ")
+	assert.Contains(t, answer.Problems[0], "give --to 0; --dry-run shows it")
+	require.Equal(t, http.StatusOK, api.callURL("POST", "/admin/rollback?dry_run=true", "", &answer))
+	assert.Contains(t, answer.Note, "a rollback leaves it in force")
+	assert.Len(t, answer.Undone, 1)
+	assert.Len(t, api.overrides.States(), 1, "nothing was undone")
+	code, _ := api.rollBack("version=0")
+	assert.Equal(t, http.StatusOK, code)
+	assert.Empty(t, api.overrides.States())
+}
+
+func TestHistoryHasChangesOfLimitsFiles(t *testing.T) {
+	start := time.Now()
+	version := func(minute int, limits map[string]string) changes.LimitsVersion {
+		return changes.LimitsVersion{LoadedAt: start.Add(time.Duration(minute) * time.Minute), Source: "file", Limits: limits}
+	}
+	var versions []changes.LimitsVersion
+	api := newTestAPI(t, func(o *admin.Options) {
+		o.LimitsVersions = func(context.Context) ([]changes.LimitsVersion, error) { return versions, nil }
+	})
+	require.Equal(t, http.StatusOK, api.call("PUT", "switches", "shop", `{"reason": "incident"}`, nil))
+	versions = []changes.LimitsVersion{
+		version(9, nil), // too large
+		version(5, map[string]string{"shop > tenant": "0 per minute", "shop > new": "1 per day"}),
+		version(-5, map[string]string{"shop > tenant": "100 per minute", "shop > same": "1 per day", "shop > gone": "1 per day"}),
+	}
+	versions[1].Limits["shop > same"] = "1 per day"
+	history := api.history("")
+	require.Len(t, history.Changes, 3)
+	assert.Equal(t, "too many limits to compare", history.Changes[0].Reason)
+	assert.Equal(t, "file", history.Changes[1].Author)
+	assert.Equal(t, []admin.FieldChange{
+		{Kind: admin.KindLimits, Target: "shop > gone", OldValue: json.RawMessage(`"1 per day"`)},
+		{Kind: admin.KindLimits, Target: "shop > new", NewValue: json.RawMessage(`"1 per day"`)},
+		{Kind: admin.KindLimits, Target: "shop > tenant", OldValue: json.RawMessage(`"100 per minute"`), NewValue: json.RawMessage(`"0 per minute"`)},
+	}, history.Changes[1].Fields)
+	assert.Equal(t, override.KindSwitch, history.Changes[2].Fields[0].Kind)
 }

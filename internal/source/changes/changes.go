@@ -24,6 +24,17 @@ const VersionField = "|version"
 // MaxHistory is the number of changes that the history keeps.
 const MaxHistory = 500
 
+// MaxLimitsVersions is the number of LimitsVersions that are kept.
+const MaxLimitsVersions = 20
+
+// LimitsVersion has the limits of a source, without overrides, at a time.
+type LimitsVersion struct {
+	Tag      string            `json:"tag"` // equal limits have equal tags
+	LoadedAt time.Time         `json:"at"`
+	Source   string            `json:"source"`
+	Limits   map[string]string `json:"limits"` // texts such as "10 per minute"; the key is the path of the rule
+}
+
 // Change is a change to make.
 type Change struct {
 	// Author is the name of the caller, and Address is the network address of the caller.
