@@ -13,10 +13,10 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
-// historyName returns the name of the list with the history. In a Cluster, the list is on the same node as the hash that
-// has the overrides.
-func historyName(prefix string) string {
-	name, hash := prefix+"rls:overrides:history", prefix+"rls:overrides"
+// listName returns the name of a list of overrides, such as the history. In a Cluster, the list is on the same node as
+// the hash that has the overrides.
+func listName(prefix, list string) string {
+	name, hash := prefix+"rls:overrides:"+list, prefix+"rls:overrides"
 	if start := strings.IndexByte(prefix, '{'); start >= 0 && strings.IndexByte(prefix[start:], '}') > 1 {
 		return name // the braces in the prefix choose the node
 	}

@@ -81,11 +81,7 @@ var _ source.Source = (*Store)(nil)
 // New returns a Store. It sends nothing to Redis.
 func New(o Options) *Store {
 	return &Store{
-<<<<<<< HEAD
-		options: o, hash: o.Prefix + "rls:overrides", resetsChannel: o.Prefix + "rls:resets", historyList: historyName(o.Prefix), reportsHash: o.Prefix + "rls:replicas",
-=======
 		options: o, hash: o.Prefix + "rls:overrides", resetsChannel: o.Prefix + "rls:resets", historyList: listName(o.Prefix, "history"), limitsList: listName(o.Prefix, "limits"), reportsHash: o.Prefix + "rls:replicas",
->>>>>>> parent of b5298d7a (overrides: keep no versions of limits files in the history)
 		readRequests: make(chan struct{}, 1), reportRequests: make(chan struct{}, 1), mutex: make(chan struct{}, 1),
 	}
 }

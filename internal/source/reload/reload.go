@@ -288,7 +288,6 @@ func (r *Reloader) Status() Status {
 	return s
 }
 
-<<<<<<< HEAD
 // BaseHash returns the hash of the limits of the source, without overrides, or "" before the first valid limits.
 func (r *Reloader) BaseHash() string {
 	r.mu.Lock()
@@ -297,13 +296,13 @@ func (r *Reloader) BaseHash() string {
 		r.baseHash = descriptors.Compile(r.base).Hash()
 	}
 	return r.baseHash
-=======
+}
+
 // Base returns the limits of the source, or nil before the first valid limits. The caller must not change them.
 func (r *Reloader) Base() *limitsfile.Set {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.base
->>>>>>> parent of b5298d7a (overrides: keep no versions of limits files in the history)
 }
 
 // States returns the state of each override, rule and switch, sorted by field.
