@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Error is the error of a hit that another Limiter may decide.
+// Error means that this Limiter could not decide a hit. The caller may ask another Limiter to decide it.
 type Error struct {
 	// Reason says why the backend did not decide. With ReasonOverload, the backend itself can be healthy.
 	Reason Reason

@@ -41,12 +41,12 @@ type Call struct {
 	// GlobalShadow reports that the shadow mode of the whole service has replaced the code OVER_LIMIT by OK.
 	GlobalShadow bool
 
-	callerHeader string // has the name that the caller sends
+	callerHeader string // the gRPC metadata key in which the caller sends its name
 
 	config *descriptors.Config // the limits in force
 	budget descriptors.Budget  // the steps that the conditions of this call may still take
 
-	// replacedNames has the names of the limits that limits of this call replace. A replaced limit gets no hits, but still
+	// replacedNames has the names in the field replaces of all matched limits. A named limit gets no hits, but still
 	// replaces other limits.
 	replacedNames map[string]bool
 

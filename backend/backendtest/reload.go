@@ -77,15 +77,15 @@ func testChangedBuckets(t *testing.T, l backend.Limiter) {
 }
 
 // testReloads charges one key for less than an hour, under limits per hour that change
-// at random. Each algorithm has its own counter. A counter admits at most the largest number of its limits, whatever the
-// sequence of changes.
+// at random. Each algorithm has its own counter. Whatever the sequence of changes, a counter admits at most as many hits
+// as the largest limit that it has had.
 //
-// There are two exceptions. If the number of a token bucket with a burst, or of a sliding log that charges denied hits,
-// is lowered, the counter may forget as many hits as the difference. A sequence of changes may have one of the
+// There are two exceptions. If a reload lowers the capacity of a token bucket with a burst, or of a sliding log that
+// charges denied hits, the counter may forget hits: at most the old capacity minus the new one. A sequence of changes may have one of the
 // exceptions, both or none.
 func testReloads(t *testing.T, l backend.Limiter) {
 	const maxRequests = 20
-	type counterHistory struct{ maxCapacity, maxRate, lastCapacity, loweredBy, refundedHits, admittedHits int64 }
+	type counterHistory struct{ maxCapacity, maxRequestsPerHour, lastCapacity, capacityDecrease, refundedHits, admittedHits int64 }
 	rapid.Check(t, func(rt *rapid.T) {
 		start, key, elapsed := Start(), Key(), time.Duration(0)
 		hasBursts, chargesDenied := rapid.Bool().Draw(rt, "bursts"), rapid.Bool().Draw(rt, "some charge denied hits")
@@ -112,10 +112,10 @@ func testReloads(t *testing.T, l backend.Limiter) {
 				counters[currentLimit.Tag()] = c
 			}
 			if mayForgetHits[s.Algorithm] {
-				c.loweredBy += max(c.lastCapacity-currentLimit.Capacity(), 0)
+				c.capacityDecrease += max(c.lastCapacity-currentLimit.Capacity(), 0)
 			}
 			c.lastCapacity = currentLimit.Capacity()
-			c.maxCapacity, c.maxRate = max(c.maxCapacity, c.lastCapacity), max(c.maxRate, currentLimit.Max())
+			c.maxCapacity, c.maxRequestsPerHour = max(c.maxCapacity, c.lastCapacity), max(c.maxRequestsPerHour, currentLimit.Max())
 		}
 		reload(rt)
 		rt.Repeat(map[string]func(*rapid.T){
@@ -128,16 +128,17 @@ func testReloads(t *testing.T, l backend.Limiter) {
 				if take(n).Allowed {
 					c.admittedHits += n
 				}
-				bound := c.maxCapacity + c.loweredBy + c.refundedHits
+				bound := c.maxCapacity + c.capacityDecrease + c.refundedHits
 				if currentLimit.Algorithm == limit.TokenBucket {
-					bound += (c.maxRate*elapsed.Microseconds() + time.Hour.Microseconds() - 1) / time.Hour.Microseconds()
+					bound += (c.maxRequestsPerHour*elapsed.Microseconds() + time.Hour.Microseconds() - 1) / time.Hour.Microseconds()
 				}
 				require.LessOrEqual(rt, c.admittedHits, bound, currentLimit.Tag())
 			},
 			"refund": func(rt *rapid.T) {
 				n := rapid.Int64Range(1, 8).Draw(rt, "n")
 				take(-n)
-				if currentLimit.Algorithm == limit.TokenBucket { // a bucket keeps the spent share, which is more hits at a higher rate
+				// If the rate changes, a bucket keeps the share that is spent, so a refunded hit can become several hits.
+				if currentLimit.Algorithm == limit.TokenBucket {
 					n = n * maxRequests / max(currentLimit.Max(), 1)
 				}
 				counters[currentLimit.Tag()].refundedHits += n
@@ -145,7 +146,7 @@ func testReloads(t *testing.T, l backend.Limiter) {
 			"reset": func(rt *rapid.T) {
 				take(-limit.MaxHits)
 				require.Equal(rt, currentLimit.Capacity(), take(0).Remaining)
-				counters[currentLimit.Tag()] = &counterHistory{maxCapacity: currentLimit.Capacity(), maxRate: currentLimit.Max(), lastCapacity: currentLimit.Capacity()}
+				counters[currentLimit.Tag()] = &counterHistory{maxCapacity: currentLimit.Capacity(), maxRequestsPerHour: currentLimit.Max(), lastCapacity: currentLimit.Capacity()}
 			},
 		})
 	})

@@ -54,10 +54,10 @@ func TestPeeksCountNothingAndOpenNoBreaker(t *testing.T) {
 	assert.NotZero(t, l.FailingSince(hit))
 	l.primary.SetError(nil)
 	l.peek("k", lim)
-	assert.Equal(t, Failing, l.Status().Breakers[0].State, "only a hit ends the failures")
+	assert.Equal(t, Failing, l.Status().Breakers[0].State, "a successful Peek does not end the failures, only a successful Take does")
 }
 
-// peek returns the answer of r to a hit with an N of 0.
+// peek returns the answer of l.Peek for one hit on key.
 func (l *fixture) peek(key string, lim *limit.Limit) backend.Result {
 	peeks := make([]backend.Peek, 1)
 	l.Peek(context.Background(), time.Now(), []backend.Hit{{Key: []byte(key), Limit: lim, N: 1}}, peeks)

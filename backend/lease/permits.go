@@ -5,7 +5,7 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Times and durations are in microseconds. Times count from New.
+// Durations are in microseconds. A time is the number of microseconds since the call of New.
 const (
 	second       = 1_000_000
 	maxHorizon   = second  // a lease has at most as many permits as hits are expected in this time
@@ -43,14 +43,16 @@ func (a *account) budgetHit(n int64) backend.Hit {
 
 type lease struct {
 	account
-	epoch uint32 // the number of calls of dropPermits; the permits of a reservation or a trip with an older epoch were dropped
+	// epoch is the number of calls of dropPermits. A reservation or a trip stores the epoch in which it began. If the lease
+	// has a later epoch, the permits were dropped.
+	epoch uint32
 
 	permits         int64 // the permits that no hit has reserved
 	reservedPermits int64 // the permits that hits have reserved until the decision about their call
 	allowance       int64 // the most permits that this replica may have
 	freeBudget      int64 // the part of the budget that no replica had taken at the last answer, or unknownBudget
 
-	windowEnd int64 // the earliest end of the allowance's window, at which the permits expire; 0 if unknown
+	windowEnd int64 // when the window ends and the permits expire; it can be too early, but not too late; 0 if unknown
 
 	remaining  int64 // the Remaining of the shared counter in its last answer
 	answeredAt int64 // the time of the last answer

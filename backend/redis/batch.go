@@ -67,7 +67,7 @@ type batch struct {
 	mayRefund           bool // some charges may be refunded; see pendingHit.mayBeRefunded
 	hasOneKey           bool // all hits have the same key, so rls sends single commands, and go-redis follows their redirects
 	commands            []goredis.Cmder
-	getMarkCommand      *goredis.StringCmd // reads the key that exists while charges may be refunded; nil before the first use
+	getMarkCommand      *goredis.StringCmd // GET of the refund mark, which exists while charges may be refunded; nil before the first use
 	batchError          error              // the first error that is not about a single key
 	hasTooFewReplicas   bool               // too few Redis replicas have the charges
 	reportedKinds       uint32             // a bit for each ErrorKind that the Observer got in the current attempt
@@ -229,7 +229,7 @@ func (w *deadlineWatch) isLate() bool { return w.state != nil && w.state.Load() 
 func (w *deadlineWatch) end(q *partitionQueue) (isReplaced bool) {
 	q.instance.watchedBatches.Add(-1)
 	if !w.timer.Stop() {
-		w.timer = nil // the function of the timer has begun, and must not change the state of the next batch
+		w.timer = nil // the function of this timer may still run, so the next batch gets a new timer with a state of its own
 	}
 	return !w.state.CompareAndSwap(batchInTime, batchEnded)
 }

@@ -41,7 +41,7 @@ func (s *counterSet) reset(hitCount int) {
 		c.hits = c.hits[:0]
 	}
 	s.list, s.counterOfHit = s.list[:0], s.counterOfHit[:0]
-	size := powerOfTwo(max(2*hitCount, 8)) // at least half of the elements stay free, so that searches are short
+	size := nextPowerOfTwo(max(2*hitCount, 8)) // at least half of the elements stay free, so that searches are short
 	if size > cap(s.hashTable) {
 		s.hashTable = make([]int32, size)
 	}

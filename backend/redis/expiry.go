@@ -67,11 +67,11 @@ const maxTTLKeys = 1 << 18
 
 // newTTLTable returns a table for at least size keys.
 func newTTLTable(size int) *ttlTable {
-	return &ttlTable{seed: maphash.MakeSeed(), buckets: make([]ttlBucket, powerOfTwo(size/len(ttlBucket{})))}
+	return &ttlTable{seed: maphash.MakeSeed(), buckets: make([]ttlBucket, nextPowerOfTwo(size/len(ttlBucket{})))}
 }
 
-// powerOfTwo returns the smallest power of two that is at least n.
-func powerOfTwo(n int) int { return 1 << bits.Len(uint(max(n-1, 0))) }
+// nextPowerOfTwo returns the smallest power of two that is at least n.
+func nextPowerOfTwo(n int) int { return 1 << bits.Len(uint(max(n-1, 0))) }
 
 // hash returns the hash of a key. It is never 0.
 func (t *ttlTable) hash(name []byte) uint64 { return max(maphash.Bytes(t.seed, name), 1) }

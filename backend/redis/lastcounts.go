@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -29,7 +30,7 @@ type lastCount struct {
 const maxLastCounts = 1 << 16
 
 func newCountBuckets(size int) []countBucket {
-	return make([]countBucket, powerOfTwo(size/len(countBucket{})))
+	return make([]countBucket, nextPowerOfTwo(size/len(countBucket{})))
 }
 
 // remember keeps the answer to the last hit on each counter of b.
@@ -46,15 +47,13 @@ func (t *lastCounts) remember(b *batch) {
 		if r.Err != nil || l.Capacity() == 0 {
 			continue
 		}
-		if h.part.now != 0 {
-			now = h.part.now
-		}
+		answeredAt := cmp.Or(h.part.now, now) // by the clock of Redis, if a command of this part has told it
 		spent := min(max(l.Spent(r.Result), 0), l.Capacity())
-		newCount := lastCount{hash: c.hash, time: now, end: now + r.ResetAfter, spent: uint32(spent), level: uint32(spent * 1000 / l.Capacity())}
+		newCount := lastCount{hash: c.hash, time: answeredAt, end: answeredAt + r.ResetAfter, spent: uint32(spent), level: uint32(spent * 1000 / l.Capacity())}
 		if l.Algorithm.ResetsAtWindowEnd() {
 			newCount.time = l.WindowStart(newCount.end)
 		}
-		t.set(newCount, now)
+		t.set(newCount, answeredAt)
 	}
 }
 

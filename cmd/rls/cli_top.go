@@ -30,8 +30,8 @@ func newTop() *cobra.Command {
 		Long: "Shows the state of a running service, its traffic, its busiest rules and keys, and its last\n" +
 			"changes. The screen changes each second. The key q ends the command. With --once, or if the\n" +
 			"output is not a terminal, rls top prints one screen.\n" +
-			"If OVERRIDES_ENABLED is set and Redis can be read, REPLICAS lists all replicas. With several\n" +
-			"addresses in --admin, REPLICAS lists the replicas at these addresses. All other parts of\n" +
+			"The table REPLICAS lists all replicas if OVERRIDES_ENABLED is set and rls can read Redis. With\n" +
+			"several addresses in --admin, the table lists the replicas at these addresses. All other parts of\n" +
 			"the screen come from the first replica that answers.\n" +
 			"The screen is in colour, unless NO_COLOR is set.",
 		Example: "  rls top\n" +
@@ -159,7 +159,8 @@ func (t *top) showScreens(ctx context.Context, snapshot *live.Snapshot, size fun
 	}
 }
 
-// quitOnKey calls quit when it reads q, Ctrl-C or Ctrl-D, or when a read fails. It returns at the end of keyboard.
+// quitOnKey calls quit when it reads q, Ctrl-C or Ctrl-D, or when a read fails. If keyboard is at its end,
+// because there is no keyboard, it returns and does not call quit.
 func quitOnKey(keyboard io.Reader, quit func()) {
 	key := make([]byte, 1)
 	for {
@@ -210,7 +211,7 @@ func (v *topView) draw(out io.Writer, width, height int) error {
 
 var levelMarks = map[live.Level]string{live.Well: "✓", live.Warning: "▲", live.Trouble: "✗"}
 
-// keysNote says in the title of a list of keys that the keys are hashed, or that there are no keys.
+// keysNote returns the end of the title of a list of keys. It says that the keys are hashed or not recorded.
 func keysNote(mode live.KeyMode) string {
 	switch mode {
 	case live.KeysOff:

@@ -11,7 +11,7 @@ import (
 
 // Quota says how Envoys share the limit of a rule.
 type Quota struct {
-	MinShare float64 // the part of an equal share that each bucket gets without demand
+	MinShare float64 // a bucket without demand gets MinShare × limit / buckets
 	Headroom float64 // the part of the limit that stays free for new buckets
 	TTL      int64   // the time after which a grant expires if rls does not send it again, in microseconds
 }
@@ -21,7 +21,7 @@ const (
 	defaultMinShare, defaultHeadroom, maxHeadroom = 0.01, 0.01, 0.5
 
 	defaultQuotaTTL = 15_000_000
-	minQuotaTTL     = 11_000_000 // two of Envoy's reports, and a second
+	minQuotaTTL     = 11_000_000 // Envoy reports each 5 s, so a grant lives for two reports and one second more
 	maxQuotaTTL     = 600_000_000
 )
 
@@ -81,6 +81,7 @@ func (d *Descriptor) quotaProblem() string {
 	return ""
 }
 
+// readQuotaOrder reads quota_order: the keys that come first when rls puts the keys of a bucket id in order.
 func (d *document) readQuotaOrder(v value) {
 	if !v.isValid() {
 		return

@@ -72,7 +72,8 @@ func Parse(field string, value []byte) (*Override, error) {
 	return o, nil
 }
 
-// parseTarget parses the target of a change of this kind. Only switches can have a target without entries.
+// parseTarget parses the target of a change of this kind. The target of KindShadowMode is empty. The target of KindSwitch
+// can be empty or a domain. Other targets have entries.
 func parseTarget(kind Kind, target string) (descriptors.Target, error) {
 	switch {
 	case kind == KindShadowMode && target == "", kind == KindSwitch && target == "":
@@ -189,8 +190,8 @@ func applySwitches(set *limitsfile.Set, overrides []*Override, outcomes []outcom
 	}
 }
 
-// switchOff turns off the limits of a domain, or of all domains. A domain keeps its first switch. If there is a switch of
-// all domains, this switch is the first.
+// switchOff turns off the limits of a domain, or of all domains. Overrides are sorted, so the switch of all domains comes
+// first. If a domain has two switches, the first one stays.
 func switchOff(set *limitsfile.Set, o *Override, result *outcome) {
 	rules, isFound := 0, false
 	var names []string

@@ -1,6 +1,6 @@
-// Package admission bounds the resources that the clients of a listener can use. These are connections and, with gRPC,
-// the request bytes in memory and the frames that cost CPU time without an answer: calls that the client resets, pings and
-// other frames. If a client exceeds a bound, the package cuts the connection, which means that it closes the connection at
+// Package admission bounds the resources that the clients of a listener can use. It bounds the connections. With gRPC, it
+// also bounds the request bytes in memory, and the frames that get no answer but cost CPU time, such as resets and pings.
+// If a client exceeds a bound, the package cuts the connection, which means that it closes the connection at
 // once. Package grpc bounds one message and the streams of one connection, but not all connections together.
 package admission
 
@@ -147,7 +147,7 @@ func (g *Gate) admit(rawConn net.Conn) *conn {
 func (g *Gate) refusalReason(address string) (_ Reason, isRefused bool) {
 	hasAddress := address != ""
 	switch {
-	case hasAddress && g.hasManyCuts(address) && !g.hasAnswered(address):
+	case hasAddress && g.hasManyCuts(address) && !g.hasGotAnswer(address):
 		return ReasonPeerCuts, true
 	case g.options.MaxConnections > 0 && len(g.conns) >= g.options.MaxConnections:
 		return ReasonConnections, true
@@ -157,13 +157,14 @@ func (g *Gate) refusalReason(address string) (_ Reason, isRefused bool) {
 	return 0, false
 }
 
-// hasManyCuts reports whether the Gate has cut more than maxPeerCuts connections of address in this second.
+// hasManyCuts reports whether the Gate has cut more than maxPeerCuts connections of address in this second. The
+// caller holds g.mu.
 func (g *Gate) hasManyCuts(address string) bool {
 	return g.cutSecond == time.Now().Unix() && g.cutsByAddress[address] > maxPeerCuts
 }
 
-// hasAnswered reports whether an open connection of address has got an answer. The caller holds g.mu.
-func (g *Gate) hasAnswered(address string) bool {
+// hasGotAnswer reports whether an open connection of address has got an answer. The caller holds g.mu.
+func (g *Gate) hasGotAnswer(address string) bool {
 	for c := range g.conns {
 		if c.address == address && c.answers.Load() > 0 {
 			return true

@@ -103,7 +103,7 @@ func TestDemandReturnsAdmittedCalls(t *testing.T) {
 	assert.Len(t, admitted, 1)
 }
 
-func TestMostInSpanCountsDecisionsThatSurelyLieWithin(t *testing.T) {
+func TestMostInSpanIgnoresDecisionsThatMayLieOutside(t *testing.T) {
 	admissionsAt := func(millis ...int) (admissions []Admission) {
 		for _, ms := range millis {
 			start := time.UnixMilli(int64(ms))
