@@ -53,6 +53,9 @@ func newReset() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if isDryRun && !cmd.Flags().Changed("max") {
+				maxCounters = admin.MaxCounters
+			}
 			query := url.Values{"prefix": {prefix.String()}, "max": {strconv.Itoa(maxCounters)}, "dry_run": {strconv.FormatBool(isDryRun)}}
 			if !cmd.Flag("timeout").Changed {
 				client.timeout = time.Minute // Redis may have many keys

@@ -235,6 +235,11 @@ func TestAlertsFire(t *testing.T) {
 			healthy: []string{`rls_rule_denies_since_change{rule="shop > tenant", ` + target + `} 1x60`}, // repaired
 		},
 		{
+			alert: "RlsCPUHigh", want: "a uses 80% of its CPU",
+			sick:    []string{"process_cpu_seconds_total{" + target + "} 0+24x200", "go_sched_gomaxprocs_threads{" + target + "} 2x200"},
+			healthy: []string{"process_cpu_seconds_total{" + target + "} 0+15x200", "go_sched_gomaxprocs_threads{" + target + "} 2x200"},
+		},
+		{
 			alert: "RlsFileRejected", want: "a rejects the newest ADMIN_TOKENS_FILE or CALLER_DOMAINS_FILE",
 			sick:    []string{"rls_tokens_file_valid{" + target + "} 0x200", "rls_callers_file_valid{" + target + "} 1x200"},
 			healthy: []string{"rls_tokens_file_valid{" + target + "} 1x200", "rls_callers_file_valid{" + target + "} 1x200"},

@@ -131,8 +131,11 @@ type denialAlarm struct {
 // isMassDenial reports whether limits deny calls that they admitted before. A flood of new calls is no mass denial,
 // because the limits still admit as many calls as before, or another client has stopped meanwhile.
 func (a *denialAlarm) isMassDenial() bool {
-	if !a.isJump || a.lastChange == "" && a.recentRates.total > floodGrowth*a.earlierRates.total {
-		return !a.isJump && a.lastChange != ""
+	switch {
+	case !a.isJump: // most calls were denied before too, or there were none
+		return a.lastChange != "" && a.recentRates.admitted() <= a.earlierRates.admitted()
+	case a.lastChange == "" && a.recentRates.total > floodGrowth*a.earlierRates.total:
+		return false
 	}
 	return a.recentRates.admitted() < admittedFallShare*a.earlierRates.admitted()
 }

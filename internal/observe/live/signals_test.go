@@ -112,6 +112,34 @@ func TestRuleThatDeniesMostSinceItsLimitsChangedIsAWarning(t *testing.T) {
 	}
 }
 
+func TestFloodSoonAfterAMassDenialIsNoMassDenial(t *testing.T) {
+	for _, quietSeconds := range []int{10, 25, 64} {
+		t.Run(fmt.Sprint(quietSeconds), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fixture := newFixture(t, nil)
+				change := func(n int) {
+					fixture.load(limitsOf(n))
+					fixture.events.Add(timeline.Event{Kind: timeline.Reload, Text: "limits in force", Attrs: make([]timeline.Attr, 3)})
+				}
+				fixture.load(limitsOf(20))
+				fixture.run(90, 5, "a", "b", "c", "d")
+				change(0)
+				fixture.run(40, 5, "a", "b", "c", "d")
+				change(20)
+				fixture.run(quietSeconds, 5, "a", "b", "c", "d")
+				for range 60 {
+					for range 1000 {
+						fixture.call("tenant=flood")
+					}
+					fixture.run(1, 5, "a", "b", "c", "d")
+					assert.NotContains(t, fixture.Snapshot().State.Headline, "Mass denial")
+				}
+				assert.Contains(t, fixture.Snapshot().State.Headline, "of the calls denied")
+			})
+		})
+	}
+}
+
 func TestLimitsThatDenyAllAreNeverToldAsAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixture := newFixture(t, nil)
