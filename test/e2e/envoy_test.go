@@ -37,7 +37,7 @@ type config struct {
 }
 
 // exampleConfig returns a bootstrap from examples/ that sends calls to the given replicas.
-// Its filter waits longer than the 20 ms of the example, because most tests must pass
+// Its filter waits longer than the 0.1 s of the example, because most tests must pass
 // on a busy machine.
 func exampleConfig(t *testing.T, name string, replicas ...*rls) config {
 	t.Helper()
