@@ -92,7 +92,7 @@ func TestServeStartsWithoutRedisAndConnectsLater(t *testing.T) {
 	assert.Contains(t, out, "10 per year", "answers have the configured limit")
 	service.awaitLog("Redis outage started")
 	assert.Regexp(t, `level=ERROR msg="Redis outage started" kind=refused error=".*connection refused"`+
-		` advice="check that Redis runs, and that REDIS_URL has its address" address=`+redis.Addr+` hits="counted here, up to 0.4 of each limit"`, service.logText())
+		` advice="check that Redis runs, and that REDIS_URL has its address" address=`+redis.Addr+` hits="counted here, up to 0.4 of each limit, or as its rule says"`, service.logText())
 	assert.Equal(t, 1, service.count("connection refused"), "one line about the dead Redis: %s", service.logText())
 	status, _ := get(t, "http://"+service.http+"/healthcheck")
 	assert.Equal(t, http.StatusOK, status, "a lost Redis does not make the service unhealthy")

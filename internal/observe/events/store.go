@@ -78,7 +78,7 @@ func (s *Store) StateChanged(change fallback.StateChange) {
 	outage := &change.Outage
 	s.setHealth(!change.Down, "no connection to "+s.Name)
 	if change.Down {
-		s.Health.Note(strings.ToLower(s.Name), fmt.Sprintf("down since %s; deciding without %s (mode %s, ratio %v)",
+		s.Health.Note(strings.ToLower(s.Name), fmt.Sprintf("down since %s; deciding without %s (mode %s, ratio %v, or as the rule says)",
 			time.Now().UTC().Format(time.RFC3339), s.Name, s.Mode, s.Ratio))
 		s.recordOutage(slog.LevelError, change, s.Name+" outage started",
 			append(s.causeAttrs(outage.Err), "address", s.Address, "hits", s.decisionText())...)
@@ -101,11 +101,11 @@ func (s *Store) causeAttrs(err error) []any {
 func (s *Store) decisionText() string {
 	switch s.Mode {
 	case limit.FailAllow:
-		return "admitted"
+		return "admitted, or as the rule says"
 	case limit.FailDeny:
-		return "denied"
+		return "denied, or as the rule says"
 	}
-	return fmt.Sprintf("counted here, up to %v of each limit", s.Ratio)
+	return fmt.Sprintf("counted here, up to %v of each limit, or as its rule says", s.Ratio)
 }
 
 // LogProgress logs the price of an outage in progress each minute until ctx is done.

@@ -211,14 +211,14 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 		"outage": {
 			State{Redis: &Redis{Since: timeBefore(41 * time.Second), Error: "connection refused", Advice: "start Redis", Mode: "local", Ratio: 0.5, Outage: price}, Limits: loadedLimits},
 			Trouble,
-			"Redis away for 00:41 · deciding here at half of each limit · 1,204 calls decided without Redis, at most 310 hits too many · limits of 14:02 UTC in force", outageDetails,
+			"Redis away for 00:41 · deciding here at half of each limit, or as its rule says · 1,204 calls decided without Redis, at most 310 hits too many · limits of 14:02 UTC in force", outageDetails,
 		},
 		"outage of hours in mode deny": {
 			State{Redis: &Redis{Since: timeBefore(2*time.Hour + time.Second), Error: "connection refused", Advice: "start Redis", Mode: "deny"}, Limits: loadedLimits},
 			Trouble,
-			"Redis away for 2:00:01 · denying all hits · limits of 14:02 UTC in force", outageDetails,
+			"Redis away for 2:00:01 · denying all hits, or as the rule says · limits of 14:02 UTC in force", outageDetails,
 		},
-		"outage in mode allow": {State{Redis: &Redis{Error: "connection refused", Advice: "start Redis", Mode: "allow"}, Limits: loadedLimits}, Trouble, "Redis away · admitting all hits · limits of 14:02 UTC in force", outageDetails},
+		"outage in mode allow": {State{Redis: &Redis{Error: "connection refused", Advice: "start Redis", Mode: "allow"}, Limits: loadedLimits}, Trouble, "Redis away · admitting all hits, or as the rule says · limits of 14:02 UTC in force", outageDetails},
 		"past outage": {
 			State{Redis: &Redis{Up: true, Outage: &Outage{End: timeBefore(time.Minute), Seconds: 41.5, Calls: 1}}, Limits: loadedLimits},
 			Well,

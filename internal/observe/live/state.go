@@ -134,11 +134,11 @@ func (r *Redis) outageText(now time.Time) string {
 	}
 	switch r.Mode {
 	case "allow":
-		text += " · admitting all hits"
+		text += " · admitting all hits, or as the rule says"
 	case "deny":
-		text += " · denying all hits"
+		text += " · denying all hits, or as the rule says"
 	default:
-		text += " · deciding here at " + shareText(r.Ratio) + " of each limit"
+		text += " · deciding here at " + shareText(r.Ratio) + " of each limit, or as its rule says"
 	}
 	if r.Outage != nil {
 		text += " · " + r.Outage.priceText()

@@ -39,7 +39,7 @@ var textFuncs = template.FuncMap{
 }
 
 func timeFuncs(r *Report) template.FuncMap {
-	return template.FuncMap{"clock": r.clockText, "moment": r.timeText, "offline": func() bool { return r.Offline }}
+	return template.FuncMap{"window": r.windowText, "moment": r.timeText, "offline": func() bool { return r.Offline }}
 }
 
 // WriteText writes r for people.
@@ -113,6 +113,16 @@ func (r *Report) clockText(moment *time.Time) string {
 		return second.Format(time.TimeOnly)
 	}
 	return second.Format(time.DateTime)
+}
+
+// windowText returns the start and the end of a window: "14:00:00 to 15:00:00 UTC (in 12s)". If they are on different days,
+// both have a date.
+func (r *Report) windowText(start, end *time.Time) string {
+	startText, endText := r.clockText(start), r.timeText(end)
+	if len(startText) > len(time.TimeOnly) && !strings.HasPrefix(endText, "20") {
+		endText = r.Time.Format(time.DateOnly) + " " + endText
+	}
+	return startText + " to " + endText
 }
 
 // timeText returns moment and its distance from the time of the report: "15:04:05 UTC (in 12s)".
