@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -257,4 +258,24 @@ func clientTLS(useTLS bool, store string, files clienttls.Files) (*tls.Config, e
 		return nil, fmt.Errorf("%s TLS: %w", store, err)
 	}
 	return config, nil
+}
+
+// resetLayer is a Layer for the admin API. It calls onReset after each reset of a counter.
+type resetLayer struct {
+	backend.Layer
+	onReset func()
+}
+
+// Take implements backend.Limiter. A refund of all hits is a reset.
+func (l resetLayer) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	l.Layer.Take(ctx, now, hits, results)
+	if slices.ContainsFunc(hits, func(h backend.Hit) bool { return h.N == -limit.MaxHits }) {
+		l.onReset()
+	}
+}
+
+// Forget implements backend.Layer.
+func (l resetLayer) Forget(h *backend.Hit) {
+	l.Layer.Forget(h)
+	l.onReset()
 }

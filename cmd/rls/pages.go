@@ -16,6 +16,7 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/time/rate"
 
+	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/admin/page"
@@ -271,7 +272,7 @@ func newCallers(process *process, settings *env.Settings, serviceEvents *events.
 
 // adminPages returns the page of the admin API, or no page if the settings allow no callers.
 // overrides is nil if the settings turn overrides off.
-func adminPages(callers *admin.Callers, limits limits, counters *counterBackend, overrides *runtimeOverrides, log *slog.Logger) []server.Page {
+func adminPages(callers *admin.Callers, limits limits, counters *counterBackend, layer backend.Layer, overrides *runtimeOverrides, log *slog.Logger) []server.Page {
 	if !callers.CanAuthorize() {
 		return nil
 	}
@@ -279,7 +280,7 @@ func adminPages(callers *admin.Callers, limits limits, counters *counterBackend,
 		Callers: *callers,
 		Counters: admin.Counters{
 			Limits:     limits.store,
-			Layer:      counters.Layer,
+			Layer:      layer,
 			PerReplica: counters.isPerReplica,
 			Prefixes:   counters.prefixResetter,
 		},

@@ -89,7 +89,8 @@ func serve(ctx context.Context, settings *env.Settings, log *slog.Logger) error 
 	if err != nil {
 		return err
 	}
-	overrides, err := newOverrides(process, settings, limits, admin.Resets{Limits: limits.store, Layer: counters.Layer}, log)
+	adminLayer := resetLayer{counters.Layer, recorder.CountersReset}
+	overrides, err := newOverrides(process, settings, limits, admin.Resets{Limits: limits.store, Layer: adminLayer}, log)
 	if err != nil {
 		return err
 	}
@@ -139,7 +140,7 @@ func serve(ctx context.Context, settings *env.Settings, log *slog.Logger) error 
 		explainOptions.Shares = quotas.SharesOf
 	}
 	explainer := explain.New(explainOptions)
-	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), liveJSONPages(liveHandlers), livePage(settings, access, liveHandlers, explainer), adminPages(adminCallers, limits, counters, overrides, log),
+	options.DebugPages = slices.Concat(options.DebugPages, limits.pages(), liveJSONPages(liveHandlers), livePage(settings, access, liveHandlers, explainer), adminPages(adminCallers, limits, counters, adminLayer, overrides, log),
 		[]server.Page{
 			access.protect(server.Page{Path: explain.Path, Help: "why a request is limited or not; ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE", Handler: explainer}, true),
 			access.protect(server.Page{Path: decisionsPath, Help: "a stream of live decisions, for rls tail; " + access.help(), Handler: hub, IsStream: true}, true),

@@ -22,11 +22,15 @@ func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
 	if l.options.Keys == KeysOff {
 		return topKeys
 	}
+	denialsSince := time.Unix(0, max(recorder.lastLoss.Load(), recorder.lastReset.Load()))
+	if since := l.options.Limits().Since; since != nil && since.After(denialsSince) {
+		denialsSince = *since
+	}
 	recorder.mu.Lock()
 	defer recorder.mu.Unlock()
 	appendTop := func(list []Key, s *sketch, n int) []Key {
 		for _, e := range s.topEntries(n, accept) {
-			list = append(list, l.newKey(&e))
+			list = append(list, l.newKey(&e, denialsSince.UnixMicro()))
 		}
 		return list
 	}
@@ -38,7 +42,8 @@ func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
 	return topKeys
 }
 
-func (l *Live) newKey(entry *rankedEntry) Key {
+// newKey describes a key. Denials before denialsSince, in Unix microseconds, may be over.
+func (l *Live) newKey(entry *rankedEntry, denialsSince int64) Key {
 	key := Key{Key: l.keyText(entry.key), Rate: Value(entry.rate), DeniedRate: Value(entry.deniedRate), Share: Value(entry.share), Shadow: entry.isShadow}
 	switch {
 	case entry.rule != nil:
@@ -52,7 +57,7 @@ func (l *Live) newKey(entry *rankedEntry) Key {
 		key.Spent, key.Capacity = &entry.spent, &entry.capacity
 		key.IsShare = entry.limit != nil && entry.capacity != entry.limit.Limit.Capacity()
 	}
-	if d := entry.denials; d.areActive(time.Now().UnixMicro()) {
+	if d := entry.denials; d.areActive(time.Now().UnixMicro()) && d.lastTime >= denialsSince {
 		key.LimitedSince = new(time.UnixMicro(d.firstTime).UTC())
 		if d.retryTime != neverPasses {
 			key.PassesAt = new(time.UnixMicro(d.retryTime).UTC())

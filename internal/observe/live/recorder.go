@@ -41,6 +41,7 @@ type Recorder struct {
 
 	givenUpCalls, redisStalls atomic.Uint64 // the counts since the last collect
 	lastLoss                  atomic.Int64  // the time when Redis last lost counters, in Unix nanoseconds, or 0
+	lastReset                 atomic.Int64  // the time of the last reset of counters, in Unix nanoseconds, or 0
 	lastRefusal               atomic.Pointer[connectionRefusal]
 
 	redisMu    sync.Mutex
@@ -210,6 +211,9 @@ func (r *Recorder) ConnectionRefused(setting string) {
 
 // RedisLostCounters records that Redis lost counters or charges without an error.
 func (r *Recorder) RedisLostCounters() { r.lastLoss.Store(time.Now().UnixNano()) }
+
+// CountersReset records a reset of counters, after which earlier denials may be over.
+func (r *Recorder) CountersReset() { r.lastReset.Store(time.Now().UnixNano()) }
 
 // RedisAnswered records the time of a round trip to Redis.
 func (r *Recorder) RedisAnswered(duration time.Duration) {

@@ -447,6 +447,33 @@ func TestLimitedKeysSaySinceWhenAndForHowLong(t *testing.T) {
 	})
 }
 
+func TestKeyIsNotLimitedAfterLimitsChangeOrCountersAreReset(t *testing.T) {
+	for name, end := range map[string]func(f *liveFixture, limitsSince *time.Time){
+		"limits change":   func(_ *liveFixture, limitsSince *time.Time) { *limitsSince = time.Now() },
+		"counters reset":  func(f *liveFixture, _ *time.Time) { f.options.Recorder.CountersReset() },
+		"Redis loses all": func(f *liveFixture, _ *time.Time) { f.options.Recorder.RedisLostCounters() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var limitsSince time.Time
+				fixture := newFixture(t, func(o *Options) { o.Limits = func() Limits { return Limits{Source: "file", Since: &limitsSince} } })
+				isLimited := func() bool {
+					fixture.tick(1)
+					return fixture.Snapshot().Keys.Denied[0].LimitedSince != nil
+				}
+				for range 11 {
+					fixture.call("tenant=acme")
+				}
+				require.True(t, isLimited())
+				end(fixture, &limitsSince)
+				assert.False(t, isLimited())
+				fixture.call("tenant=acme")
+				assert.True(t, isLimited(), "a new denial")
+			})
+		})
+	}
+}
+
 func TestHitsBeyondTheLimitNeverPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixture := newFixture(t, nil)
