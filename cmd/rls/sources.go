@@ -262,7 +262,7 @@ func (l limits) report() runtimechanges.Replica {
 		Build:      thisBuild().Version,
 		Started:    processStart.UTC().Truncate(time.Second),
 		Limits:     l.hash(),
-		BaseLimits: l.BaseHash(),
+		BaseLimits: l.BaseLimitsHash(),
 		Problems:   len(l.Status().Problems),
 	}
 	if liveView := l.liveView.Load(); liveView != nil {

@@ -40,7 +40,7 @@ type Reloader struct {
 
 	mu          sync.Mutex
 	base        *limitsfile.Set  // nil before the first valid limits
-	baseHash    string           // the hash of base; empty until BaseHash is called
+	baseHash    string           // the hash of base; empty until BaseLimitsHash is called
 	problem     error            // the reason why the newest limits are rejected; nil if the newest limits are in force
 	outages     map[string]error // the key is the source; the error is nil if the source can be read
 	overrides   override.Table
@@ -288,10 +288,13 @@ func (r *Reloader) Status() Status {
 	return s
 }
 
-// BaseHash returns the hash of the limits of the source, without overrides, or "" before the first valid limits.
-func (r *Reloader) BaseHash() string {
+// BaseLimitsHash returns the hash of the limits of the source, without overrides, or "" before the first valid limits.
+func (r *Reloader) BaseLimitsHash() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if config := r.options.Store.Load(); config != nil && len(r.overrides.States()) == 0 {
+		return config.Hash() // the limits in force are the base, so a large base is not compiled twice
+	}
 	if r.baseHash == "" && r.base != nil {
 		r.baseHash = descriptors.Compile(r.base).Hash()
 	}
