@@ -81,8 +81,8 @@ func testChangedBuckets(t *testing.T, l backend.Limiter) {
 // as the largest limit that it has had.
 //
 // There are two exceptions. If a reload lowers the capacity of a token bucket with a burst, or of a sliding log that
-// charges denied hits, the counter may forget hits: at most the old capacity minus the new one. A sequence of changes may have one of the
-// exceptions, both or none.
+// charges denied hits, the counter may forget hits: at most the old capacity minus the new one. A sequence of changes may
+// have one of the exceptions, both or none.
 func testReloads(t *testing.T, l backend.Limiter) {
 	const maxRequests = 20
 	type counterHistory struct{ maxCapacity, maxRequestsPerHour, lastCapacity, capacityDecrease, refundedHits, admittedHits int64 }

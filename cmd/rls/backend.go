@@ -260,14 +260,14 @@ func clientTLS(useTLS bool, store string, files clienttls.Files) (*tls.Config, e
 	return config, nil
 }
 
-// resetLayer is a Layer for the admin API. It calls onReset after each reset of a counter.
-type resetLayer struct {
+// resetNotifier is a Layer for the admin API. It calls onReset after each reset of a counter.
+type resetNotifier struct {
 	backend.Layer
 	onReset func()
 }
 
 // Take implements backend.Limiter. A refund of all hits is a reset.
-func (l resetLayer) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+func (l resetNotifier) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	l.Layer.Take(ctx, now, hits, results)
 	if slices.ContainsFunc(hits, func(h backend.Hit) bool { return h.N == -limit.MaxHits }) {
 		l.onReset()
@@ -275,7 +275,7 @@ func (l resetLayer) Take(ctx context.Context, now time.Time, hits []backend.Hit,
 }
 
 // Forget implements backend.Layer.
-func (l resetLayer) Forget(h *backend.Hit) {
+func (l resetNotifier) Forget(h *backend.Hit) {
 	l.Layer.Forget(h)
 	l.onReset()
 }

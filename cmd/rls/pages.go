@@ -179,14 +179,14 @@ func newLive(ctx context.Context, process *process, settings *env.Settings, limi
 			status := limits.Status()
 			return live.Limits{Source: limits.source, Since: events.TimeOrNil(status.InForceSince), Problems: status.Problems}
 		},
-		Counts:   serviceEvents.Metrics.Rules,
-		Draining: func() bool { return ctx.Err() != nil },
-		Events:   serviceEvents.Timeline,
-		Rejected: serviceEvents.Rejections,
-		Log:      serviceEvents.Log,
-		Keys:     live.KeyMode(settings.TopKeys),
-		Redis:    counters.storeState,
-		CPUTime:  cpuTime,
+		Counts:        serviceEvents.Metrics.Rules,
+		Draining:      func() bool { return ctx.Err() != nil },
+		Events:        serviceEvents.Timeline,
+		RejectedFiles: serviceEvents.RejectedFiles,
+		Log:           serviceEvents.Log,
+		Keys:          live.KeyMode(settings.TopKeys),
+		Redis:         counters.storeState,
+		CPUTime:       cpuTime,
 		Process: func() live.Process {
 			return live.Process{Cores: runtime.GOMAXPROCS(0), MemoryBytes: heap.ProcessBytes(), Connections: serviceEvents.Metrics.Connections("grpc", "http")}
 		},
@@ -249,13 +249,13 @@ func newCallers(process *process, settings *env.Settings, serviceEvents *events.
 	callers.File = &admin.TokenFile{}
 	apply := func(contents [][]byte) error {
 		err := callers.File.Set(contents[0])
-		for name, fileName := range callers.DoubledTokens() {
+		for name, fileName := range callers.DuplicateTokens() {
 			serviceEvents.Log.Warn("admin token is in both ADMIN_TOKEN and ADMIN_TOKENS_FILE", "name", name, "name_in_file", fileName,
 				"effect", "changes with this token are by "+name+", and the token stays valid after its removal from the file")
 		}
 		return err
 	}
-	setValid := serviceEvents.Metrics.TokensFile()
+	setValid := serviceEvents.Metrics.TokensFileValidity()
 	file, err := watchfile.Read(watchfile.Options{
 		Paths: []string{settings.AdminTokensFile}, ContentName: "admin tokens", Apply: apply, Log: serviceEvents.Log,
 		Observe: func(err error) {

@@ -89,7 +89,7 @@ func serve(ctx context.Context, settings *env.Settings, log *slog.Logger) error 
 	if err != nil {
 		return err
 	}
-	adminLayer := resetLayer{counters.Layer, recorder.CountersReset}
+	adminLayer := resetNotifier{counters.Layer, recorder.CountersReset}
 	overrides, err := newOverrides(process, settings, limits, admin.Resets{Limits: limits.store, Layer: adminLayer}, log)
 	if err != nil {
 		return err

@@ -95,8 +95,8 @@ func (c *Callers) callerOfToken(token string) (caller Caller, ok bool) {
 	return c.File.caller(hash)
 }
 
-// DoubledTokens returns the tokens that both Tokens and File have. It maps the name in Tokens to the name in File.
-func (c *Callers) DoubledTokens() map[string]string {
+// DuplicateTokens returns the tokens that both Tokens and File have. It maps the name in Tokens to the name in File.
+func (c *Callers) DuplicateTokens() map[string]string {
 	names := map[string]string{}
 	for name, token := range c.Tokens {
 		if fileCaller, ok := c.File.caller(sha256.Sum256([]byte(token))); ok {

@@ -29,15 +29,15 @@ type Events struct {
 	*timeline.Timeline
 	Options
 
-	mu         sync.Mutex
-	rejections map[string]string // see Rejections
+	mu            sync.Mutex
+	rejectedFiles map[string]string // see RejectedFiles
 }
 
 const maxTimelineEvents = 200 // bounds the events that the timeline keeps
 
 // New returns an Events, whose first event is the start of the service.
 func New(o Options) *Events {
-	serviceEvents := &Events{Timeline: timeline.New(maxTimelineEvents), Options: o, rejections: map[string]string{}}
+	serviceEvents := &Events{Timeline: timeline.New(maxTimelineEvents), Options: o, rejectedFiles: map[string]string{}}
 	serviceEvents.Add(timeline.Event{Kind: timeline.Start, Text: "service started", Attrs: details("version", o.Version, "backend", o.Backend)})
 	return serviceEvents
 }
@@ -83,21 +83,21 @@ func (e *Events) TokensReloaded(file string, err error) {
 	e.addReload("admin tokens reloaded", details("file", file), "admin tokens rejected", err)
 }
 
-// Rejections returns the errors of files whose newest content is not in force. The key says what was rejected, such as
+// RejectedFiles returns the errors of files whose newest content is not in force. The key says what was rejected, such as
 // "callers rejected".
-func (e *Events) Rejections() map[string]string {
+func (e *Events) RejectedFiles() map[string]string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return maps.Clone(e.rejections)
+	return maps.Clone(e.rejectedFiles)
 }
 
 // addReload adds an event with text and attrs. If err is not nil, addReload adds an event with errText and err instead.
 func (e *Events) addReload(text string, attrs []timeline.Attr, errText string, err error) {
 	e.mu.Lock()
-	delete(e.rejections, errText)
+	delete(e.rejectedFiles, errText)
 	if err != nil {
 		text, attrs = errText, details("error", err)
-		e.rejections[errText] = err.Error()
+		e.rejectedFiles[errText] = err.Error()
 	}
 	e.mu.Unlock()
 	e.Add(timeline.Event{Kind: timeline.Certificate, Failed: err != nil, Text: text, Attrs: attrs})

@@ -30,19 +30,19 @@ type Options struct {
 	Store    *descriptors.Store // has the limits in force
 	Limits   func() Limits      // sets only Source, Since and Problems; Live sets the other fields
 
-	Counts    func() iter.Seq[metrics.RuleCounts] // yields the hits on all limits; the limits of a rule follow each other
-	CPUTime   func() time.Duration                // returns the CPU time of the process since its start
-	Process   func() Process                      // describes what the process uses of its host
-	Redis     func() *Redis                       // describes Redis; the func is nil if the backend is local
-	Overrides func() []Override                   // returns the overrides sorted by target; nil if overrides are not in use
-	Quotas    func() []quota.RuleStats            // describes the limits that Envoys share with quotas; nil if Envoys can't share limits
-	Candidate func() *Candidate                   // describes the candidate; nil if no candidate is in use
-	Reports   func() changes.Reports              // returns the last reports of all replicas; nil if replicas make no reports
-	Draining  func() bool                         // reports whether the process stops
-	Events    *timeline.Timeline                  // has the changes of the process
-	Rejected  func() map[string]string            // returns the errors of files whose newest content is not in force; may be nil
-	Log       *slog.Logger                        // gets the start and the end of a mass denial
-	Keys      KeyMode                             // says whether TopKeys shows keys, hashes of keys, or nothing
+	Counts        func() iter.Seq[metrics.RuleCounts] // yields the hits on all limits; the limits of a rule follow each other
+	CPUTime       func() time.Duration                // returns the CPU time of the process since its start
+	Process       func() Process                      // describes what the process uses of its host
+	Redis         func() *Redis                       // describes Redis; the func is nil if the backend is local
+	Overrides     func() []Override                   // returns the overrides sorted by target; nil if overrides are not in use
+	Quotas        func() []quota.RuleStats            // describes the limits that Envoys share with quotas; nil if Envoys can't share limits
+	Candidate     func() *Candidate                   // describes the candidate; nil if no candidate is in use
+	Reports       func() changes.Reports              // returns the last reports of all replicas; nil if replicas make no reports
+	Draining      func() bool                         // reports whether the process stops
+	Events        *timeline.Timeline                  // has the changes of the process
+	RejectedFiles func() map[string]string            // returns the errors of files whose newest content is not in force; may be nil
+	Log           *slog.Logger                        // gets the start and the end of a mass denial
+	Keys          KeyMode                             // says whether TopKeys shows keys, hashes of keys, or nothing
 }
 
 // Bounds of a Snapshot.
@@ -70,7 +70,7 @@ type Live struct {
 	history        history
 	denials        denialWatch
 	traffic        *traffic
-	newDenials     []newDenial // at the end of the last step
+	ruleDenials    []ruleDenial // at the end of the last step
 	rules          ruleIndex
 	limitsState    State        // has only the fields that change with the limits in force
 	overrides      OverrideList // the overrides of the limits in force
@@ -133,12 +133,15 @@ func (l *Live) addSample(now time.Time) {
 		l.countsReadAt = now
 	}
 	if endsStep {
-		earlierDenials := l.newDenials
-		l.newDenials = l.traffic.newDenials(now, l.options.Events.Events(), earlierDenials)
-		logNew(l.newDenials, earlierDenials, l.options.Log)
-		l.denials.alarm.rule = l.traffic.mostDeniedRule()
-		if len(l.newDenials) > 0 {
-			l.denials.alarm.rule = l.newDenials[0].path
+		earlierDenials := l.ruleDenials
+		l.ruleDenials = l.traffic.denialsSinceChange(now, l.options.Events.Events(), earlierDenials)
+		logNewDenials(l.ruleDenials, earlierDenials, l.options.Log)
+		switch {
+		case l.denials.alarm.startTime.IsZero(): // nobody reads the rule
+		case len(l.ruleDenials) > 0:
+			l.denials.alarm.rule = l.ruleDenials[0].path
+		default:
+			l.denials.alarm.rule = l.traffic.mostDeniedRule()
 		}
 		l.denials.log(now, l.options.Log)
 	}
@@ -148,7 +151,7 @@ func (l *Live) addSample(now time.Time) {
 func (l *Live) RulesDenyingSinceChange() (paths []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, d := range l.newDenials {
+	for _, d := range l.ruleDenials {
 		paths = append(paths, d.path)
 	}
 	return paths
@@ -219,12 +222,12 @@ func (l *Live) state(now time.Time, fleetNotes []string, replicas int) State {
 	}
 	state.Replicas = replicas
 	recorder := l.options.Recorder
-	var rejections map[string]string
-	if l.options.Rejected != nil {
-		rejections = l.options.Rejected()
+	var rejectedFiles map[string]string
+	if l.options.RejectedFiles != nil {
+		rejectedFiles = l.options.RejectedFiles()
 	}
 	state.setSummary(now, signals{
-		rejections: rejections, figures: l.history.steps, denials: l.denials.alarm, newDenials: l.newDenials,
+		rejectedFiles: rejectedFiles, figures: l.history.steps, denials: l.denials.alarm, ruleDenials: l.ruleDenials,
 		lastLoss: time.Unix(0, recorder.lastLoss.Load()), lastRefusal: recorder.lastRefusal.Load(),
 	}, fleetNotes)
 	return state

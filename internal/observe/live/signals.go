@@ -34,8 +34,8 @@ type signals struct {
 	figures Figures // has only the points, which describe past steps
 	denials denialAlarm
 
-	newDenials []newDenial
-	rejections map[string]string // see Options.Rejected
+	ruleDenials   []ruleDenial
+	rejectedFiles map[string]string // see Options.RejectedFiles
 
 	lastLoss    time.Time          // when Redis lost counters last
 	lastRefusal *connectionRefusal // nil if there was none
@@ -44,15 +44,15 @@ type signals struct {
 // describe calls addPart with each part of the headline, and addDetail with each detail.
 func (s signals) describe(now time.Time, addPart func(Level, string), addDetail func(Level, string, ...any)) {
 	s.denials.describe(now, addPart, addDetail)
-	const maxNewDenials = 3
-	for _, d := range s.newDenials[:min(len(s.newDenials), maxNewDenials)] {
+	const maxRuleDenials = 3
+	for _, d := range s.ruleDenials[:min(len(s.ruleDenials), maxRuleDenials)] {
 		if !s.denials.isMassDenial() || d.path != s.denials.rule {
 			d.describe(now, addPart, addDetail)
 		}
 	}
-	for _, what := range slices.Sorted(maps.Keys(s.rejections)) {
+	for _, what := range slices.Sorted(maps.Keys(s.rejectedFiles)) {
 		addPart(Warning, what)
-		addDetail(Warning, "%s: the former content stays in force, also if you have removed something from the file, and no replica starts with this file: %s", what, s.rejections[what])
+		addDetail(Warning, "%s: the former content stays in force, also if you have removed something from the file, and no replica starts with this file: %s", what, s.rejectedFiles[what])
 	}
 	if givenUp := mean(recentPoints(s.figures.GivenUp.Points)); givenUp >= minSignalRate {
 		addPart(Trouble, fmt.Sprintf("Callers gave up %.1f calls a second before they got the answer", givenUp))

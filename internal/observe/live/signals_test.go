@@ -3,6 +3,7 @@ package live
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -110,6 +111,18 @@ func TestRuleThatDeniesMostSinceItsLimitsChangedIsAWarning(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestRuleWithMostHitsComesFirstAmongDenialsSinceChange(t *testing.T) {
+	pointsOf := func(okRate float32) []hits {
+		return slices.Concat(slices.Repeat([]hits{{ok: okRate}}, 10), slices.Repeat([]hits{{denied: okRate}}, 4))
+	}
+	traffic := traffic{rules: map[string]*ruleTraffic{"shop > a": {points: pointsOf(5.2)}, "shop > b": {points: pointsOf(5.9)}}}
+	now := time.Now()
+	change := timeline.Event{Kind: timeline.Reload, Time: now.Add(-15 * time.Second), Attrs: []timeline.Attr{{Name: "changed", Value: "shop > a: 9 → 0\nshop > b: 9 → 0"}}}
+	denials := traffic.denialsSinceChange(now, []timeline.Event{change}, nil)
+	require.Len(t, denials, 2)
+	assert.Equal(t, "shop > b", denials[0].path)
 }
 
 func TestFloodSoonAfterAMassDenialIsNoMassDenial(t *testing.T) {

@@ -307,7 +307,7 @@ func newCompleteMetrics(t *testing.T) *Metrics {
 	metrics.Admission("grpc", gate.Connections, gate.PendingBytes)
 	metrics.Refused("grpc")
 	metrics.Callers()
-	metrics.TokensFile()
+	metrics.TokensFileValidity()
 	metrics.RulesDenyingSinceChange(func() []string { return []string{"shop > tenant"} })
 	metrics.Candidate(func() candidate.Status {
 		return candidate.Status{Rules: []candidate.RuleCount{{Path: "shop > tenant"}}}

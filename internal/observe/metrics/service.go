@@ -115,8 +115,8 @@ func (m *Metrics) RulesDenyingSinceChange(paths func() []string) {
 	})
 }
 
-// TokensFile registers the metric of ADMIN_TOKENS_FILE.
-func (m *Metrics) TokensFile() (setValid func(error)) {
+// TokensFileValidity registers the metric of ADMIN_TOKENS_FILE.
+func (m *Metrics) TokensFileValidity() (setValid func(error)) {
 	validGauge := m.newGauge("rls_tokens_file_valid", "1 if the newest ADMIN_TOKENS_FILE is in force, else 0.")
 	validGauge.Set(1)
 	return func(err error) { validGauge.Set(oneIf(err == nil)) }

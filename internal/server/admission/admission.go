@@ -147,7 +147,7 @@ func (g *Gate) admit(rawConn net.Conn) *conn {
 func (g *Gate) refusalReason(address string) (_ Reason, isRefused bool) {
 	hasAddress := address != ""
 	switch {
-	case hasAddress && g.hasManyCuts(address) && !g.hasGotAnswer(address):
+	case hasAddress && g.hasManyCuts(address) && !g.hasReceivedAnswer(address):
 		return ReasonPeerCuts, true
 	case g.options.MaxConnections > 0 && len(g.conns) >= g.options.MaxConnections:
 		return ReasonConnections, true
@@ -163,8 +163,8 @@ func (g *Gate) hasManyCuts(address string) bool {
 	return g.cutSecond == time.Now().Unix() && g.cutsByAddress[address] > maxPeerCuts
 }
 
-// hasGotAnswer reports whether an open connection of address has got an answer. The caller holds g.mu.
-func (g *Gate) hasGotAnswer(address string) bool {
+// hasReceivedAnswer reports whether an open connection of address has got an answer. The caller holds g.mu.
+func (g *Gate) hasReceivedAnswer(address string) bool {
 	for c := range g.conns {
 		if c.address == address && c.answers.Load() > 0 {
 			return true
