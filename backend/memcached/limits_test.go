@@ -110,7 +110,10 @@ func TestCounterIsKeptUntilItsWindowEnds(t *testing.T) {
 		start := time.Now().Truncate(time.Microsecond) // the Limiter counts whole microseconds
 		end := start.Add(time.Duration(take(l, start, backend.Hit{Key: key, Limit: lim, N: 1})[0].ResetAfter) * time.Microsecond)
 		for now := time.Now(); now.Before(end); now = time.Now() {
-			require.False(t, take(l, now, backend.Hit{Key: key, Limit: lim, N: 1})[0].Allowed, a)
+			r := take(l, now, backend.Hit{Key: key, Limit: lim, N: 1})[0]
+			if time.Now().Before(end) { // memcached uses its own clock, so a hit that was delayed may reach the next window
+				require.False(t, r.Allowed, a)
+			}
 		}
 	}
 }
