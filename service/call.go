@@ -113,7 +113,7 @@ func (c *Call) hitsEnd(i, firstHit int) int {
 }
 
 // match finds the rule of each descriptor of req and prepares the hits.
-func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, allOrNone bool) error {
+func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, o *Options) error {
 	domain := config.Domain(req.Domain)
 	c.HasDomain = domain != nil
 	for i, d := range req.Descriptors {
@@ -138,6 +138,7 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, al
 		}
 	}
 	// The first loop has found all replaced names, so the second loop can add the hits.
+	isShadow := config.IsShadow(o.ShadowMode)
 	for i, rule := range c.Rules {
 		if rule == nil {
 			continue
@@ -160,7 +161,8 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, al
 			}
 			c.exceedsMaxHits = c.exceedsMaxHits || rule.ExceedsMaxHits(n)
 			h := backend.Hit{Key: key, Limit: l.Limit, Rule: rule.Path, N: n, Shadow: rule.IsShadowed(key)}
-			h.AllOrNone = allOrNone && !h.Shadow
+			h.AllOrNone = o.AllOrNone && !h.Shadow
+			h.DeniesAlone = !h.Shadow && !isShadow && !isInQuotaMode(rule, true, o.QuotaMode)
 			c.hits = append(c.hits, h)
 			c.hitDescriptors = append(c.hitDescriptors, i)
 			c.limits = append(c.limits, l)

@@ -38,7 +38,7 @@ func TestCallIsGivenUpOnlyIfItsCallerCancelsOrIsLate(t *testing.T) {
 func TestCallKnowsWhetherItsDomainWasFound(t *testing.T) {
 	for domain, want := range map[string]bool{"d": true, "other": false} {
 		c := &Call{replacedNames: map[string]bool{}}
-		require.NoError(t, c.match(newConfig(t), &rlsv3.RateLimitRequest{Domain: domain, Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("a=1")}}, false))
+		require.NoError(t, c.match(newConfig(t), &rlsv3.RateLimitRequest{Domain: domain, Descriptors: []*ratelimitv3.RateLimitDescriptor{desc("a=1")}}, &Options{}))
 		assert.Equal(t, want, c.HasDomain, domain)
 	}
 }

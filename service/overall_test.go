@@ -8,6 +8,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/assert"
+
+	"github.com/seed-81f232ab/rls/backend"
 )
 
 // The first letter of a key is o for over the limit or p for passing. The second is n
@@ -73,6 +75,13 @@ func TestOverallCodeFollowsTheModesOfTheLimits(t *testing.T) {
 			for _, k := range c.keys {
 				ds = append(ds, desc(k+"=x"))
 			}
+			f.svc.options.Observers = []Observer{observerFunc(func(call *Call) {
+				for i := range call.DecisionCount() {
+					if d := call.Decision(i); d.DeniesAlone && !d.Result.Allowed {
+						assert.Equal(t, codeOverLimit, call.Response.OverallCode, "a hit that denies alone denies the call")
+					}
+				}
+			})}
 			resp := f.request(ds...)
 			assert.Equal(t, c.want, resp.OverallCode)
 			for i, st := range resp.Statuses {
@@ -181,4 +190,51 @@ descriptors:
 		assert.Equal(t, want, st.Code)
 		assert.Equal(t, "first", st.CurrentLimit.Name)
 	}
+}
+
+func TestOnlyAHitThatIsEnforcedDeniesAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Options)
+		keys   []string
+		want   []bool
+	}{
+		"ordinary":                   {nil, []string{"pn", "on"}, []bool{true, true}},
+		"shadow mode":                {nil, []string{"os", "on"}, []bool{false, true}},
+		"quota mode":                 {nil, []string{"oq", "pq", "on"}, []bool{false, false, true}},
+		"shadow mode of all rules":   {func(o *Options) { o.ShadowMode = true }, []string{"on"}, []bool{false}},
+		"quota mode of all requests": {func(o *Options) { o.QuotaMode = true }, []string{"on"}, []bool{false}},
+		"all-or-none":                {func(o *Options) { o.AllOrNone = true }, []string{"on", "oq"}, []bool{true, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []bool
+			f := newFixture(t, overallLimits, func(o *Options) {
+				o.Limiter = limiterFunc(func(hits []backend.Hit, _ []backend.Result) {
+					for _, h := range hits {
+						got = append(got, h.DeniesAlone)
+					}
+				})
+			})
+			if c.change != nil {
+				c.change(&f.svc.options)
+			}
+			var ds []*ratelimitv3.RateLimitDescriptor
+			for _, k := range c.keys {
+				ds = append(ds, desc(k+"=x"))
+			}
+			f.request(ds...)
+			assert.Equal(t, c.want, got)
+		})
+	}
+}
+
+// A Take of several requests has hits that another request can't deny.
+func TestNoHitOfSeveralRequestsDeniesAlone(t *testing.T) {
+	f := newFixture(t, severalLimits, func(o *Options) {
+		o.Limiter = limiterFunc(func(hits []backend.Hit, _ []backend.Result) {
+			for _, h := range hits {
+				assert.False(t, h.DeniesAlone)
+			}
+		})
+	})
+	f.answerAll([]*rlsv3.RateLimitRequest{newRequestFor("a=x"), newRequestFor("b=x")})
 }

@@ -138,7 +138,7 @@ func (s *Service) prepare(ctx context.Context, c *Call) error {
 	if err := s.checkSize(req); err != nil {
 		return err
 	}
-	if err := c.match(c.config, req, s.options.AllOrNone); err != nil {
+	if err := c.match(c.config, req, &s.options); err != nil {
 		return err
 	}
 	err := c.checkRefunds(s.options.NoRefunds)
@@ -255,8 +255,9 @@ func (s *Service) AnswerAll(ctx context.Context, items []Item) {
 		if c.Err != nil || s.needsOwnTake(c) {
 			continue
 		}
-		for j := range c.hits {
-			sharedBatch.Add(j, c.hits[j])
+		for j, h := range c.hits {
+			h.DeniesAlone = false // it would deny the other requests too
+			sharedBatch.Add(j, h)
 		}
 	}
 	sharedBatch.Take(ctx, now, s.options.Limiter)

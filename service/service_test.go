@@ -198,7 +198,7 @@ func BenchmarkMatchAndTake(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				c := calls.Get().(*Call)
-				_ = c.match(svc.options.Limits.Load(), req, false)
+				_ = c.match(svc.options.Limits.Load(), req, &svc.options)
 				svc.options.Limiter.Take(context.Background(), now, c.hits, c.results)
 				c.returnToPool()
 			}

@@ -252,3 +252,37 @@ func TestFallbackStartsAtZeroWithoutALastCount(t *testing.T) {
 	l.primary.SetError(errNotSent)
 	assert.Equal(t, int64(49), l.take("k", newLimit(t, 100, limit.Year), 1).Remaining)
 }
+
+// The secondary and the primary charge an admitted hit of a denied call, but its price is 0.
+func TestLateAnswerKeepsThePriceOfADeniedCall(t *testing.T) {
+	for name, c := range map[string]struct {
+		answerError                error
+		wantPrimary, wantSecondary int64 // the spent hits
+	}{
+		"both admit":     {nil, 3, 0},
+		"never sent":     {errNotSent, 3 + 3, 3},
+		"answer is lost": {backend.ErrUnavailable, 3, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newFixture(t, nil)
+				primary := &latePrimary{next: backendtest.Func(func(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+					l.primaryCounters.Take(ctx, now, hits, results)
+					results[0].Err = c.answerError
+				})}
+				l.options.Primary = primary
+				lim := newLimit(t, 100, limit.Year)
+				l.Take(t.Context(), time.Now(), []backend.Hit{
+					{Key: []byte("a"), Limit: lim, N: 3, DeniesAlone: true},
+					{Key: []byte("b"), Limit: newLimit(t, 0, limit.Year), N: 1, DeniesAlone: true},
+				}, make([]backend.Result, 2))
+				l.options.Primary = l.primary // for the replay
+				primary.deliver()
+				time.Sleep(500 * time.Millisecond)
+				assert.Equal(t, c.wantPrimary, spentHits(l.primaryCounters, "a", lim), "in the primary")
+				assert.Equal(t, c.wantSecondary, spentHits(l.secondary, Namespace+"a", l.shareOf(lim)), "in the secondary")
+				assert.Zero(t, l.Status().MaxExcessHits)
+			})
+		})
+	}
+}

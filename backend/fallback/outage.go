@@ -24,12 +24,12 @@ type Outage struct {
 	Err error
 
 	// Calls is the number of Takes for which the fallback decided a hit. AdmittedCalls is the number of these Takes
-	// that the fallback did not deny.
+	// that were not denied.
 	Calls, AdmittedCalls int64
 
 	Decisions     int64                           // the hits that the fallback decided
 	ByReason      [len(backend.Reasons) + 1]int64 // the Decisions for each backend.Reason
-	AdmittedHits  int64                           // the sum of N of the admitted hits
+	AdmittedHits  int64                           // the sum of N of the admitted hits in Takes that may have passed
 	MaxExcessHits int64                           // the most hits that this process can have admitted beyond the limits
 	ReplayedHits  int64                           // the hits that the replay has charged to the primary
 	Limits        []LimitPrice                    // the limit with the highest price comes first
@@ -113,12 +113,27 @@ func excessOf(h *backend.Hit) int64 {
 	return h.N
 }
 
+// isTakeDenied reports whether a denied hit has certainly denied the request. If a hit has an error, it returns false: the
+// request fails, and the caller may let it pass.
+func isTakeDenied(hits []backend.Hit, results []backend.Result) bool {
+	isDenied := false
+	for i := range results {
+		if results[i].Err != nil {
+			return false
+		}
+		isDenied = isDenied || hits[i].DeniesAlone && !results[i].Allowed
+	}
+	return isDenied
+}
+
 // recordDecisions adds the decisions of the fallback in one Take to the current counts. If the secondary has admitted a hit
 // that the primary has certainly not charged, recordDecisions adds the hit to the log for the replay. The log gets no holds,
-// because most holds end soon. If the primary may have charged a hit, settle corrects the counts after the late answer.
+// because most holds end soon. If the primary may have charged a hit, settle corrects the counts after the late answer. In a
+// denied Take, an admitted hit is charged too, but it has no price.
 func (l *Limiter) recordDecisions(hits []backend.Hit, results []backend.Result, failedHits []failedHit) {
 	c := l.currentCounts()
-	isCallAdmitted, isGroupDenied := true, backend.IsGroupDenied(hits, results)
+	isDenied, isGroupDenied := isTakeDenied(hits, results), backend.IsGroupDenied(hits, results)
+	isCallAdmitted := !isDenied
 	for _, f := range failedHits {
 		h, r := &hits[f.index], &results[f.index]
 		if r.Err != nil {
@@ -128,25 +143,29 @@ func (l *Limiter) recordDecisions(hits []backend.Hit, results []backend.Result, 
 		counts := c.limitCountsOf(h)
 		counts.decisions.Add(1)
 		isAdmitted := r.Allowed && (!isGroupDenied || !h.IsInGroup())
+		excess := int64(0) // the part of counts.excessHits that h adds
 		switch {
 		case !isAdmitted:
 			isCallAdmitted = isCallAdmitted && h.Shadow
 		case h.N > 0:
-			counts.admittedHits.Add(h.N)
-			counts.addExcess(excessOf(h))
+			if !isDenied {
+				excess = excessOf(h)
+				counts.admittedHits.Add(h.N)
+				counts.addExcess(excess)
+			}
 			switch {
 			case r.Mode != limit.FailLocal:
 			case h.Limit.Algorithm.HasHolds():
 				l.recordHold(h)
 			case r.Reason == backend.ReasonBreakerOpen:
-				l.breakerOf(h).log.add(h.Key, loggedCharge{limit: h.Limit, n: h.N, counts: counts, excess: excessOf(h)})
+				l.breakerOf(h).logCharge(h, counts, excess)
 			case backend.IsNotSent(f.err):
-				l.breakerOf(h).queueReplay(h, counts)
+				l.breakerOf(h).queueReplay(h, counts, excess)
 			}
 		}
 		if r.Reason != backend.ReasonBreakerOpen && h.N > 0 {
 			if lateError := (*backend.LateError)(nil); errors.As(f.err, &lateError) {
-				l.awaitLateAnswer(lateError, &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, chargeEnd: chargeEnd(h, r), counts: counts})
+				l.awaitLateAnswer(lateError, &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, excess: excess, chargeEnd: chargeEnd(h, r), counts: counts})
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -92,6 +93,62 @@ func TestCallIsAdmittedIfNoHitIsDenied(t *testing.T) {
 		assert.Equal(t, int64(2), blip.AdmittedCalls)
 		assert.Equal(t, int64(6), blip.Decisions)
 	})
+}
+
+// The price counts only hits of calls that may have passed.
+func TestHitsOfDeniedCallsHaveNoPrice(t *testing.T) {
+	largeLimit, smallLimit := newLimit(t, 10, limit.Day), newLimit(t, 0, limit.Day)
+	allowLimit := newLimit(t, 10, limit.Day, func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow })
+	denyLimit := newLimit(t, 10, limit.Day, func(s *limit.Spec) { s.OnBackendFailure = limit.FailDeny })
+	hit := func(lim *limit.Limit, n int64) backend.Hit {
+		return backend.Hit{Key: []byte("b"), Limit: lim, N: n, DeniesAlone: true} // the primary fails for this key
+	}
+	ofPrimary := func(h backend.Hit) backend.Hit { h.Key = []byte("a"); return h }
+	failed := func(h backend.Hit) backend.Hit { h.Key = []byte("c"); return h }
+	inShadowMode := func(h backend.Hit) backend.Hit { h.Shadow, h.DeniesAlone = true, false; return h }
+	inQuotaMode := func(h backend.Hit) backend.Hit { h.DeniesAlone = false; return h }
+	allOrNone := func(h backend.Hit) backend.Hit { h.AllOrNone = true; return h }
+	type hits = []backend.Hit
+	for name, c := range map[string]struct {
+		hits                                              hits
+		wantDecisions, wantCalls, wantHits, wantMaxExcess int64
+	}{
+		"no hit is denied":                                  {hits{hit(largeLimit, 3), hit(largeLimit, 2)}, 2, 1, 5, 5},
+		"a later hit is denied":                             {hits{hit(largeLimit, 3), hit(smallLimit, 1)}, 2, 0, 0, 0},
+		"an earlier hit is denied":                          {hits{hit(smallLimit, 1), hit(largeLimit, 3)}, 2, 0, 0, 0},
+		"the primary denies a hit":                          {hits{hit(largeLimit, 3), ofPrimary(hit(smallLimit, 1))}, 1, 0, 0, 0},
+		"the primary admits a hit":                          {hits{hit(largeLimit, 3), ofPrimary(hit(largeLimit, 1))}, 1, 1, 3, 3},
+		"mode deny beside mode allow":                       {hits{hit(allowLimit, 3), hit(denyLimit, 1)}, 2, 0, 0, 0},
+		"a denied hit in shadow mode":                       {hits{hit(largeLimit, 3), inShadowMode(hit(smallLimit, 1))}, 2, 1, 3, 3},
+		"an admitted hit in shadow mode":                    {hits{inShadowMode(hit(largeLimit, 3)), hit(smallLimit, 1)}, 2, 0, 0, 0},
+		"a denied hit need not deny the call":               {hits{hit(largeLimit, 3), inQuotaMode(hit(smallLimit, 1))}, 2, 0, 3, 3},
+		"a denied peek":                                     {hits{hit(largeLimit, 3), hit(denyLimit, 0)}, 2, 0, 0, 0},
+		"an admitted peek":                                  {hits{hit(largeLimit, 3), hit(largeLimit, 0)}, 2, 1, 3, 3},
+		"a refund beside a denied hit":                      {hits{hit(largeLimit, -3), hit(smallLimit, 1)}, 2, 0, 0, 0},
+		"a refund is never denied":                          {hits{hit(largeLimit, 3), hit(denyLimit, -1)}, 2, 1, 3, 3},
+		"a hit fails, so nobody knows what the caller does": {hits{hit(largeLimit, 3), hit(smallLimit, 1), failed(hit(largeLimit, 1))}, 2, 0, 3, 3},
+		"an all-or-none call":                               {hits{allOrNone(hit(largeLimit, 3)), allOrNone(hit(smallLimit, 1))}, 2, 0, 0, 0},
+		"a denied hit outside of the group":                 {hits{allOrNone(hit(largeLimit, 3)), hit(smallLimit, 1)}, 2, 0, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newFixture(t, func(o *Options) { o.Shards, o.ShardOf = 3, func(h *backend.Hit) int { return int(h.Key[0] - 'a') } })
+				l.primary.FailHits(func(h backend.Hit) error {
+					if h.Key[0] == 'c' {
+						return errors.New("the secondary would fail too")
+					}
+					return failKeysWithB(h)
+				})
+				l.Take(t.Context(), time.Now(), c.hits, make([]backend.Result, len(c.hits)))
+				price := l.counts.Load().price()
+				assert.Equal(t, c.wantDecisions, price.Decisions)
+				assert.Equal(t, c.wantCalls, price.AdmittedCalls)
+				assert.Equal(t, c.wantHits, price.AdmittedHits)
+				assert.Equal(t, c.wantMaxExcess, price.MaxExcessHits)
+				assert.Equal(t, c.wantMaxExcess, l.Status().MaxExcessHits)
+			})
+		})
+	}
 }
 
 // takeRule takes n hits on a limit of the rule. Each hit has its own key.
@@ -290,6 +347,39 @@ func TestReplayLowersThePriceIfCountersWereKept(t *testing.T) {
 	}
 }
 
+// The replay charges hits of denied calls too. They have no price, so they lower no price.
+func TestReplayLowersOnlyThePriceOfAdmittedCalls(t *testing.T) {
+	for _, c := range []struct {
+		spentBefore int64 // the hits of 100 that the primary had spent before the outage
+		wantExcess  int64 // the excess of 20 hits of admitted calls, beside 30 hits of denied calls
+	}{
+		{spentBefore: 50, wantExcess: 0},
+		{spentBefore: 80, wantExcess: 0},
+		{spentBefore: 90, wantExcess: 10},
+		{spentBefore: 100, wantExcess: 20},
+	} {
+		t.Run(fmt.Sprint(c.spentBefore), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newFixture(t, func(o *Options) { o.KeepsCounters = keepsAlways })
+				lim, smallLimit := newLimit(t, 100, limit.Year), newLimit(t, 40, limit.Year)
+				l.take("a", lim, c.spentBefore)
+				l.openBreakers(lim, "a") // with peeks
+				for range 50 {
+					hits := []backend.Hit{{Key: []byte("a"), Limit: lim, N: 1, DeniesAlone: true}, {Key: []byte("b"), Limit: smallLimit, N: 1, DeniesAlone: true}}
+					l.Take(t.Context(), time.Now(), hits, make([]backend.Result, 2))
+				}
+				l.heal()
+				excessOfLimit := map[string]int64{}
+				for _, p := range l.stateChanges()[1].Outage.Limits {
+					excessOfLimit[p.Limit] = p.MaxExcessHits
+				}
+				assert.Equal(t, map[string]int64{"100 per year": c.wantExcess, "40 per year": 0}, excessOfLimit)
+				assert.Equal(t, c.spentBefore+50, spentHits(l.primaryCounters, "a", lim))
+			})
+		})
+	}
+}
+
 func keepsAlways(int) bool { return true }
 
 func TestHitsOfEarlierWindowsKeepTheirPrice(t *testing.T) {
@@ -304,6 +394,29 @@ func TestHitsOfEarlierWindowsKeepTheirPrice(t *testing.T) {
 		l.heal()
 		assert.Equal(t, int64(30), l.stateChanges()[1].Outage.MaxExcessHits, "only the 7 hits are known to be within the limit")
 	})
+}
+
+// A late answer lets the replay refund a denied hit, which must not hide a hit without a price.
+func TestHitsOfDeniedCallsLowerNoPriceOfEarlierWindows(t *testing.T) {
+	for _, refundedHits := range []int64{0, 7} {
+		t.Run(fmt.Sprint(refundedHits), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newFixture(t, func(o *Options) { o.KeepsCounters = keepsAlways })
+				lim := newLimit(t, 100, limit.Minute)
+				time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
+				l.openBreakers(lim, "k")
+				l.take("k", lim, 30)
+				time.Sleep(time.Minute)
+				hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: 7, DeniesAlone: true}, {Key: []byte("denied"), Limit: newLimit(t, 0, limit.Minute), N: 1, DeniesAlone: true}}
+				l.Take(t.Context(), time.Now(), hits, make([]backend.Result, 2))
+				if refundedHits > 0 {
+					l.breakers[0].refundLater(&backend.Hit{Key: []byte("k"), Limit: lim, N: refundedHits}, time.Now().Add(time.Minute))
+				}
+				l.heal()
+				assert.Equal(t, int64(30), l.stateChanges()[1].Outage.MaxExcessHits)
+			})
+		})
+	}
 }
 
 func TestChargeInANewWindowDoesNotLowerThePrice(t *testing.T) {

@@ -109,15 +109,17 @@ func (l *Limiter) replayBatch(ctx context.Context, entries []*loggedCharge, keep
 
 // lowerPrice subtracts the hits that are certainly within the limit from the excess of the outage. charge is the answer of
 // the primary to n hits, and peek is the earlier answer of the secondary. If windows are aligned, the count of the primary
-// has all hits of the window, so its answer tells how many hits are beyond the limit. With other algorithms, the count has
-// become smaller during the outage, and the excess stays.
+// has all hits of the window, so its answer tells how many hits are beyond the limit. The n hits can include all
+// unpricedHits, and the excess of an earlier window stays. With other algorithms, the count has become smaller during the
+// outage, and the excess stays.
 func (e *loggedCharge) lowerPrice(n int64, charge, peek limit.Result) {
 	isSameWindow := max(charge.ResetAfter-peek.ResetAfter, peek.ResetAfter-charge.ResetAfter) < e.limit.Period()/2
 	if !e.limit.Algorithm.AlignsWindows() || !isSameWindow {
 		return
 	}
 	excess := min(max(-charge.Remaining, 0), n)
-	e.counts.addExcess(-min(n-excess, e.excess))
+	pricedHits := min(max(n-e.unpricedHits, 0), e.excess)
+	e.counts.addExcess(-min(n-excess, pricedHits))
 }
 
 // lateHit is a hit that the fallback has decided, while the late answer of the primary may still come.
@@ -125,6 +127,7 @@ type lateHit struct {
 	hit        backend.Hit // the Key is a copy, because a Key is valid only during Take
 	mode       limit.FailureMode
 	isAdmitted bool         // the fallback has admitted the hit
+	excess     int64        // the part of counts.excessHits that the hit has added
 	chargeEnd  time.Time    // the time at which the secondary forgets the charge of the hit
 	counts     *limitCounts // the counts of the hit's limit
 }
@@ -155,12 +158,12 @@ func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 	switch {
 	case backend.IsNotSent(answer.Err):
 		if h.isAdmitted && h.mode == limit.FailLocal && !hasHolds {
-			b.queueReplay(&h.hit, h.counts)
+			b.queueReplay(&h.hit, h.counts, h.excess)
 		}
 	case answer.Err != nil || !answer.Allowed:
 		// The hit stays in the excess. After an error, it may be uncharged. After a denial, it is beyond the limit.
 	case h.isAdmitted:
-		h.counts.addExcess(-excessOf(&h.hit))
+		h.counts.addExcess(-h.excess)
 		if h.mode == limit.FailLocal && time.Now().Before(h.chargeEnd) {
 			l.refundSecondary(&h.hit)
 		}
@@ -176,9 +179,15 @@ func (l *Limiter) refundSecondary(h *backend.Hit) {
 	refund.Take(l.ctx, time.Now(), l.options.Secondary)
 }
 
-// queueReplay lets the replay charge the primary with an admitted hit. The primary has certainly not charged the hit.
-func (b *breaker) queueReplay(h *backend.Hit, counts *limitCounts) {
-	b.log.add(h.Key, loggedCharge{limit: h.Limit, n: h.N, counts: counts, excess: excessOf(h)})
+// logCharge adds an admitted hit to the log. The primary has certainly not charged the hit. excess is the part of
+// counts.excessHits that the hit has added.
+func (b *breaker) logCharge(h *backend.Hit, counts *limitCounts, excess int64) {
+	b.log.add(h.Key, loggedCharge{limit: h.Limit, n: h.N, counts: counts, excess: excess, unpricedHits: h.N - excess})
+}
+
+// queueReplay does what logCharge does, and lets the replay charge the primary with the hit.
+func (b *breaker) queueReplay(h *backend.Hit, counts *limitCounts, excess int64) {
+	b.logCharge(h, counts, excess)
 	b.startReplay()
 }
 
@@ -207,7 +216,8 @@ type loggedCharge struct {
 	counts *limitCounts // the counts of the limit in the last outage
 	excess int64        // the part of n that counts.excessHits includes
 
-	refundUntil time.Time // the last time at which the replay sends the refund
+	unpricedHits int64     // the charged hits that counts.excessHits never included, such as those of denied calls
+	refundUntil  time.Time // the last time at which the replay sends the refund
 }
 
 const (
@@ -240,6 +250,7 @@ func (l *replayLog) add(key []byte, c loggedCharge) {
 		e.refundUntil = c.refundUntil
 	}
 	e.excess += c.excess
+	e.unpricedHits += c.unpricedHits
 }
 
 func (l *replayLog) isEmpty() bool {

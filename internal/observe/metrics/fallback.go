@@ -122,8 +122,8 @@ func (s scrape) sendOutage(outage *fallback.Outage) {
 	s.sendGauge("rls_outage_start_timestamp_seconds", "Start of the current outage of Redis, or else of the last outage. 0 if there was no outage.", start)
 	s.sendGauge("rls_outage_duration_seconds", "Length of the current outage of Redis, or else of the last outage.", seconds)
 	s.sendGauge("rls_outage_calls", "Calls with a decision without Redis"+inLastOutage, float64(outage.Calls))
-	s.sendGauge("rls_outage_admitted_calls", "Calls that no decision without Redis denied"+inLastOutage, float64(outage.AdmittedCalls))
-	s.sendGauge("rls_outage_admitted_hits", "Hits admitted without Redis"+inLastOutage, float64(outage.AdmittedHits))
+	s.sendGauge("rls_outage_admitted_calls", "Admitted calls with a decision without Redis"+inLastOutage, float64(outage.AdmittedCalls))
+	s.sendGauge("rls_outage_admitted_hits", "Hits of admitted calls, admitted without Redis"+inLastOutage, float64(outage.AdmittedHits))
 	s.sendGauge("rls_outage_max_excess_hits", "The most hits that this process can have admitted beyond the limits"+inLastOutage, float64(outage.MaxExcessHits))
 	for _, l := range outage.Limits {
 		s.sendGauge("rls_outage_limit_max_excess_hits", "The most hits that this process can have admitted beyond each limit"+inLastOutage, float64(l.MaxExcessHits), "rule", l.Rule, "limit", l.Limit)
