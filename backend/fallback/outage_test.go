@@ -382,24 +382,17 @@ func TestReplayLowersOnlyThePriceOfAdmittedCalls(t *testing.T) {
 
 func keepsAlways(int) bool { return true }
 
+// The replay lowers the price only by hits that are known to be within the limit.
 func TestHitsOfEarlierWindowsKeepTheirPrice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newFixture(t, func(o *Options) { o.KeepsCounters = keepsAlways })
-		lim := newLimit(t, 100, limit.Minute)
-		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
-		l.openBreakers(lim, "k")
-		l.take("k", lim, 30)
-		time.Sleep(time.Minute)
-		l.take("k", lim, 7)
-		l.heal()
-		assert.Equal(t, int64(30), l.stateChanges()[1].Outage.MaxExcessHits, "only the 7 hits are known to be within the limit")
-	})
-}
-
-// A late answer lets the replay refund a denied hit, which must not hide a hit without a price.
-func TestHitsOfDeniedCallsLowerNoPriceOfEarlierWindows(t *testing.T) {
-	for _, refundedHits := range []int64{0, 7} {
-		t.Run(fmt.Sprint(refundedHits), func(t *testing.T) {
+	for name, c := range map[string]struct {
+		isDenied     bool  // another limit denies the call with the last 7 hits, so these hits have no price
+		refundedHits int64 // the denied hits that the replay refunds after a late answer
+	}{
+		"admitted call":              {},
+		"denied call":                {isDenied: true},
+		"denied call, with a refund": {isDenied: true, refundedHits: 7},
+	} {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := newFixture(t, func(o *Options) { o.KeepsCounters = keepsAlways })
 				lim := newLimit(t, 100, limit.Minute)
@@ -407,10 +400,13 @@ func TestHitsOfDeniedCallsLowerNoPriceOfEarlierWindows(t *testing.T) {
 				l.openBreakers(lim, "k")
 				l.take("k", lim, 30)
 				time.Sleep(time.Minute)
-				hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: 7, DeniesAlone: true}, {Key: []byte("denied"), Limit: newLimit(t, 0, limit.Minute), N: 1, DeniesAlone: true}}
-				l.Take(t.Context(), time.Now(), hits, make([]backend.Result, 2))
-				if refundedHits > 0 {
-					l.breakers[0].refundLater(&backend.Hit{Key: []byte("k"), Limit: lim, N: refundedHits}, time.Now().Add(time.Minute))
+				hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: 7, DeniesAlone: true}}
+				if c.isDenied {
+					hits = append(hits, backend.Hit{Key: []byte("denied"), Limit: newLimit(t, 0, limit.Minute), N: 1, DeniesAlone: true})
+				}
+				l.Take(t.Context(), time.Now(), hits, make([]backend.Result, len(hits)))
+				if c.refundedHits > 0 {
+					l.breakers[0].refundLater(&backend.Hit{Key: []byte("k"), Limit: lim, N: c.refundedHits}, time.Now().Add(time.Minute))
 				}
 				l.heal()
 				assert.Equal(t, int64(30), l.stateChanges()[1].Outage.MaxExcessHits)
