@@ -26,9 +26,9 @@ type Hit struct {
 
 	Shadow bool // a denial of the hit does not deny the request
 
-	// DeniesAlone means that a denial of the hit is certainly enough to deny the request, which has all hits of the Take.
-	// Only the price of an outage uses it.
-	DeniesAlone bool
+	// DenialDeniesCall means that a denial of the hit denies the whole Take, because all its hits belong to one request. It
+	// is false in shadow mode and in quota mode. Only the price of an outage uses it.
+	DenialDeniesCall bool
 
 	// AllOrNone puts the hit into the group of its Take, if N is positive. If a hit denies the group, no hit of
 	// the group is charged, even if its limit charges denied hits. Each hit still gets the answer of its own limit,

@@ -162,7 +162,7 @@ func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, o 
 			c.exceedsMaxHits = c.exceedsMaxHits || rule.ExceedsMaxHits(n)
 			h := backend.Hit{Key: key, Limit: l.Limit, Rule: rule.Path, N: n, Shadow: rule.IsShadowed(key)}
 			h.AllOrNone = o.AllOrNone && !h.Shadow
-			h.DeniesAlone = !h.Shadow && !isShadow && !isInQuotaMode(rule, true, o.QuotaMode)
+			h.DenialDeniesCall = !h.Shadow && !isShadow && !isInQuotaMode(rule, true, o.QuotaMode)
 			c.hits = append(c.hits, h)
 			c.hitDescriptors = append(c.hitDescriptors, i)
 			c.limits = append(c.limits, l)

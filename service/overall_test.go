@@ -77,8 +77,8 @@ func TestOverallCodeFollowsTheModesOfTheLimits(t *testing.T) {
 			}
 			f.svc.options.Observers = []Observer{observerFunc(func(call *Call) {
 				for i := range call.DecisionCount() {
-					if d := call.Decision(i); d.DeniesAlone && !d.Result.Allowed {
-						assert.Equal(t, codeOverLimit, call.Response.OverallCode, "a hit that denies alone denies the call")
+					if d := call.Decision(i); d.DenialDeniesCall && !d.Result.Allowed {
+						assert.Equal(t, codeOverLimit, call.Response.OverallCode, "the denied hit denies the call")
 					}
 				}
 			})}
@@ -192,7 +192,7 @@ descriptors:
 	}
 }
 
-func TestOnlyAHitThatIsEnforcedDeniesAlone(t *testing.T) {
+func TestDenialDeniesCallUnlessInShadowOrQuotaMode(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Options)
 		keys   []string
@@ -210,7 +210,7 @@ func TestOnlyAHitThatIsEnforcedDeniesAlone(t *testing.T) {
 			f := newFixture(t, overallLimits, func(o *Options) {
 				o.Limiter = limiterFunc(func(hits []backend.Hit, _ []backend.Result) {
 					for _, h := range hits {
-						got = append(got, h.DeniesAlone)
+						got = append(got, h.DenialDeniesCall)
 					}
 				})
 			})
@@ -228,11 +228,11 @@ func TestOnlyAHitThatIsEnforcedDeniesAlone(t *testing.T) {
 }
 
 // A Take of several requests has hits that another request can't deny.
-func TestNoHitOfSeveralRequestsDeniesAlone(t *testing.T) {
+func TestDenialOfOneRequestDoesNotDenyOtherRequests(t *testing.T) {
 	f := newFixture(t, severalLimits, func(o *Options) {
 		o.Limiter = limiterFunc(func(hits []backend.Hit, _ []backend.Result) {
 			for _, h := range hits {
-				assert.False(t, h.DeniesAlone)
+				assert.False(t, h.DenialDeniesCall)
 			}
 		})
 	})

@@ -256,7 +256,7 @@ func (s *Service) AnswerAll(ctx context.Context, items []Item) {
 			continue
 		}
 		for j, h := range c.hits {
-			h.DeniesAlone = false // it would deny the other requests too
+			h.DenialDeniesCall = false // a denial does not deny the other requests
 			sharedBatch.Add(j, h)
 		}
 	}

@@ -254,7 +254,7 @@ func TestFallbackStartsAtZeroWithoutALastCount(t *testing.T) {
 }
 
 // The secondary and the primary charge an admitted hit of a denied call, but its price is 0.
-func TestLateAnswerKeepsThePriceOfADeniedCall(t *testing.T) {
+func TestLateAnswerDoesNotChangeThePriceOfDeniedCall(t *testing.T) {
 	for name, c := range map[string]struct {
 		answerError                error
 		wantPrimary, wantSecondary int64 // the spent hits
@@ -273,8 +273,8 @@ func TestLateAnswerKeepsThePriceOfADeniedCall(t *testing.T) {
 				l.options.Primary = primary
 				lim := newLimit(t, 100, limit.Year)
 				l.Take(t.Context(), time.Now(), []backend.Hit{
-					{Key: []byte("a"), Limit: lim, N: 3, DeniesAlone: true},
-					{Key: []byte("b"), Limit: newLimit(t, 0, limit.Year), N: 1, DeniesAlone: true},
+					{Key: []byte("a"), Limit: lim, N: 3, DenialDeniesCall: true},
+					{Key: []byte("b"), Limit: newLimit(t, 0, limit.Year), N: 1, DenialDeniesCall: true},
 				}, make([]backend.Result, 2))
 				l.options.Primary = l.primary // for the replay
 				primary.deliver()

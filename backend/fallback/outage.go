@@ -113,15 +113,15 @@ func excessOf(h *backend.Hit) int64 {
 	return h.N
 }
 
-// isTakeDenied reports whether a denied hit has certainly denied the request. If a hit has an error, it returns false: the
+// isCallDenied reports whether a denied hit has certainly denied the request. If a hit has an error, it returns false: the
 // request fails, and the caller may let it pass.
-func isTakeDenied(hits []backend.Hit, results []backend.Result) bool {
+func isCallDenied(hits []backend.Hit, results []backend.Result) bool {
 	isDenied := false
 	for i := range results {
 		if results[i].Err != nil {
 			return false
 		}
-		isDenied = isDenied || hits[i].DeniesAlone && !results[i].Allowed
+		isDenied = isDenied || hits[i].DenialDeniesCall && !results[i].Allowed
 	}
 	return isDenied
 }
@@ -132,7 +132,7 @@ func isTakeDenied(hits []backend.Hit, results []backend.Result) bool {
 // denied Take, an admitted hit is charged too, but it has no price.
 func (l *Limiter) recordDecisions(hits []backend.Hit, results []backend.Result, failedHits []failedHit) {
 	c := l.currentCounts()
-	isDenied, isGroupDenied := isTakeDenied(hits, results), backend.IsGroupDenied(hits, results)
+	isDenied, isGroupDenied := isCallDenied(hits, results), backend.IsGroupDenied(hits, results)
 	isCallAdmitted := !isDenied
 	for _, f := range failedHits {
 		h, r := &hits[f.index], &results[f.index]
@@ -158,9 +158,9 @@ func (l *Limiter) recordDecisions(hits []backend.Hit, results []backend.Result, 
 			case h.Limit.Algorithm.HasHolds():
 				l.recordHold(h)
 			case r.Reason == backend.ReasonBreakerOpen:
-				l.breakerOf(h).logCharge(h, counts, excess)
+				l.breakerOf(h).logForReplay(h, counts, excess)
 			case backend.IsNotSent(f.err):
-				l.breakerOf(h).queueReplay(h, counts, excess)
+				l.breakerOf(h).logAndReplay(h, counts, excess)
 			}
 		}
 		if r.Reason != backend.ReasonBreakerOpen && h.N > 0 {

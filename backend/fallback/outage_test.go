@@ -96,17 +96,17 @@ func TestCallIsAdmittedIfNoHitIsDenied(t *testing.T) {
 }
 
 // The price counts only hits of calls that may have passed.
-func TestHitsOfDeniedCallsHaveNoPrice(t *testing.T) {
+func TestHitsOfDeniedCallsDoNotCountInThePrice(t *testing.T) {
 	largeLimit, smallLimit := newLimit(t, 10, limit.Day), newLimit(t, 0, limit.Day)
 	allowLimit := newLimit(t, 10, limit.Day, func(s *limit.Spec) { s.OnBackendFailure = limit.FailAllow })
 	denyLimit := newLimit(t, 10, limit.Day, func(s *limit.Spec) { s.OnBackendFailure = limit.FailDeny })
 	hit := func(lim *limit.Limit, n int64) backend.Hit {
-		return backend.Hit{Key: []byte("b"), Limit: lim, N: n, DeniesAlone: true} // the primary fails for this key
+		return backend.Hit{Key: []byte("b"), Limit: lim, N: n, DenialDeniesCall: true} // the primary fails for this key
 	}
 	ofPrimary := func(h backend.Hit) backend.Hit { h.Key = []byte("a"); return h }
 	failed := func(h backend.Hit) backend.Hit { h.Key = []byte("c"); return h }
-	inShadowMode := func(h backend.Hit) backend.Hit { h.Shadow, h.DeniesAlone = true, false; return h }
-	inQuotaMode := func(h backend.Hit) backend.Hit { h.DeniesAlone = false; return h }
+	inShadowMode := func(h backend.Hit) backend.Hit { h.Shadow, h.DenialDeniesCall = true, false; return h }
+	inQuotaMode := func(h backend.Hit) backend.Hit { h.DenialDeniesCall = false; return h }
 	allOrNone := func(h backend.Hit) backend.Hit { h.AllOrNone = true; return h }
 	type hits = []backend.Hit
 	for name, c := range map[string]struct {
@@ -348,7 +348,7 @@ func TestReplayLowersThePriceIfCountersWereKept(t *testing.T) {
 }
 
 // The replay charges hits of denied calls too. They have no price, so they lower no price.
-func TestReplayLowersOnlyThePriceOfAdmittedCalls(t *testing.T) {
+func TestReplayOfDeniedCallsDoesNotLowerThePrice(t *testing.T) {
 	for _, c := range []struct {
 		spentBefore int64 // the hits of 100 that the primary had spent before the outage
 		wantExcess  int64 // the excess of 20 hits of admitted calls, beside 30 hits of denied calls
@@ -365,7 +365,7 @@ func TestReplayLowersOnlyThePriceOfAdmittedCalls(t *testing.T) {
 				l.take("a", lim, c.spentBefore)
 				l.openBreakers(lim, "a") // with peeks
 				for range 50 {
-					hits := []backend.Hit{{Key: []byte("a"), Limit: lim, N: 1, DeniesAlone: true}, {Key: []byte("b"), Limit: smallLimit, N: 1, DeniesAlone: true}}
+					hits := []backend.Hit{{Key: []byte("a"), Limit: lim, N: 1, DenialDeniesCall: true}, {Key: []byte("b"), Limit: smallLimit, N: 1, DenialDeniesCall: true}}
 					l.Take(t.Context(), time.Now(), hits, make([]backend.Result, 2))
 				}
 				l.heal()
@@ -400,9 +400,9 @@ func TestHitsOfEarlierWindowsKeepTheirPrice(t *testing.T) {
 				l.openBreakers(lim, "k")
 				l.take("k", lim, 30)
 				time.Sleep(time.Minute)
-				hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: 7, DeniesAlone: true}}
+				hits := []backend.Hit{{Key: []byte("k"), Limit: lim, N: 7, DenialDeniesCall: true}}
 				if c.isDenied {
-					hits = append(hits, backend.Hit{Key: []byte("denied"), Limit: newLimit(t, 0, limit.Minute), N: 1, DeniesAlone: true})
+					hits = append(hits, backend.Hit{Key: []byte("denied"), Limit: newLimit(t, 0, limit.Minute), N: 1, DenialDeniesCall: true})
 				}
 				l.Take(t.Context(), time.Now(), hits, make([]backend.Result, len(hits)))
 				if c.refundedHits > 0 {
