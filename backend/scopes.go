@@ -9,8 +9,8 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// Scopes is a Layer that sends each hit to the Layer of its limit's scope.
-type Scopes struct{ Global, Instance Layer }
+// Scopes is a Layer that sends each hit to the Layer of its limit's scope. Shared decides the hits of all scopes but instance.
+type Scopes struct{ Shared, Instance Layer }
 
 var _ Layer = Scopes{}
 
@@ -19,14 +19,14 @@ var _ Layer = Scopes{}
 func (s Scopes) Take(ctx context.Context, now time.Time, hits []Hit, results []Result) {
 	isInstance := func(i int) bool { return hits[i].Limit.Scope == limit.Instance }
 	TakePart(ctx, now, s.Instance, hits, results, isInstance)
-	isGlobal := func(i int) bool { return !isInstance(i) }
+	isShared := func(i int) bool { return !isInstance(i) }
 	for i := range hits {
 		if isInstance(i) && hits[i].DeniesGroup(&results[i]) {
-			TakeDeniedGroup(ctx, now, s.Global, hits, results, isGlobal)
+			TakeDeniedGroup(ctx, now, s.Shared, hits, results, isShared)
 			return
 		}
 	}
-	TakePart(ctx, now, s.Global, hits, results, isGlobal)
+	TakePart(ctx, now, s.Shared, hits, results, isShared)
 	if IsGroupDenied(hits, results) {
 		s.refundInstance(ctx, now, hits, results)
 	}
@@ -34,10 +34,10 @@ func (s Scopes) Take(ctx context.Context, now time.Time, hits []Hit, results []R
 
 // Peek implements Layer.
 func (s Scopes) Peek(ctx context.Context, now time.Time, hits []Hit, peeks []Peek) {
-	for _, scope := range []limit.Scope{limit.Instance, limit.Global} {
+	for _, layer := range []Layer{s.Instance, s.Shared} {
 		var part SubBatch
 		for i, h := range hits {
-			if h.Limit.Scope == scope {
+			if s.layer(h.Limit.Scope) == layer {
 				part.Add(i, h)
 			}
 		}
@@ -45,7 +45,7 @@ func (s Scopes) Peek(ctx context.Context, now time.Time, hits []Hit, peeks []Pee
 			continue
 		}
 		partPeeks := make([]Peek, len(part.Hits))
-		s.layer(scope).Peek(ctx, now, part.Hits, partPeeks)
+		layer.Peek(ctx, now, part.Hits, partPeeks)
 		for j, i := range part.Index {
 			peeks[i] = partPeeks[j]
 		}
@@ -59,17 +59,17 @@ func (s Scopes) Forget(h *Hit) {
 		return
 	}
 	s.Instance.Forget(nil)
-	s.Global.Forget(nil)
+	s.Shared.Forget(nil)
 }
 
 func (s Scopes) layer(scope limit.Scope) Layer {
 	if scope == limit.Instance {
 		return s.Instance
 	}
-	return s.Global
+	return s.Shared
 }
 
-// refundInstance refunds the hits of scope instance in the group after a hit of scope global has denied the group.
+// refundInstance refunds the hits of scope instance in the group after a shared hit has denied the group.
 func (s Scopes) refundInstance(ctx context.Context, now time.Time, hits []Hit, results []Result) {
 	refunds := NewSubBatch()
 	defer refunds.Release()
@@ -110,12 +110,12 @@ type PrefixReset struct {
 // has changed nothing.
 var ErrTooManyCounters = errors.New("too many counters have the prefix")
 
-// ScopePrefixResetter resets counters of both scopes by prefix.
-type ScopePrefixResetter struct{ Global, Instance PrefixResetter }
+// ScopePrefixResetter resets counters of all scopes by prefix.
+type ScopePrefixResetter struct{ Shared, Instance PrefixResetter }
 
-// ResetPrefix implements PrefixResetter. The result counts only the counters of scope global.
+// ResetPrefix implements PrefixResetter. The result counts only shared counters.
 func (p ScopePrefixResetter) ResetPrefix(ctx context.Context, prefix KeyPrefix, maxCounters int, dryRun bool) (PrefixReset, error) {
-	r, err := p.Global.ResetPrefix(ctx, prefix, maxCounters, dryRun)
+	r, err := p.Shared.ResetPrefix(ctx, prefix, maxCounters, dryRun)
 	if err == nil {
 		_, err = p.Instance.ResetPrefix(ctx, prefix, maxCounters, dryRun)
 	}

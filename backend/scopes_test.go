@@ -17,7 +17,7 @@ import (
 
 // newScopes returns Scopes with local counters of scope instance.
 func newScopes(global backend.Limiter) backend.Scopes {
-	return backend.Scopes{Global: backend.Counters{Limiter: global}, Instance: backend.Counters{Limiter: local.New(local.Options{})}}
+	return backend.Scopes{Shared: backend.Counters{Limiter: global}, Instance: backend.Counters{Limiter: local.New(local.Options{})}}
 }
 
 func TestScopesAnswerAsALimiter(t *testing.T) {
@@ -33,12 +33,12 @@ func TestHitsGoToTheLimiterOfTheirScope(t *testing.T) {
 		require.NoError(t, err)
 		return l
 	}
-	globalLimit, instanceLimit := newLimit(limit.Global), newLimit(limit.Instance)
+	globalLimit, instanceLimit := newLimit(limit.Region), newLimit(limit.Instance)
 	errDown := errors.New("down")
 	l := newScopes(
 		backendtest.Func(func(_ context.Context, _ time.Time, hits []backend.Hit, results []backend.Result) {
 			for i := range hits {
-				assert.Equal(t, limit.Global, hits[i].Limit.Scope)
+				assert.Equal(t, limit.Region, hits[i].Limit.Scope)
 				results[i] = backend.Result{Err: errDown}
 			}
 		}),
@@ -84,7 +84,7 @@ func TestGroupOverBothScopesIsChargedCompletelyOrNotAtAll(t *testing.T) {
 		"both deny":             {1, 1, [3]int64{0, 0, 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			globalLimit, instanceLimit := newLimit(c.globalMax, limit.Global), newLimit(c.instanceMax, limit.Instance)
+			globalLimit, instanceLimit := newLimit(c.globalMax, limit.Region), newLimit(c.instanceMax, limit.Instance)
 			l := newScopes(local.New(local.Options{}))
 			take := func(n int64) []backend.Result {
 				results := make([]backend.Result, 3)
@@ -119,11 +119,11 @@ func TestPeekAndForgetGoToTheLayerOfTheScope(t *testing.T) {
 	}
 	global := &forgetter{Counters: backend.Counters{Limiter: local.New(local.Options{})}}
 	instance := &forgetter{Counters: backend.Counters{Limiter: local.New(local.Options{})}}
-	l := backend.Scopes{Global: global, Instance: instance}
+	l := backend.Scopes{Shared: global, Instance: instance}
 	hits := []backend.Hit{
-		{Key: []byte("a"), Limit: newLimit(10, limit.Global), N: 1},
+		{Key: []byte("a"), Limit: newLimit(10, limit.Region), N: 1},
 		{Key: []byte("a"), Limit: newLimit(20, limit.Instance), N: 2},
-		{Key: []byte("b"), Limit: newLimit(30, limit.Global), N: 3},
+		{Key: []byte("b"), Limit: newLimit(30, limit.Region), N: 3},
 	}
 	l.Take(t.Context(), time.Now(), hits, make([]backend.Result, len(hits)))
 	for range 2 { // the second Peek shows that the first Peek charged nothing

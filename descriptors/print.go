@@ -82,7 +82,7 @@ func (n *node) writeLine(b *bufio.Writer, metricKey string, l *limitsfile.Limit,
 		{"hold", limit.DurationText(l.Hold), l.Hold != 0},
 		{"timezone", l.Timezone, l.Timezone != ""},
 		{"burst", l.Burst, l.Burst != 0},
-		{"scope", l.Scope, l.Scope != limit.Global},
+		{"scope", l.Scope, l.Scope != limit.Region},
 	} {
 		if f.isShown {
 			fmt.Fprintf(b, ", %s=%v", f.name, f.value)

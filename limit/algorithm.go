@@ -24,17 +24,17 @@ var algorithms = [...]struct {
 	take func(s *State, l *Limit, now, n int64, chargeDenied bool) Result
 	traits
 }{
-	FixedWindow:    {"fixed_window", "fw", fixedWindow, traits{defaultChargeDenied: true, resetsAtWindowEnd: true, alignsWindows: true, countsByWindow: true, allowsLeases: true}},
-	SlidingWindow:  {"sliding_window", "sw", slidingWindow, traits{}},
+	FixedWindow:    {"fixed_window", "fw", fixedWindow, traits{defaultChargeDenied: true, resetsAtWindowEnd: true, alignsWindows: true, countsByWindow: true, allowsLeases: true, allowsRegions: true}},
+	SlidingWindow:  {"sliding_window", "sw", slidingWindow, traits{allowsRegions: true}},
 	SlidingLog:     {"sliding_log", "sl", slidingLog, traits{}},
-	TokenBucket:    {"token_bucket", "tb", tokenBucket, traits{usesBurst: true, allowsLeases: true}},
+	TokenBucket:    {"token_bucket", "tb", tokenBucket, traits{usesBurst: true, allowsLeases: true, allowsRegions: true}},
 	FirstHitWindow: {"first_hit_window", "fh", firstHitWindow, traits{resetsAtWindowEnd: true}},
 	Concurrency:    {"concurrency", "cc", concurrencyWithoutID, traits{hasHolds: true}},
 }
 
 // traits are properties of an algorithm. The methods of Algorithm explain each trait.
 type traits struct {
-	usesBurst, defaultChargeDenied, resetsAtWindowEnd, alignsWindows, countsByWindow, allowsLeases, hasHolds bool
+	usesBurst, defaultChargeDenied, resetsAtWindowEnd, alignsWindows, countsByWindow, allowsLeases, allowsRegions, hasHolds bool
 }
 
 // Algorithms returns all algorithms in the order of their constants.
@@ -81,6 +81,9 @@ func (a Algorithm) CountsByWindow() bool { return algorithms[a].countsByWindow }
 
 // AllowsLeases reports whether replicas can lease permits of a limit of this algorithm.
 func (a Algorithm) AllowsLeases() bool { return algorithms[a].allowsLeases }
+
+// AllowsRegions reports whether regions can share a limit of this algorithm.
+func (a Algorithm) AllowsRegions() bool { return algorithms[a].allowsRegions }
 
 // HasHolds reports whether hits take slots until a release, or until their hold expires. A release can come at any time,
 // so a hit can be admitted right after a denial.

@@ -15,7 +15,7 @@ const (
 
 // CanLease reports whether a limit of this spec can have a lease.
 func (s *Spec) CanLease() bool {
-	return s.Algorithm.AllowsLeases() && s.Scope == Global && s.Timezone == "" && s.Unit != Millisecond
+	return s.Algorithm.AllowsLeases() && s.Scope == Region && s.Timezone == "" && s.Unit != Millisecond
 }
 
 // WasteShare returns LeaseWaste, or DefaultLeaseWaste if LeaseWaste is 0.
@@ -28,8 +28,8 @@ func (s *Spec) checkLease() (errs []error) {
 	case !s.Lease:
 	case !s.Algorithm.AllowsLeases():
 		errs = append(errs, fmt.Errorf("lease is only for algorithms %s and %s, not %s", FixedWindow, TokenBucket, s.Algorithm))
-	case s.Scope != Global:
-		errs = append(errs, fmt.Errorf("lease is only for scope %s, because a counter with scope %s needs no Redis", Global, s.Scope))
+	case s.Scope == Instance:
+		errs = append(errs, fmt.Errorf("lease is only for scope %s, because a counter with scope %s needs no Redis", Region, s.Scope))
 	case s.Timezone != "":
 		errs = append(errs, errors.New("lease is only for limits without timezone"))
 	case s.Unit == Millisecond:

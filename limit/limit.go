@@ -79,6 +79,7 @@ type Limit struct {
 	tick     int64 // the length of a tick of slidingWindow, in microseconds
 
 	lastScaledLimit    atomic.Pointer[scaledLimit] // the last result of Scaled, with its ratio
+	lastRegionShare    atomic.Pointer[regionShare] // the last result of RegionShare, with its regions
 	otherChargeVariant atomic.Pointer[Limit]       // the limit that differs only in ChargeDenied; see WithChargeDenied
 }
 
@@ -143,9 +144,7 @@ func New(s Spec) (*Limit, error) {
 	if !s.Algorithm.HasHolds() {
 		l.tag += l.windowTag()
 	}
-	if s.Scope == Instance {
-		l.tag += "i"
-	}
+	l.tag += [...]string{Region: "", Instance: "i", Global: "g"}[s.Scope]
 	return l, nil
 }
 
@@ -191,8 +190,8 @@ func (l *Limit) Max() int64 { return l.max }
 // Capacity returns the largest number of hits that can be spent at once.
 func (l *Limit) Capacity() int64 { return l.capacity }
 
-// Tag returns the part of a counter's name that says how it counts: the algorithm, the window, and an i for one counter
-// per replica. Examples are "fw60", "tb1i" and "cc". A Tag has letters and digits only. Two limits with the same Tag and
+// Tag returns the part of a counter's name that says how it counts: the algorithm, the window, and the scope: an i for one
+// counter per replica, and a g for regions that share the limit. Examples are "fw60", "tb1i" and "cc". A Tag has letters and digits only. Two limits with the same Tag and
 // key share a counter.
 func (l *Limit) Tag() string { return l.tag }
 
@@ -228,8 +227,11 @@ func (l *Limit) String() string {
 	if l.Algorithm.HasHolds() {
 		s += ", hold " + DurationText(l.Hold)
 	}
-	if l.Scope == Instance {
+	switch l.Scope {
+	case Instance:
 		s += ", per instance"
+	case Global:
+		s += ", over all regions"
 	}
 	return s
 }

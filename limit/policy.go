@@ -2,16 +2,17 @@ package limit
 
 import "slices"
 
-// Scope is the set of replicas that share a counter: all, or one.
+// Scope is the set of replicas that share a counter.
 type Scope uint8
 
 // The scopes.
 const (
-	Global   Scope = iota // all replicas share a counter
+	Region   Scope = iota // all replicas of a region share a counter
 	Instance              // the counter belongs to one replica
+	Global                // all regions share a limit; without a global Redis, the limits file reader replaces Global by Region
 )
 
-var scopes = []string{Global: "global", Instance: "instance"}
+var scopes = []string{Region: "region", Instance: "instance", Global: "global"}
 
 // String returns the name in limits files.
 func (s Scope) String() string { return scopes[s] }

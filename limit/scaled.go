@@ -31,6 +31,7 @@ func (l *Limit) Scaled(ratio float64) *Limit {
 		s.Burst = 0
 		scaled, _ = New(s)
 	}
+	scaled.tag = l.tag
 	l.lastScaledLimit.Store(&scaledLimit{ratio, scaled})
 	return scaled
 }
@@ -46,6 +47,7 @@ func (l *Limit) WithChargeDenied(chargeDenied bool) *Limit {
 	s := l.Spec
 	s.ChargeDenied = chargeDenied
 	variant, _ := New(s) // New can't fail, because no bound depends on ChargeDenied
+	variant.tag = l.tag
 	l.otherChargeVariant.Store(variant)
 	return variant
 }

@@ -125,7 +125,7 @@ func TestDeniedAcquireRefundsHitsThatAreNotInTheDeniedGroup(t *testing.T) {
 				global := local.New(local.Options{})
 				instance := local.New(local.Options{})
 				f := newFixture(t, acquireLimits, func(o *Options) {
-					o.AllOrNone, o.Limiter = allOrNone, backend.Scopes{Global: backend.Counters{Limiter: global}, Instance: backend.Counters{Limiter: instance}}
+					o.AllOrNone, o.Limiter = allOrNone, backend.Scopes{Shared: backend.Counters{Limiter: global}, Instance: backend.Counters{Limiter: instance}}
 				})
 				req := &rlsv3.RateLimitRequest{Domain: "d"}
 				for _, e := range entries {

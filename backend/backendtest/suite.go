@@ -164,7 +164,7 @@ func testTagsApart(t *testing.T, l backend.Limiter) {
 			if a.HasHolds() && u != limit.Hour {
 				continue // the tag has no window
 			}
-			for _, s := range []limit.Scope{limit.Global, limit.Instance} {
+			for _, s := range []limit.Scope{limit.Region, limit.Instance} {
 				lim := NewLimit(t, limit.Spec{Algorithm: a, Requests: 100, Unit: u, Scope: s})
 				hits = append(hits, backend.Hit{Key: key, Limit: lim, N: int64(len(hits)) + 1})
 			}

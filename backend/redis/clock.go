@@ -11,6 +11,8 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/seed-81f232ab/rls/backend"
 )
 
 // serverClock estimates the clock of a Redis server. It adds an offset to the time since the start of this process, so
@@ -227,4 +229,17 @@ func (l *Limiter) MeasureRoundTrip(ctx context.Context) time.Duration {
 		}
 	}
 	return l.RoundTrip()
+}
+
+// Now returns the time of the Redis that has the counter of h. If Redis has not told its time lately, ok is false.
+func (l *Limiter) Now(ctx context.Context, h *backend.Hit, callersNow time.Time) (now time.Time, ok bool) {
+	if l.options.CallersClock {
+		return callersNow, true
+	}
+	q := l.queues[l.ShardOf(h)]
+	s, err := q.instance.client.masterOf(ctx, string(q.keyspace))
+	if err != nil || !s.clock.isUsable() {
+		return now, false
+	}
+	return time.UnixMicro(s.clock.now()), true
 }

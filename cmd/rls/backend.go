@@ -78,7 +78,7 @@ type sharedStore struct {
 	fallback  fallback.Options
 	onConnect func(context.Context)                    // is called after the first answer of the store
 	findings  func() []redis.Finding                   // returns the problems that the check of Redis has found
-	addLeases func(*counterBackend, *fallback.Limiter) // adds leases to the layers; nil for memcached
+	addLayers func(*counterBackend, *fallback.Limiter) // adds layers above the deny cache; nil for memcached
 }
 
 // idleProbePause is the pause between two probes of a store that works. A probe can find an outage before a call does.
@@ -122,11 +122,12 @@ func newStoreBackend(process *process, settings *env.Settings, serviceEvents *ev
 	if settings.DenyCacheBytes > 0 {
 		counterBackend.Layer = denycache.New(counterBackend.Layer, denycache.Options{SizeBytes: settings.DenyCacheBytes, Observer: serviceEvents.Metrics.DenyCache()})
 	}
-	if storeOptions.addLeases != nil {
-		storeOptions.addLeases(counterBackend, storeWithFallback)
+	counterBackend.prefixResetter = store
+	if storeOptions.addLayers != nil {
+		storeOptions.addLayers(counterBackend, storeWithFallback)
 	}
-	counterBackend.Layer = backend.Scopes{Global: counterBackend.Layer, Instance: backend.Counters{Limiter: localCounters}}
-	counterBackend.prefixResetter = backend.ScopePrefixResetter{Global: store, Instance: localCounters}
+	counterBackend.Layer = backend.Scopes{Shared: counterBackend.Layer, Instance: backend.Counters{Limiter: localCounters}}
+	counterBackend.prefixResetter = backend.ScopePrefixResetter{Shared: counterBackend.prefixResetter, Instance: localCounters}
 	counterBackend.explain.Layer, counterBackend.explain.FailingSince = counterBackend.Layer, storeWithFallback.FailingSince
 	return counterBackend
 }
@@ -147,6 +148,12 @@ func newRedisBackend(process *process, settings *env.Settings, serviceEvents *ev
 	redis.LogTo(serviceEvents.Log)
 	serviceEvents.Metrics.RedisStatus(client)
 	check := serviceEvents.NewRedisCheck(client.Check, roles...)
+	var global *globalRedis
+	if settings.GlobalURL != "" {
+		if global, err = newGlobalRedis(process, settings, serviceEvents); err != nil {
+			return nil, err
+		}
+	}
 	counterBackend := newStoreBackend(process, settings, serviceEvents, sharedStore{
 		store:    client,
 		events:   events.StoreOptions{Name: "Redis", Address: client.Addresses(), Advice: client.AdviceFor, OutageEnded: check.OutageEnded, Shards: metrics.ShardsOf(client)},
@@ -156,7 +163,7 @@ func newRedisBackend(process *process, settings *env.Settings, serviceEvents *ev
 			roundTrip := client.MeasureRoundTrip(ctx)
 			serviceEvents.Log.Info("counting in Redis", "address", client.Addresses(), "round_trip", roundTrip.Round(10*time.Microsecond), "timeout", client.Timeout())
 		},
-		addLeases: func(counterBackend *counterBackend, f *fallback.Limiter) {
+		addLayers: func(counterBackend *counterBackend, f *fallback.Limiter) {
 			leases := lease.New(lease.Options{
 				Next: counterBackend.Layer, Source: client,
 				IsFailing: func(h *backend.Hit) bool { return !f.FailingSince(h).IsZero() },
@@ -165,10 +172,13 @@ func newRedisBackend(process *process, settings *env.Settings, serviceEvents *ev
 			process.start(leases.Run)
 			process.addCloser(leases.Close)
 			counterBackend.Layer, counterBackend.explain.HeldPermits = leases, leases.HeldPermits
+			counterBackend.explain.RedisKey = client.Counter
+			if global != nil {
+				addRegions(process, settings, counterBackend, client, global)
+			}
 		},
 	}, localCounters)
 	process.start(check.Run)
-	counterBackend.explain.RedisKey = client.Counter
 	return counterBackend, nil
 }
 

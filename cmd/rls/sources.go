@@ -212,11 +212,16 @@ func newOverrides(process *process, settings *env.Settings, limits limits, reset
 	case env.OverridesInMemory:
 		result.overrideStore = &runtimechanges.Memory{IsExpired: isExpired, Report: limits.report}
 	default:
-		mainServer, err := addTLS(settings, settings.Redis(), settings.RedisTLS)
+		server, err := addTLS(settings, settings.Redis(), settings.RedisTLS)
+		timeout := overrideTimeout
+		if settings.GlobalURL != "" {
+			server, err = addTLS(settings, settings.GlobalRedis(), settings.GlobalTLS)
+			timeout = max(timeout, settings.GlobalTimeout)
+		}
 		if err != nil {
 			return nil, err
 		}
-		client, name, err := redis.Connect(mainServer, overrideTimeout)
+		client, name, err := redis.Connect(server, timeout)
 		if err != nil {
 			return nil, err
 		}

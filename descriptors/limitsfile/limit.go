@@ -37,8 +37,18 @@ func (d *document) readLimit(pos *place, o *object) *Limit {
 
 // newLimit returns the limit of spec. Equal specs share a limit. If newLimit reports a problem of o, it returns nil.
 func (d *document) newLimit(pos *place, o *object, spec limit.Spec) *limit.Limit {
+	if spec.Scope == limit.Global && !d.options.HasGlobalRedis {
+		spec.Scope = limit.Region
+	}
 	if l := d.limits[spec]; l != nil {
 		return l
+	}
+	if spec.Scope == limit.Global {
+		if problem := spec.GlobalProblem(); problem != "" {
+			v := o.fieldOrDefault(d.domain.defaults, "scope")
+			d.errorf(v.node, pos, "scope: got global, but %s; want scope: region, or another limit", problem)
+			return nil
+		}
 	}
 	l, err := limit.New(spec)
 	if err == nil {
@@ -96,7 +106,7 @@ func (d *document) checkHolds(pos *place, o *object, spec limit.Spec) {
 	if !algorithm.HasHolds() {
 		return
 	}
-	if d.options.StoreWithoutHolds != "" && spec.Scope == limit.Global {
+	if d.options.StoreWithoutHolds != "" && spec.Scope != limit.Instance {
 		v := o.fieldOrDefault(d.domain.defaults, "algorithm")
 		d.errorf(v.node, pos, "algorithm: got %s, but %s can't keep holds; want scope: instance, another algorithm, or counters in Redis (BACKEND_TYPE=redis)", algorithm, d.options.StoreWithoutHolds)
 	}

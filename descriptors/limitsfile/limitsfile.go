@@ -35,6 +35,9 @@ type Options struct {
 	// such a store. With a StoreWithoutHolds, shared holds and quotas are problems, and a lease is a warning.
 	StoreWithoutHolds string
 
+	// HasGlobalRedis means that regions divide the limits of scope global. Without it, scope global is scope region.
+	HasGlobalRedis bool
+
 	// MaxFileBytes is the maximum size of one file. 0 means DefaultMaxFileBytes.
 	MaxFileBytes int
 

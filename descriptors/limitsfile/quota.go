@@ -68,6 +68,7 @@ func (d *Descriptor) quotaProblem() string {
 		text  string
 	}{
 		{l.Algorithm != limit.TokenBucket, "quota needs algorithm: token_bucket, because Envoy has only token buckets; got " + l.Algorithm.String()},
+		{l.Scope == limit.Global, "quota has no meaning with scope: global, because a quota is divided in one region; want scope: region"},
 		{l.Scope == limit.Instance, "quota has no meaning with scope: instance, because all Envoys share the limit; remove one of them"},
 		{len(l.Replaces) > 0, "quota has no meaning with replaces, because a request has one bucket only; remove one of them"},
 		{l.Lease, "quota has no meaning with lease, because Envoys hold the shares; remove one of them"},

@@ -114,7 +114,7 @@ func run(t *testing.T, name string, scenario scenario) {
 	})
 	defer limiter.Close()
 
-	load := startLoad(backend.Scopes{Global: limiter, Instance: backend.Counters{Limiter: localLimiter}}, scenario.callers, scenario.pause)
+	load := startLoad(backend.Scopes{Shared: limiter, Instance: backend.Counters{Limiter: localLimiter}}, scenario.callers, scenario.pause)
 	time.Sleep(time.Second)
 	usageBefore := measureUsage()
 	var faultStart time.Duration

@@ -119,7 +119,7 @@ func newReplica(tb testing.TB, s *settings, servers *servers, prefix string, clo
 		IsFailing: func(h *backend.Hit) bool { return !withFallback.FailingSince(h).IsZero() },
 	})
 	return &replica{
-		limiter: backend.Scopes{Global: leases, Instance: backend.Counters{Limiter: counters}}, redis: flaky,
+		limiter: backend.Scopes{Shared: leases, Instance: backend.Counters{Limiter: counters}}, redis: flaky,
 		close: func() { leases.Close(); withFallback.Close(); _ = client.Close() },
 	}
 }

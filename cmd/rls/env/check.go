@@ -109,6 +109,14 @@ func (s *Settings) checkRedis(ps *problems) {
 		ps.checkServer("REDIS_PERSECOND", s.PerSecondRedis())
 		hasCluster = hasCluster || s.PerSecondRedis().Kind == redis.Cluster
 	}
+	if s.GlobalURL != "" {
+		ps.addIf(s.Backend() != BackendRedis, "REDIS_GLOBAL_URL needs REDIS_URL, the Redis of this region, %s", example)
+		ps.addIf(s.Region == "", "REDIS_GLOBAL_URL needs REGION, the name of this region, for example eu-west-1")
+		ps.addIf(strings.ContainsFunc(s.Region, func(r rune) bool { return r <= ' ' || r > '~' }), "REGION: got %q, want letters, digits and -", s.Region)
+		ps.addIf(s.Regions == 0, "REDIS_GLOBAL_URL needs REGIONS, the number of all regions, for example 3")
+		ps.checkServer("REDIS_GLOBAL", s.GlobalRedis())
+		hasCluster = hasCluster || s.GlobalRedis().Kind == redis.Cluster
+	}
 	ps.addIf(hasCluster && strings.ContainsAny(s.CacheKeyPrefix, "{}"),
 		"CACHE_KEY_PREFIX: got %q, want no brace, because a cluster would take it as a hash tag", s.CacheKeyPrefix)
 }
@@ -158,7 +166,7 @@ func (s *Settings) TLSFiles() []TLSFiles {
 			"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT"))
 	}
 	if s.usesRedis() {
-		files = append(files, s.tlsFiles(s.RedisTLS || s.usesPerSecond() && s.PerSecondTLS, "REDIS_TLS is not true",
+		files = append(files, s.tlsFiles(s.RedisTLS || s.usesPerSecond() && s.PerSecondTLS || s.GlobalURL != "" && s.GlobalTLS, "REDIS_TLS is not true",
 			"REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY", "REDIS_TLS_CACERT"))
 	}
 	if s.Backend() == BackendMemcache {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // Values of BACKEND_TYPE, DECISION_LOG and CONFIG_TYPE.
@@ -194,6 +195,18 @@ type Settings struct {
 	PerSecondPoolSize       int     `envconfig:"REDIS_PERSECOND_POOL_SIZE" default:"0" min:"0" max:"65535" desc:"As REDIS_POOL_SIZE."`
 	PerSecondTLS            bool    `envconfig:"REDIS_PERSECOND_TLS" default:"false" desc:"As REDIS_TLS, with the same files."`
 
+	Region             string        `envconfig:"REGION" only:"rls" desc:"Name of this region, such as eu-west-1. REDIS_GLOBAL_URL needs it. All replicas of a region have the same name. See docs/regions.md."`
+	Regions            int           `envconfig:"REGIONS" only:"rls" default:"0" min:"0" max:"1000" desc:"Number of regions with the same REDIS_GLOBAL_URL. It must be equal in all regions."`
+	RegionFloor        float64       `envconfig:"REGION_FLOOR" only:"rls" default:"0.1" min:"0" max:"0.5" desc:"Share of a limit with scope: global that all regions together can admit without REDIS_GLOBAL_URL. Each region has an equal part. It must be equal in all regions."`
+	RegionWaste        float64       `envconfig:"REGION_WASTE" only:"rls" default:"0.25" min:"0.01" max:"1" desc:"Largest share of a limit with scope: global that all regions together may have bought and not used. It must be equal in all regions."`
+	GlobalType         string        `envconfig:"REDIS_GLOBAL_TYPE" only:"rls" default:"single" oneof:"single sentinel cluster" desc:"As REDIS_TYPE."`
+	GlobalURL          string        `envconfig:"REDIS_GLOBAL_URL" only:"rls" secret:"login" desc:"Redis of all regions, as REDIS_URL. It divides limits with scope: global among the regions. Overrides are there too. See docs/regions.md."`
+	GlobalAuth         string        `envconfig:"REDIS_GLOBAL_AUTH" only:"rls" secret:"true" desc:"As REDIS_AUTH."`
+	GlobalAuthFile     string        `envconfig:"REDIS_GLOBAL_AUTH_FILE" only:"rls" desc:"As REDIS_AUTH_FILE."`
+	GlobalSentinelAuth string        `envconfig:"REDIS_GLOBAL_SENTINEL_AUTH" only:"rls" secret:"true" desc:"As REDIS_SENTINEL_AUTH."`
+	GlobalTLS          bool          `envconfig:"REDIS_GLOBAL_TLS" only:"rls" default:"false" desc:"As REDIS_TLS, with the same files."`
+	GlobalTimeout      time.Duration `envconfig:"REDIS_GLOBAL_TIMEOUT" only:"rls" default:"1s" min:"1ms" max:"10s" desc:"Maximum time of a purchase in REDIS_GLOBAL_URL. No call waits for it."`
+
 	MemcacheHostPort        names         `envconfig:"MEMCACHE_HOST_PORT" desc:"Servers for BACKEND_TYPE=memcache: host:port,host:port. A path is a socket. All replicas need the same servers in the same order. See docs/memcached.md."`
 	MemcacheSRV             string        `envconfig:"MEMCACHE_SRV" desc:"Name whose SRV records list the servers, such as _memcache._tcp.example.com. The setting replaces MEMCACHE_HOST_PORT. If the name has no records at the start, the service does not start."`
 	MemcacheSRVRefresh      time.Duration `envconfig:"MEMCACHE_SRV_REFRESH" default:"0s" min:"0s" desc:"Pause between two lookups of MEMCACHE_SRV. With 0, rls looks the name up only at the start."`
@@ -241,6 +254,7 @@ func (s *Settings) Backend() string {
 // LimitsOptions returns the options for reading limits.
 func (s *Settings) LimitsOptions() limitsfile.Options {
 	limitsOptions := limitsfile.Options{MergeDomains: s.MergeDomainConfig, CalendarMonths: s.CalendarMonths}
+	limitsOptions.HasGlobalRedis = s.GlobalURL != ""
 	if s.Backend() == BackendMemcache {
 		limitsOptions.StoreWithoutHolds = "memcached"
 	}
@@ -294,6 +308,16 @@ func (s *Settings) PerSecondRedis() redis.Server {
 		SentinelAuth: s.PerSecondSentinelAuth,
 		PoolSize:     s.PerSecondPoolSize,
 	}
+}
+
+// GlobalRedis returns the Redis of REDIS_GLOBAL_URL. The caller adds TLS.
+func (s *Settings) GlobalRedis() redis.Server {
+	return redis.Server{Kind: redis.Kind(s.GlobalType), URL: s.GlobalURL, Auth: s.GlobalAuth, AuthFile: s.GlobalAuthFile, SentinelAuth: s.GlobalSentinelAuth}
+}
+
+// SharedRegions returns how the regions divide limits.
+func (s *Settings) SharedRegions() limit.Regions {
+	return limit.Regions{Count: s.Regions, Floor: s.RegionFloor, Waste: s.RegionWaste}
 }
 
 // TracesCalls reports whether the service sends traces of calls.

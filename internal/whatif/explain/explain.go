@@ -329,7 +329,7 @@ func replacingLimit(c *service.Call, name string) string {
 func (r *reporter) setCounter(limitReport *Limit, decision *service.Decision, peek *peek) {
 	countedLimit := decision.Limit.Limit
 	limitReport.Counter = &Counter{Name: string(decision.Key), Tag: countedLimit.Tag()}
-	if r.options.RedisKey != nil && countedLimit.Scope == limit.Global {
+	if r.options.RedisKey != nil && countedLimit.Scope != limit.Instance {
 		limitReport.Counter.Server, limitReport.Counter.Key = r.options.RedisKey(decision.Hit)
 	}
 	if r.options.HeldPermits != nil {

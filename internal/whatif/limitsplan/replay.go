@@ -132,7 +132,7 @@ func (p *replay) Take(ctx context.Context, now time.Time, hits []backend.Hit, re
 			}
 		}
 	}
-	backend.Scopes{Global: p.countersOf(allReplicas), Instance: p.countersOf(p.call.replica)}.Take(ctx, now, hits, results)
+	backend.Scopes{Shared: p.countersOf(allReplicas), Instance: p.countersOf(p.call.replica)}.Take(ctx, now, hits, results)
 }
 
 const allReplicas = -1

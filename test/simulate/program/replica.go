@@ -96,7 +96,7 @@ func (f *fleet) startReplica(number int) *replica {
 	r.meter.Leases(r.leases.Stats)
 	go r.leases.Run(ctx)
 	r.service = service.New(service.Options{
-		Limits: r.limits, Limiter: backend.Scopes{Global: r.leases, Instance: backend.Counters{Limiter: counters}}, Now: r.now, AllOrNone: p.allOrNone,
+		Limits: r.limits, Limiter: backend.Scopes{Shared: r.leases, Instance: backend.Counters{Limiter: counters}}, Now: r.now, AllOrNone: p.allOrNone,
 		Observers: []service.Observer{f.records, r.meter.Service(), r.meter.RuleObserver(metrics.RuleOptions{NearLimitRatio: 0.8})},
 	})
 	f.replicas = append(f.replicas, r)

@@ -1,0 +1,238 @@
+package region
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// The bounds of purchases.
+const (
+	maxOrders      = 4096 // the counters that wait for a purchase
+	maxTripOrders  = 256  // the counters in one trip
+	maxTrips       = 8    // the trips at the same time
+	maxTripSeconds = 2    // a trip over all steps ends after this time
+)
+
+// Run buys hits until ctx is done. It returns when no trip is in flight.
+func (l *Limiter) Run(ctx context.Context) {
+	trips := make(chan struct{}, maxTrips)
+	for {
+		select {
+		case <-ctx.Done():
+			for range maxTrips {
+				trips <- struct{}{}
+			}
+			return
+		case first := <-l.orders:
+			batch := []*stock{first}
+			for len(batch) < maxTripOrders && len(l.orders) > 0 {
+				batch = append(batch, <-l.orders)
+			}
+			trips <- struct{}{}
+			go func() {
+				defer func() { <-trips }()
+				l.buy(ctx, batch)
+			}()
+		}
+	}
+}
+
+// purchase is the purchase of the hits of one counter.
+type purchase struct {
+	*stock
+	counter   *limit.Limit     // the counter of used hits
+	orders    [2]backend.Order // for the windows of the stock; the purchase makes no order with a Want of 0
+	isBuyer   bool             // this replica has the hold of the buyer
+	isPrebuy  bool             // the purchase also buys for the next window
+	isPartial bool             // the region has bought less than it wants
+}
+
+// buy buys hits for the counters of batch:
+//
+//  1. a trip to the Redis of the region, which makes this replica the buyer, and reads the bought and the used hits;
+//  2. a trip to the ledger;
+//  3. a trip to the Redis of the region, which adds the bought hits and ends the hold.
+//
+// If the second or third step fails, hits may be sold that no region can use. Nobody can use them until the window ends.
+func (l *Limiter) buy(ctx context.Context, batch []*stock) {
+	ctx, cancel := context.WithTimeout(ctx, maxTripSeconds*time.Second)
+	defer cancel()
+	purchases := make([]*purchase, len(batch))
+	for i, e := range batch {
+		purchases[i] = l.newPurchase(e)
+	}
+	l.startPurchases(ctx, purchases)
+	var orders []*backend.Order
+	for _, p := range purchases {
+		for i := range p.orders {
+			if o := &p.orders[i]; p.isBuyer && o.Want > 0 {
+				orders = append(orders, o)
+			}
+		}
+	}
+	if len(orders) > 0 {
+		start := time.Now()
+		l.options.Ledger.Buy(ctx, orders)
+		l.recordTrip(orders, time.Since(start))
+	}
+	l.endPurchases(ctx, purchases)
+}
+
+func (l *Limiter) newPurchase(e *stock) *purchase {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := &purchase{stock: e, counter: e.windows[0].limit, isPrebuy: l.isPrebuyDue(e)}
+	for i, w := range e.windows {
+		p.orders[i] = backend.Order{Key: e.key, Limit: e.limit, Share: e.share, Region: l.options.Region, WindowStart: w.start, WindowEnd: w.end}
+	}
+	return p
+}
+
+// startPurchases tries to become the buyer of each counter, and sets what the orders want.
+func (l *Limiter) startPurchases(ctx context.Context, purchases []*purchase) {
+	var hits []backend.Hit
+	for _, p := range purchases {
+		hits = append(hits, backend.Hit{Key: p.key, Limit: p.share.Buyer, N: 1, HoldID: l.replicaID, Shadow: true})
+		for i := range p.orders {
+			start := p.orders[i].WindowStart
+			hits = append(hits,
+				backend.Hit{Key: p.key, Limit: p.share.Purchases, WindowStart: start, Shadow: true},
+				backend.Hit{Key: p.key, Limit: p.counter, WindowStart: start, Shadow: true},
+			)
+		}
+	}
+	const hitsOfPurchase = 5
+	results := make([]backend.Result, len(hits))
+	l.options.Counters.Take(ctx, time.Now(), hits, results)
+	for i, p := range purchases {
+		answers := results[i*hitsOfPurchase:][:hitsOfPurchase]
+		p.isBuyer = answers[0].Err == nil && answers[0].Allowed
+		for w := range p.orders {
+			bought, used := &answers[1+2*w], &answers[2+2*w]
+			if bought.Err != nil || used.Err != nil {
+				p.isPartial = true
+				continue
+			}
+			usedHits, boughtHits := p.counter.Spent(used.Result), p.share.Purchases.Spent(bought.Result)
+			p.setBought(p.orders[w].WindowStart, boughtHits)
+			l.setWant(p, w, boughtHits, p.share.Floor+boughtHits-usedHits)
+		}
+	}
+}
+
+// setWant sets what the order for a window wants. left is what the region has left for the window.
+func (l *Limiter) setWant(p *purchase, index int, bought, left int64) {
+	e, o := p.stock, &p.orders[index]
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	o.Unused, o.Rate = max(min(left, bought), 0), max(e.peakRate()*1e6, 1)
+	wanted := e.wanted(l.roundTrip.Load())
+	windowHits := int64(e.peakRate() * float64(o.WindowEnd-o.WindowStart))
+	if index == 0 {
+		e.left = left
+		if left < e.lowMark() || e.deniedHits > 0 {
+			o.Want, o.Least = wanted+e.deniedHits-max(left, 0), e.mostDenied-max(left, 0)
+			o.Rate += float64(e.deniedHits)
+		}
+	} else if p.isPrebuy {
+		e.preboughtFrom = o.WindowStart
+		o.Want = min(wanted, windowHits) - left
+	}
+	o.Want, o.Least = max(o.Want, 0), max(o.Least, 0)
+}
+
+// endPurchases adds the bought hits to the counters of the region.
+func (l *Limiter) endPurchases(ctx context.Context, purchases []*purchase) {
+	var hits []backend.Hit
+	var orders []*backend.Order // the order of each hit, or nil
+	for _, p := range purchases {
+		if !p.isBuyer {
+			continue
+		}
+		for i := range p.orders {
+			o := &p.orders[i]
+			if o.Want > 0 && o.Err == nil && o.Granted > 0 {
+				hits = append(hits, backend.Hit{Key: p.key, Limit: p.share.Purchases, N: o.Granted, WindowStart: o.WindowStart, Shadow: true})
+				orders = append(orders, o)
+			}
+		}
+		hits = append(hits, backend.Hit{Key: p.key, Limit: p.share.Buyer, N: -1, HoldID: l.replicaID, Shadow: true})
+		orders = append(orders, nil)
+	}
+	results := make([]backend.Result, len(hits))
+	if len(hits) > 0 {
+		l.options.Counters.Take(ctx, time.Now(), hits, results)
+	}
+	bought := map[*backend.Order]int64{}
+	for i, o := range orders {
+		if o != nil && results[i].Err == nil {
+			bought[o] = hits[i].Limit.Spent(results[i].Result)
+		}
+	}
+	for _, p := range purchases {
+		for i := range p.orders {
+			if n := bought[&p.orders[i]]; n > 0 {
+				p.setBought(p.orders[i].WindowStart, n)
+			}
+		}
+		p.end()
+	}
+}
+
+// end lets the next purchase of the counter begin.
+func (p *purchase) end() {
+	e := p.stock
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.isBuying = false
+	switch o := &p.orders[0]; {
+	case !p.isBuyer: // another replica buys
+		e.nextPurchase, e.nextPeek = e.now+peekPause, 0
+	case o.Err != nil || p.isPartial:
+		e.nextPurchase = e.now + retryPause
+	case o.Want > 0:
+		e.free, e.deniedHits, e.mostDenied = o.Free, 0, 0
+		if o.Free == 0 {
+			e.nextPurchase = e.now + refresh
+		}
+	}
+}
+
+// counts are the sums of Stats.
+type counts struct{ trips, failedTrips, bought, orders atomic.Int64 }
+
+// Stats counts what the regions did.
+type Stats struct {
+	Trips, FailedTrips int64         // trips to the ledger
+	Orders, BoughtHits int64         // orders, and the hits that this replica has bought for its region
+	RoundTrip          time.Duration // the time of the last trip that did not fail
+}
+
+// Stats returns the sums since New.
+func (l *Limiter) Stats() Stats {
+	c := &l.stats
+	return Stats{c.trips.Load(), c.failedTrips.Load(), c.orders.Load(), c.bought.Load(), time.Duration(l.roundTrip.Load()) * time.Microsecond}
+}
+
+func (l *Limiter) recordTrip(orders []*backend.Order, duration time.Duration) {
+	var err error
+	for _, o := range orders {
+		if o.Err == nil {
+			l.stats.bought.Add(o.Granted)
+		} else {
+			err = o.Err
+		}
+	}
+	l.stats.trips.Add(1)
+	l.stats.orders.Add(int64(len(orders)))
+	if err != nil {
+		l.stats.failedTrips.Add(1)
+	} else {
+		l.roundTrip.Store(duration.Microseconds())
+	}
+	l.options.OnTrip(err)
+}

@@ -1,0 +1,270 @@
+// Package region divides the limits of scope global among regions. A region buys hits of a limit from a ledger in the global
+// Redis, and its replicas count the bought hits in the Redis of the region. So a call never waits for another region, and all
+// regions together admit no more than the limit. limit.RegionShare says why.
+//
+// Everything that the replicas of a region must agree on is in the Redis of the region, for each counter and window:
+//
+//   - the hits that the region has bought: a counter which only grows, so a replica with an old number denies too early,
+//     but never admits too much;
+//   - the hits that the region has used: a counter with the limit Floor + bought;
+//   - the hold of the replica that buys.
+package region
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+// Options configure a Limiter. All are required.
+type Options struct {
+	// Next decides the hits, with limits that the Limiter replaces.
+	Next backend.Layer
+
+	// Counters are the counters of this region, without a fallback.
+	Counters backend.Limiter
+
+	// Now returns the time of the server that counts h. If the time is not known, ok is false.
+	Now func(ctx context.Context, h *backend.Hit, callersNow time.Time) (now time.Time, ok bool)
+
+	Ledger  backend.Ledger
+	Regions limit.Regions
+	Region  string // the name of this region
+
+	OnTrip func(error) // is called after each trip to the ledger
+}
+
+// Limiter is a backend.Layer that decides hits of scope global with the hits that this region has bought. Other hits go to
+// Options.Next.
+type Limiter struct {
+	options   Options
+	replicaID string
+	seeds     fingerprint.Seeds
+	stripes   [stripeCount]stripe
+	orders    chan *stock
+	roundTrip atomic.Int64 // the time of the last purchase in microseconds
+	stats     counts
+}
+
+var _ backend.Layer = (*Limiter)(nil)
+
+// New returns a Limiter. Without Run, it buys nothing.
+func New(o Options) *Limiter {
+	var id [8]byte
+	_, _ = rand.Read(id[:])
+	l := &Limiter{options: o, replicaID: hex.EncodeToString(id[:]), seeds: fingerprint.NewSeeds(), orders: make(chan *stock, maxOrders)}
+	l.roundTrip.Store(firstRoundTrip)
+	for i := range l.stripes {
+		l.stripes[i].stocks = map[fingerprint.ID]*stock{}
+	}
+	return l
+}
+
+// call is a Take in progress.
+type call struct {
+	backend.SubBatch         // the hits with replaced limits, and then the peeks of bought hits
+	parts            []part  // one for each hit of the Take
+	peeked           []*part // the part of each peek
+}
+
+// part is how the region counts one hit.
+type part struct {
+	stock       *stock       // nil if the hit has another scope
+	window      *limit.Limit // the limit of the window
+	windowStart int64        // 0 means the window of the Redis
+	isRetried   bool
+}
+
+var calls = sync.Pool{New: func() any { return new(call) }}
+
+func (c *call) release() {
+	clear(c.Hits)
+	clear(c.parts)
+	clear(c.peeked)
+	c.Hits, c.Index, c.Results, c.parts, c.peeked = c.Hits[:0], c.Index[:0], c.Results[:0], c.parts[:0], c.peeked[:0]
+	calls.Put(c)
+}
+
+func hasGlobalHit(hits []backend.Hit) bool {
+	for i := range hits {
+		if hits[i].Limit.Scope == limit.Global {
+			return true
+		}
+	}
+	return false
+}
+
+// Take implements backend.Limiter. If the region has bought hits since this replica last looked, Take asks once more about
+// the hits that were denied.
+func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	if !hasGlobalHit(hits) {
+		l.options.Next.Take(ctx, now, hits, results)
+		return
+	}
+	c := calls.Get().(*call)
+	defer c.release()
+	for i := range hits {
+		if h := &hits[i]; h.Limit.Scope == limit.Global && h.N <= -limit.MaxHits {
+			if err := l.reset(ctx, now, h); err != nil {
+				results[i] = backend.Result{Err: err}
+				continue
+			}
+		}
+		results[i].Err = nil
+	}
+	l.addHits(ctx, now, c, hits, true)
+	c.SubBatch.Take(ctx, now, l.options.Next)
+	l.readPeeks(c, len(hits))
+	if l.chooseRetries(ctx, now, c, hits) {
+		backend.TakePart(ctx, now, l.options.Next, c.Hits[:len(hits)], c.Results[:len(hits)], func(i int) bool { return c.parts[i].isRetried })
+	}
+	isGroupDenied := backend.IsGroupDenied(c.Hits[:len(hits)], c.Results[:len(hits)])
+	for i := range hits {
+		if results[i].Err != nil {
+			continue
+		}
+		results[i] = c.Results[i]
+		if p := &c.parts[i]; p.stock != nil && results[i].Err == nil {
+			l.settle(&hits[i], &results[i], p, isGroupDenied && hits[i].IsInGroup())
+		}
+	}
+}
+
+// addHits adds to c the hits as the region counts them. mayPeek adds peeks of the bought hits, for counters that have few
+// hits left.
+func (l *Limiter) addHits(ctx context.Context, now time.Time, c *call, hits []backend.Hit, mayPeek bool) {
+	for i, h := range hits {
+		p := part{}
+		if h.Limit.Scope == limit.Global {
+			p = l.find(ctx, now, &hits[i])
+			h.Limit = p.window
+			if h.WindowStart == 0 {
+				h.WindowStart = p.windowStart
+			}
+		}
+		c.Add(i, h)
+		c.parts = append(c.parts, p)
+	}
+	for i := range c.parts {
+		if p := &c.parts[i]; mayPeek && p.stock != nil && p.windowStart > 0 && hits[i].N >= 0 && p.stock.needsPeek(p.windowStart, hits[i].N) {
+			c.Add(len(c.Hits), backend.Hit{Key: hits[i].Key, Limit: p.stock.share.Purchases, WindowStart: p.windowStart, Shadow: true})
+			c.peeked = append(c.peeked, p)
+		}
+	}
+}
+
+// readPeeks reads the answers to the peeks of bought hits, which follow the answers to the hits.
+func (l *Limiter) readPeeks(c *call, hitCount int) {
+	for i, p := range c.peeked {
+		if r := &c.Results[hitCount+i]; r.Err == nil && r.Source == backend.SourceRedis {
+			p.stock.setBought(p.windowStart, p.stock.share.Purchases.Spent(r.Result))
+		}
+	}
+}
+
+// chooseRetries marks the denied hits that can pass now, because the region has meanwhile bought hits. If a group was denied,
+// the whole group passes or none, so it is asked again only if all its denied hits can pass.
+func (l *Limiter) chooseRetries(ctx context.Context, now time.Time, c *call, hits []backend.Hit) (hasRetries bool) {
+	isGroupDenied, retriesGroup := false, true
+	for i := range hits {
+		p, r := &c.parts[i], &c.Results[i]
+		if r.Err != nil || r.Allowed || hits[i].N <= 0 {
+			continue
+		}
+		canPass := false
+		if p.stock != nil && !r.IsDegraded() {
+			if current := l.find(ctx, now, &hits[i]); current.windowStart == p.windowStart && current.window.Max() > p.window.Max() || p.windowStart == 0 && current.windowStart != 0 {
+				*p, canPass = current, true
+				c.Hits[i].Limit, c.Hits[i].WindowStart = p.window, p.windowStart
+			}
+		}
+		if c.Hits[i].DeniesGroup(r) {
+			isGroupDenied, retriesGroup = true, retriesGroup && canPass
+		} else if canPass {
+			p.isRetried, hasRetries = true, true
+		}
+	}
+	if isGroupDenied && retriesGroup {
+		for i := range hits {
+			if hits[i].IsInGroup() {
+				c.parts[i].isRetried, hasRetries = true, true
+			}
+		}
+	}
+	return hasRetries
+}
+
+// Peek implements backend.Layer.
+func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, peeks []backend.Peek) {
+	if !hasGlobalHit(hits) {
+		l.options.Next.Peek(ctx, now, hits, peeks)
+		return
+	}
+	c := calls.Get().(*call)
+	defer c.release()
+	l.addHits(ctx, now, c, hits, false)
+	l.options.Next.Peek(ctx, now, c.Hits, peeks)
+	for i := range peeks {
+		if p := &c.parts[i]; p.stock != nil && peeks[i].Err == nil {
+			p.stock.describe(&hits[i], &peeks[i].Result)
+		}
+	}
+}
+
+// RegionalHit returns h as the region counts it.
+func (l *Limiter) RegionalHit(h *backend.Hit) *backend.Hit {
+	if h.Limit.Scope != limit.Global {
+		return h
+	}
+	p, regional := l.find(context.Background(), time.Now(), h), *h
+	regional.Limit, regional.WindowStart = p.window, p.windowStart
+	return &regional
+}
+
+// Forget implements backend.Layer.
+func (l *Limiter) Forget(h *backend.Hit) {
+	if h == nil {
+		for i := range l.stripes {
+			s := &l.stripes[i]
+			s.mu.Lock()
+			clear(s.stocks)
+			s.mu.Unlock()
+		}
+	} else if h.Limit.Scope == limit.Global {
+		regional := l.RegionalHit(h)
+		l.forgetStock(h)
+		h = regional
+	}
+	l.options.Next.Forget(h)
+}
+
+// reset forgets the sold hits of h's counter in the ledger, and the hits that this region has bought. The caller resets the
+// counter of this region. Other regions keep the hits that they have bought and not used.
+func (l *Limiter) reset(ctx context.Context, now time.Time, h *backend.Hit) error {
+	p := l.find(ctx, now, h)
+	start, end := p.window.WindowAt(now.UnixMicro())
+	o := backend.Order{Key: h.Key, Limit: h.Limit, Share: p.stock.share, WindowStart: start, WindowEnd: end}
+	if err := l.options.Ledger.Reset(ctx, &o); err != nil {
+		return err
+	}
+	refunds := []backend.Hit{
+		{Key: h.Key, Limit: p.stock.share.Purchases, N: -limit.MaxHits, WindowStart: start, Shadow: true},
+		{Key: h.Key, Limit: p.stock.share.Purchases, N: -limit.MaxHits, WindowStart: end, Shadow: true},
+	}
+	results := make([]backend.Result, len(refunds))
+	l.options.Counters.Take(ctx, now, refunds, results)
+	l.forgetStock(h)
+	for i := range results {
+		if results[i].Err != nil {
+			return results[i].Err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,259 @@
+package region_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/backendtest"
+	"github.com/seed-81f232ab/rls/backend/denycache"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/backend/region"
+	"github.com/seed-81f232ab/rls/internal/testkit/proctest"
+	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, proctest.IgnoreStarter()) }
+
+const regionCount = 3
+
+var testRegions = limit.Regions{Count: regionCount, Floor: 0.1, Waste: 0.25}
+
+// world has three regions with two replicas each, and the Redis of all regions.
+type world struct {
+	global   *redistest.Server
+	ledger   *brokenLedger
+	replicas [regionCount][2]*region.Limiter
+	redis    [regionCount]*redistest.Server
+}
+
+// brokenLedger is a Ledger that is far away and can fail.
+type brokenLedger struct {
+	backend.Ledger
+	isCutOff [regionCount]atomic.Bool
+}
+
+// delay is the time of a trip to the ledger in one direction.
+const delay = 20 * time.Millisecond
+
+var errCutOff = fmt.Errorf("cut off")
+
+func (l *brokenLedger) Buy(ctx context.Context, orders []*backend.Order) {
+	if l.isCutOff[orders[0].Region[0]-'0'].Load() {
+		for _, o := range orders {
+			o.Err = errCutOff
+		}
+		return
+	}
+	time.Sleep(delay)
+	l.Ledger.Buy(ctx, orders)
+	time.Sleep(delay)
+}
+
+func newClient(t *testing.T, server *redistest.Server) *redis.Limiter {
+	c, err := redis.New(redis.Options{Main: redis.Server{URL: server.Addr}, Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, c.Close()) })
+	return c
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{global: redistest.Start(t)}
+	w.ledger = &brokenLedger{Ledger: redis.Ledger{Limiter: newClient(t, w.global)}}
+	ctx, stop := context.WithCancel(t.Context())
+	var runs sync.WaitGroup
+	t.Cleanup(func() { stop(); runs.Wait() })
+	for i := range regionCount {
+		w.redis[i] = redistest.Start(t)
+		for j := range w.replicas[i] {
+			client := newClient(t, w.redis[i])
+			l := region.New(region.Options{
+				Next: denycache.New(backend.Counters{Limiter: client}, denycache.Options{SizeBytes: 1 << 16}), Counters: client, Now: client.Now,
+				Ledger: w.ledger, Regions: testRegions, Region: fmt.Sprint(i), OnTrip: func(error) {},
+			})
+			w.replicas[i][j] = l
+			runs.Go(func() { l.Run(ctx) })
+		}
+	}
+	return w
+}
+
+func take(t *testing.T, l backend.Limiter, key string, lim *limit.Limit, n int64) backend.Result {
+	results := make([]backend.Result, 1)
+	l.Take(t.Context(), time.Now(), []backend.Hit{{Key: []byte(key), Limit: lim, N: n}}, results)
+	assert.NoError(t, results[0].Err)
+	return results[0]
+}
+
+// callFor calls from some regions for a time, and returns the hits that each region has admitted.
+func (w *world) callFor(t *testing.T, d time.Duration, lim *limit.Limit, pause time.Duration, regions ...int) (admitted [regionCount]int64) {
+	var callers sync.WaitGroup
+	end := time.Now().Add(d)
+	for _, i := range regions {
+		for _, l := range w.replicas[i] {
+			for range 2 {
+				callers.Go(func() {
+					for time.Now().Before(end) {
+						if take(t, l, "acme", lim, 1).Allowed {
+							atomic.AddInt64(&admitted[i], 1)
+						}
+						time.Sleep(pause)
+					}
+				})
+			}
+		}
+	}
+	callers.Wait()
+	return admitted
+}
+
+func sum(numbers [regionCount]int64) (n int64) {
+	for _, k := range numbers {
+		n += k
+	}
+	return n
+}
+
+func TestRegionsTogetherAdmitExactlyTheLimit(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			lim := backendtest.NewLimit(t, limit.Spec{Algorithm: algorithm, Requests: 3000, Unit: limit.Year, Scope: limit.Global, ChargeDenied: algorithm.DefaultChargeDenied()})
+			admitted := w.callFor(t, 4*time.Second, lim, time.Millisecond, 0, 1, 2)
+			floors := int64(0)
+			if algorithm == limit.SlidingWindow { // half of the floors is for the next window
+				floors = 150
+			}
+			assert.Equal(t, 3000-floors, sum(admitted), admitted)
+			for i := range admitted {
+				assert.Greater(t, admitted[i], int64(500), "demand is equal: %v", admitted)
+			}
+		})
+	}
+}
+
+func TestRegionWithAllDemandGetsAllButTheFloorsOfOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	lim := backendtest.NewLimit(t, limit.Spec{Requests: 3000, Unit: limit.Year, Scope: limit.Global, ChargeDenied: true})
+	assert.EqualValues(t, 2800, sum(w.callFor(t, 3*time.Second, lim, time.Millisecond, 1)))
+	assert.EqualValues(t, 200, sum(w.callFor(t, 500*time.Millisecond, lim, 5*time.Millisecond, 0, 2)), "the floors of the others")
+}
+
+func TestRegionThatIsCutOffAdmitsWhatItHasBoughtAndItsFloor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	lim := backendtest.NewLimit(t, limit.Spec{Requests: 3000, Unit: limit.Year, Scope: limit.Global, ChargeDenied: true})
+	w.ledger.isCutOff[2].Store(true)
+	assert.EqualValues(t, 100, sum(w.callFor(t, 500*time.Millisecond, lim, time.Millisecond, 2)), "the floor")
+	w.ledger.isCutOff[2].Store(false)
+	first := w.callFor(t, 500*time.Millisecond, lim, 5*time.Millisecond, 2)
+	assert.Greater(t, sum(first), int64(0))
+	w.ledger.isCutOff[2].Store(true)
+	cutOff := w.callFor(t, time.Second, lim, time.Millisecond, 2)
+	assert.LessOrEqual(t, sum(cutOff), int64(750), "at most the waste")
+	others := w.callFor(t, 3*time.Second, lim, time.Millisecond, 0, 1, 2)
+	assert.EqualValues(t, 3000, 100+sum(first)+sum(cutOff)+sum(others))
+	assert.LessOrEqual(t, others[2], int64(1), "a purchase in flight")
+}
+
+func TestRegionsAdmitAtMostTheLimitInEachShortWindow(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.TokenBucket} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			t.Parallel()
+			const requests, burst, duration = 600, 900, 6
+			w := newWorld(t)
+			spec := limit.Spec{Algorithm: algorithm, Requests: requests, Unit: limit.Second, Multiplier: 1, Scope: limit.Global, ChargeDenied: algorithm.DefaultChargeDenied()}
+			if algorithm.UsesBurst() {
+				spec.Burst = burst
+			}
+			lim := backendtest.NewLimit(t, spec)
+			for _, regions := range [][]int{{0, 1, 2}, {1}} {
+				var mu sync.Mutex
+				var times []time.Time
+				var callers sync.WaitGroup
+				end := time.Now().Add(duration * time.Second)
+				for _, i := range regions {
+					for _, l := range w.replicas[i] {
+						callers.Go(func() {
+							for time.Now().Before(end) {
+								start := time.Now()
+								if take(t, l, "acme", lim, 1).Allowed {
+									mu.Lock()
+									times = append(times, start)
+									mu.Unlock()
+								}
+								time.Sleep(time.Millisecond)
+							}
+						})
+					}
+				}
+				callers.Wait()
+				if algorithm.UsesBurst() {
+					assert.LessOrEqual(t, len(times), burst+duration*requests+requests/10)
+				} else {
+					windows := map[int64]int{}
+					for _, at := range times {
+						windows[at.Unix()]++
+					}
+					for start, n := range windows {
+						assert.LessOrEqual(t, n, requests+20, "window %d; a call at its end can count in the next: %v", start, windows)
+					}
+				}
+				t.Logf("%s: %v admitted %d of %d", algorithm, regions, len(times), duration*requests)
+				assert.Greater(t, len(times), duration*requests*4/10)
+			}
+		})
+	}
+}
+
+func TestFirstCallsPassInAllRegions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	lim := backendtest.NewLimit(t, limit.Spec{Requests: 10, Unit: limit.Year, Scope: limit.Global, ChargeDenied: true})
+	for i := range w.replicas {
+		assert.True(t, take(t, w.replicas[i][0], "acme", lim, 1).Allowed, "region %d", i)
+	}
+	var admitted int64 = regionCount
+	require.Eventually(t, func() bool {
+		if take(t, w.replicas[0][1], "acme", lim, 1).Allowed {
+			admitted++
+		}
+		return admitted == 10
+	}, 5*time.Second, 20*time.Millisecond)
+	assert.False(t, take(t, w.replicas[0][0], "acme", lim, 1).Allowed)
+}
+
+func TestLargeHitPassesIfTheLimitHasRoom(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	lim := backendtest.NewLimit(t, limit.Spec{Requests: 1000, Unit: limit.Year, Scope: limit.Global, ChargeDenied: true})
+	r := take(t, w.replicas[0][0], "acme", lim, 900)
+	assert.False(t, r.Allowed)
+	require.Eventually(t, func() bool { return take(t, w.replicas[0][0], "acme", lim, 900).Allowed }, 2*time.Second, 10*time.Millisecond)
+	assert.False(t, take(t, w.replicas[1][0], "acme", lim, 900).Allowed)
+	r = take(t, w.replicas[1][0], "acme", lim, 1001)
+	assert.EqualValues(t, limit.Never, r.RetryAfter)
+}
+
+func TestResetGivesTheWholeLimitAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	lim := backendtest.NewLimit(t, limit.Spec{Requests: 300, Unit: limit.Year, Scope: limit.Global, ChargeDenied: true})
+	assert.EqualValues(t, 280, sum(w.callFor(t, time.Second, lim, time.Millisecond, 0)))
+	take(t, w.replicas[0][0], "acme", lim, -limit.MaxHits)
+	w.replicas[0][1].Forget(&backend.Hit{Key: []byte("acme"), Limit: lim})
+	assert.EqualValues(t, 280, sum(w.callFor(t, time.Second, lim, time.Millisecond, 0)))
+}

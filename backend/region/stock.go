@@ -1,0 +1,240 @@
+package region
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
+	"github.com/seed-81f232ab/rls/limit"
+)
+
+const stripeCount = 64
+
+type stripe struct {
+	mu     sync.Mutex // guards stocks
+	stocks map[fingerprint.ID]*stock
+	_      [40]byte // keeps the mutexes in separate cache lines
+}
+
+// maxStocks bounds the counters that this replica remembers. If it is exceeded, the replica forgets a random counter of the
+// stripe, and reads its bought hits again at the next call.
+const maxStocks = 1 << 18
+
+// Times in microseconds.
+const (
+	refresh        = 1_000_000 // a purchase covers the demand for this time, and two round trips
+	measureTime    = 250_000   // the least time over which a rate is measured
+	peekPause      = 20_000    // the least time between two peeks of the bought hits, except for the first in a window
+	retryPause     = 250_000   // the pause after a purchase that failed; after a purchase of the last hits, it is refresh
+	firstRoundTrip = 100_000   // the assumed round trip until the first purchase
+)
+
+// stock is what this replica knows of the hits of one counter in its region.
+type stock struct {
+	key   []byte
+	limit *limit.Limit // the limit of scope global
+	share *limit.RegionShare
+
+	mu       sync.Mutex // guards the fields below
+	windows  [2]window  // the current window and the next window
+	now      int64      // the last time of a hit by the clock of Redis, in microseconds since 1970
+	left     int64      // the hits that the region has left in the current window, by the last answer
+	nextPeek int64      // the time of the next peek of the bought hits
+	free     int64      // the hits that the ledger had left after the last purchase
+
+	// The demand of the region is the hits that its replicas use, and the hits that this replica denies.
+	measureStart     int64   // when the measurement of the demand began
+	usedBefore       int64   // the used hits in the current window at measureStart
+	measuredDenied   int64   // the denied hits since measureStart
+	rate, rateBefore float64 // the demand in hits per microsecond, in the last two measurements
+
+	deniedHits    int64 // the denied hits since the last purchase
+	mostDenied    int64 // the largest denied hit since the last purchase
+	isBuying      bool
+	nextPurchase  int64 // the time of the next purchase at the earliest
+	preboughtFrom int64 // the start of the window for which this replica has already bought before its start
+}
+
+// window is a regional window. Its limit is Floor + bought.
+type window struct {
+	start, end int64 // in microseconds since 1970
+	bought     int64 // the hits that the region has bought, as far as this replica knows
+	limit      *limit.Limit
+}
+
+// find returns how the region counts h now.
+func (l *Limiter) find(ctx context.Context, now time.Time, h *backend.Hit) part {
+	id := l.seeds.ID(h.Key, h.Limit.Tag())
+	share := h.Limit.RegionShare(l.options.Regions)
+	s := &l.stripes[id.Hi%stripeCount]
+	s.mu.Lock()
+	e := s.stocks[id]
+	if e == nil || e.limit != h.Limit {
+		if e == nil && len(s.stocks) >= maxStocks/stripeCount {
+			for other := range s.stocks {
+				delete(s.stocks, other)
+				break
+			}
+		}
+		e = &stock{key: bytes.Clone(h.Key), limit: h.Limit, share: share}
+		s.stocks[id] = e
+	}
+	s.mu.Unlock()
+
+	serverNow, ok := l.options.Now(ctx, &backend.Hit{Key: h.Key, Limit: share.Purchases}, now)
+	if !ok {
+		return part{stock: e, window: share.Stock(0)}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.advance(serverNow.UnixMicro())
+	return part{stock: e, window: e.windows[0].limit, windowStart: e.windows[0].start}
+}
+
+func (l *Limiter) forgetStock(h *backend.Hit) {
+	id := l.seeds.ID(h.Key, h.Limit.Tag())
+	s := &l.stripes[id.Hi%stripeCount]
+	s.mu.Lock()
+	delete(s.stocks, id)
+	s.mu.Unlock()
+}
+
+// advance makes the window that contains now the current window.
+func (e *stock) advance(now int64) {
+	e.now = now
+	if w := &e.windows[0]; w.limit != nil && w.start <= now && now < w.end {
+		return
+	}
+	start, end := e.share.Purchases.WindowAt(now)
+	if next := e.windows[1]; next.start == start && next.limit != nil {
+		e.windows[0] = next
+	} else {
+		e.windows[0] = e.newWindow(start, end)
+	}
+	_, nextEnd := e.share.Purchases.WindowAt(end)
+	e.windows[1] = e.newWindow(end, nextEnd)
+	e.left, e.nextPeek, e.usedBefore, e.measureStart = 0, 0, 0, max(e.measureStart, start)
+	e.deniedHits, e.mostDenied = 0, 0
+}
+
+func (e *stock) newWindow(start, end int64) window {
+	return window{start: start, end: end, limit: e.share.Stock(0)}
+}
+
+// needsPeek reports whether a call with n hits should look for bought hits.
+func (e *stock) needsPeek(windowStart, n int64) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.windows[0].start != windowStart || e.now < e.nextPeek || e.left-n >= e.lowMark() {
+		return false
+	}
+	e.nextPeek = e.now + peekPause
+	return true
+}
+
+// setBought sets the bought hits of a window, unless this replica knows of more.
+func (e *stock) setBought(windowStart, bought int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range e.windows {
+		if w := &e.windows[i]; w.start == windowStart && bought > w.bought {
+			if i == 0 {
+				e.left += bought - w.bought
+			}
+			w.bought, w.limit = bought, e.share.Stock(bought)
+		}
+	}
+}
+
+// peakRate returns the demand in hits per microsecond: the peak of the last two measurements.
+func (e *stock) peakRate() float64 { return max(e.rate, e.rateBefore) }
+
+// wanted returns the hits that the region should have in stock.
+func (e *stock) wanted(roundTrip int64) int64 {
+	return max(int64(e.peakRate()*float64(refresh+2*roundTrip)), 1)
+}
+
+// lowMark returns the number of hits below which the region buys further hits.
+func (e *stock) lowMark() int64 { return (e.wanted(firstRoundTrip) + 1) / 2 }
+
+// settle learns from the answer r to h, and starts a purchase if the region has few hits left. r gets the numbers of the
+// limit of all regions.
+func (l *Limiter) settle(h *backend.Hit, r *backend.Result, p *part, isInDeniedGroup bool) {
+	e := p.stock
+	if r.Source.IsBackend() || r.Source == backend.SourceDenyCache {
+		l.learn(h, r, p, isInDeniedGroup)
+	}
+	e.describe(h, r)
+}
+
+func (l *Limiter) learn(h *backend.Hit, r *backend.Result, p *part, isInDeniedGroup bool) {
+	e := p.stock
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p.windowStart == 0 || e.windows[0].start != p.windowStart || h.N <= 0 || h.N > e.limit.Capacity() {
+		return
+	}
+	w := &e.windows[0]
+	if r.Source == backend.SourceRedis {
+		e.left = w.limit.Max() - (p.window.Max() - r.Remaining)
+	}
+	if !r.Allowed && !isInDeniedGroup || isInDeniedGroup && h.N > e.left {
+		e.measuredDenied += h.N
+		e.deniedHits += h.N
+		e.mostDenied = max(e.mostDenied, h.N)
+	}
+	e.measure(w.limit.Max() - e.left)
+	isLow := e.left < e.lowMark() || e.deniedHits > 0
+	if e.isBuying || e.now < e.nextPurchase || !isLow && !l.isPrebuyDue(e) {
+		return
+	}
+	select {
+	case l.orders <- e:
+		e.isBuying = true
+	default: // the queue is full; a later hit asks again
+	}
+}
+
+// isPrebuyDue reports whether the current window ends so soon that the region should buy for the next window.
+func (l *Limiter) isPrebuyDue(e *stock) bool {
+	lead := 2*l.roundTrip.Load() + 100_000
+	return e.peakRate() > 0 && e.windows[0].end-e.now < lead && e.preboughtFrom != e.windows[1].start
+}
+
+// measure measures the rate of the region. used is the number of used hits in the current window.
+func (e *stock) measure(used int64) {
+	elapsed := e.now - e.measureStart
+	rate := float64(max(used-e.usedBefore, 0)+e.measuredDenied) / float64(max(elapsed, measureTime))
+	if elapsed < measureTime {
+		e.rate = max(e.rate, rate)
+		return
+	}
+	if elapsed > refresh+measureTime { // the last measurement is too old
+		e.rate = 0
+	}
+	e.rate, e.rateBefore = rate, e.rate
+	e.measureStart, e.usedBefore, e.measuredDenied = e.now, used, 0
+}
+
+// describe gives r the numbers of the limit of all regions.
+func (e *stock) describe(h *backend.Hit, r *backend.Result) {
+	e.mu.Lock()
+	free := e.free
+	e.mu.Unlock()
+	if r.IsDegraded() {
+		free = 0
+	}
+	r.Remaining = min(r.Remaining+free, e.limit.Capacity())
+	switch {
+	case r.Allowed:
+	case h.N > e.limit.Capacity():
+		r.RetryAfter = limit.Never
+	case free > 0:
+		r.RetryAfter, r.DenialMayEndEarly = min(r.ResetAfter, firstRoundTrip), true
+	case r.RetryAfter == limit.Never:
+		r.RetryAfter = r.ResetAfter
+	}
+}

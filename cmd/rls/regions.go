@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/backend/region"
+	"github.com/seed-81f232ab/rls/cmd/rls/env"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
+	"github.com/seed-81f232ab/rls/internal/observe/events"
+)
+
+// The pauses between two comparisons of the settings of the regions. The short pause finds the end of an outage.
+const regionCheckPause, regionRetryPause = time.Minute, time.Second
+
+// globalRedis is the Redis of all regions.
+type globalRedis struct {
+	redis.Ledger
+	events *events.Regions
+}
+
+// newGlobalRedis returns the Redis of REDIS_GLOBAL_URL. It need not be reachable.
+func newGlobalRedis(process *process, settings *env.Settings, serviceEvents *events.Events) (*globalRedis, error) {
+	server, err := addTLS(settings, settings.GlobalRedis(), settings.GlobalTLS)
+	if err != nil {
+		return nil, err
+	}
+	client, err := redis.New(redis.Options{Main: server, KeyPrefix: settings.CacheKeyPrefix, Partitions: settings.RedisPartitions, Timeout: settings.GlobalTimeout})
+	if err != nil {
+		return nil, fmt.Errorf("REDIS_GLOBAL_URL: %w", err)
+	}
+	process.addCloser(func() { _ = client.Close() })
+	global := &globalRedis{redis.Ledger{Limiter: client}, &events.Regions{Events: serviceEvents, Address: client.Addresses()}}
+	ownSettings := fmt.Sprintf("REGIONS=%d REGION_FLOOR=%g REGION_WASTE=%g", settings.Regions, settings.RegionFloor, settings.RegionWaste)
+	process.start(func(ctx context.Context) {
+		for pause := time.Duration(0); wait.Sleep(ctx, pause); {
+			others, err := global.CompareRegions(ctx, settings.Region, ownSettings)
+			pause = regionRetryPause
+			if ctx.Err() != nil {
+				return
+			}
+			if global.events.TripEnded(err); err == nil {
+				global.events.SettingsCompared(ownSettings, others)
+				pause = regionCheckPause
+			}
+		}
+	})
+	return global, nil
+}
+
+// addRegions adds the layer that divides limits of scope global among the regions.
+func addRegions(process *process, settings *env.Settings, counterBackend *counterBackend, client *redis.Limiter, global *globalRedis) {
+	regions := region.New(region.Options{
+		Next: counterBackend.Layer, Counters: client, Now: client.Now,
+		Ledger: global, Regions: settings.SharedRegions(), Region: settings.Region, OnTrip: global.events.TripEnded,
+	})
+	process.start(regions.Run)
+	counterBackend.Layer = regions
+	counterBackend.prefixResetter = regionPrefixResetter{client, global}
+	counterBackend.explain.RedisKey = func(h *backend.Hit) (server, key string) { return client.Counter(regions.RegionalHit(h)) }
+}
+
+// regionPrefixResetter resets the counters of this region, and what the ledger has sold of them.
+type regionPrefixResetter struct {
+	backend.PrefixResetter
+	ledger backend.PrefixResetter
+}
+
+// ResetPrefix implements backend.PrefixResetter. The result counts only the counters of this region.
+func (p regionPrefixResetter) ResetPrefix(ctx context.Context, prefix backend.KeyPrefix, maxCounters int, dryRun bool) (backend.PrefixReset, error) {
+	r, err := p.PrefixResetter.ResetPrefix(ctx, prefix, maxCounters, dryRun)
+	if err == nil {
+		_, err = p.ledger.ResetPrefix(ctx, prefix, maxCounters, dryRun)
+	}
+	return r, err
+}
