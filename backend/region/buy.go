@@ -134,7 +134,7 @@ func (l *Limiter) setWant(p *purchase, index int, bought, left int64) {
 	windowHits := int64(e.peakRate() * float64(o.WindowEnd-o.WindowStart))
 	if index == 0 {
 		e.left = left
-		if left < e.lowMark() || e.deniedHits > 0 {
+		if e.now >= e.soldOutUntil && (left < e.lowMark() || e.deniedHits > 0) {
 			o.Want, o.Least = wanted+e.deniedHits-max(left, 0), e.mostDenied-max(left, 0)
 			o.Rate += float64(e.deniedHits)
 		}
@@ -191,13 +191,13 @@ func (p *purchase) end() {
 	e.isBuying = false
 	switch o := &p.orders[0]; {
 	case !p.isBuyer: // another replica buys
-		e.nextPurchase, e.nextPeek = e.now+peekPause, 0
+		e.retryAt, e.nextPeek = e.now+peekPause, 0
 	case o.Err != nil || p.isPartial:
-		e.nextPurchase = e.now + retryPause
+		e.retryAt = e.now + retryPause
 	case o.Want > 0:
 		e.free, e.deniedHits, e.mostDenied = o.Free, 0, 0
 		if o.Free == 0 {
-			e.nextPurchase = e.now + refresh
+			e.soldOutUntil = e.now + min(refresh, (o.WindowEnd-o.WindowStart)/8)
 		}
 	}
 }

@@ -28,7 +28,7 @@ const (
 	refresh        = 1_000_000 // a purchase covers the demand for this time, and two round trips
 	measureTime    = 250_000   // the least time over which a rate is measured
 	peekPause      = 20_000    // the least time between two peeks of the bought hits, except for the first in a window
-	retryPause     = 250_000   // the pause after a purchase that failed; after a purchase of the last hits, it is refresh
+	retryPause     = 250_000   // the pause after a purchase that failed
 	firstRoundTrip = 100_000   // the assumed round trip until the first purchase
 )
 
@@ -54,7 +54,8 @@ type stock struct {
 	deniedHits    int64 // the denied hits since the last purchase
 	mostDenied    int64 // the largest denied hit since the last purchase
 	isBuying      bool
-	nextPurchase  int64 // the time of the next purchase at the earliest
+	retryAt       int64 // the time of the next purchase at the earliest, after a failed purchase
+	soldOutUntil  int64 // until this time, the region buys nothing for the current window, because all hits are sold
 	preboughtFrom int64 // the start of the window for which this replica has already bought before its start
 }
 
@@ -117,7 +118,7 @@ func (e *stock) advance(now int64) {
 	_, nextEnd := e.share.Purchases.WindowAt(end)
 	e.windows[1] = e.newWindow(end, nextEnd)
 	e.left, e.nextPeek, e.usedBefore, e.measureStart = 0, 0, 0, max(e.measureStart, start)
-	e.deniedHits, e.mostDenied = 0, 0
+	e.deniedHits, e.mostDenied, e.soldOutUntil = 0, 0, 0
 }
 
 func (e *stock) newWindow(start, end int64) window {
@@ -188,7 +189,8 @@ func (l *Limiter) learn(h *backend.Hit, r *backend.Result, p *part, isInDeniedGr
 	}
 	e.measure(w.limit.Max() - e.left)
 	isLow := e.left < e.lowMark() || e.deniedHits > 0
-	if e.isBuying || e.now < e.nextPurchase || !isLow && !l.isPrebuyDue(e) {
+	isBuyDue := isLow && e.now >= e.soldOutUntil
+	if e.isBuying || e.now < e.retryAt || !isBuyDue && !l.isPrebuyDue(e) {
 		return
 	}
 	select {
