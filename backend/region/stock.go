@@ -150,6 +150,22 @@ func (e *stock) setBought(windowStart, bought int64) {
 	}
 }
 
+// setLeft sets what the region has left in a window.
+func (e *stock) setLeft(windowStart, left int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.windows[0].start == windowStart {
+		e.left = left
+	}
+}
+
+// setFree sets the hits that the ledger can still sell.
+func (e *stock) setFree(free int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.free = free
+}
+
 // peakRate returns the demand in hits per microsecond: the peak of the last two measurements.
 func (e *stock) peakRate() float64 { return max(e.rate, e.rateBefore) }
 
