@@ -177,6 +177,11 @@ bench-leases: build ## Measure what leases save; prints a table for docs/lab/ben
 	@deploy/scripts/test-tools
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestLeases ./test/bench
 
+.PHONY: bench-regions
+bench-regions: build ## Measure what it costs a region to share a limit with other regions; docs/lab/regions.md has the table
+	@deploy/scripts/test-tools
+	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestRegions ./test/bench
+
 bench-before: build ## Compare this build with an earlier one: BEFORE=path of its rls
 	@deploy/scripts/test-tools
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls RLS_BENCH_BEFORE=$(abspath $(BEFORE)) \

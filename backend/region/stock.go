@@ -23,6 +23,9 @@ type stripe struct {
 // stripe, and reads its bought hits again at the next call.
 const maxStocks = 1 << 18
 
+// manyHits is a number of hits that is not used up before this replica gets the next answer.
+const manyHits = 128
+
 // Times in microseconds.
 const (
 	refresh        = 1_000_000 // a purchase covers the demand for this time, and two round trips
@@ -92,7 +95,11 @@ func (l *Limiter) find(ctx context.Context, now time.Time, h *backend.Hit) part 
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.advance(serverNow.UnixMicro())
-	return part{stock: e, window: e.windows[0].limit, windowStart: e.windows[0].start}
+	w := &e.windows[0]
+	// A limit without charge_denied needs a script in Redis. If many hits are left, a denial is so unlikely that a cheaper
+	// command decides. The hits of such a denial are lost.
+	hasMany := e.left-h.N >= max(e.lowMark(), manyHits)
+	return part{stock: e, window: w.limit.WithChargeDenied(hasMany), windowStart: w.start}
 }
 
 func (l *Limiter) forgetStock(h *backend.Hit) {
