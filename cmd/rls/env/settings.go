@@ -217,7 +217,7 @@ type Settings struct {
 	MemcacheTLSCACert       string        `envconfig:"MEMCACHE_TLS_CACERT" desc:"PEM file of certificate authorities to trust, in addition to the authorities of the system."`
 	MemcacheTLSSkipHostname bool          `envconfig:"MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not its name."`
 
-	LocalGuardRatio   string `envconfig:"LOCAL_GUARD_RATIO" only:"rls" desc:"The deny cache denies hot keys."`
+	LocalGuardRatio   string `envconfig:"LOCAL_GUARD_RATIO" only:"rls" desc:"The deny cache denies hot keys too."`
 	OverridesResync   string `envconfig:"OVERRIDES_RESYNC_INTERVAL" only:"rls" desc:"A replica reads all overrides every 30s."`
 	RedisMaxBatchSize string `envconfig:"REDIS_MAX_BATCH_SIZE" only:"rls" desc:"A batch has at most 256 hits."`
 }
