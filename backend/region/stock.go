@@ -125,7 +125,7 @@ func (e *stock) advance(now int64) {
 	}
 	_, nextEnd := e.share.Purchases.WindowAt(end)
 	e.windows[1] = e.newWindow(end, nextEnd)
-	e.left, e.nextPeek, e.usedBefore, e.measureStart = 0, 0, 0, max(e.measureStart, start)
+	e.left, e.nextPeek, e.usedBefore, e.measureStart = e.share.Floor, 0, 0, max(e.measureStart, start)
 	e.deniedHits, e.mostDenied, e.soldOutUntil = 0, 0, 0
 }
 
