@@ -73,6 +73,7 @@ func TestDescriptorWithSeveralLimitsIsOneKeyWithItsTightestLimit(t *testing.T) {
 func TestFallbackCountsItsShareOfTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixture := newFixture(t, nil)
+		fixture.redis.Up = false
 		halfLimit, err := limit.New(limit.Spec{Requests: 5, Unit: limit.Minute})
 		require.NoError(t, err)
 		fixture.result = &backend.Result{Result: limit.Result{Allowed: true, Remaining: 1}, Source: backend.SourceFallback, Mode: limit.FailLocal, Share: halfLimit}
@@ -90,6 +91,12 @@ func TestFallbackCountsItsShareOfTheLimit(t *testing.T) {
 			assert.Equal(t, k.Key == "shop|tenant=other", k.Spent == nil, "nobody counts in mode allow")
 		}
 		assert.EqualValues(t, 1, float64(fixture.Snapshot().Figures.WithoutRedis.Now))
+
+		fixture.redis.Up = true
+		fixture.tick(1)
+		for _, k := range fixture.Snapshot().Keys.Hottest {
+			assert.True(t, k.Spent == nil && k.Capacity == nil && !k.IsShare, "after the outage, the share means nothing")
+		}
 
 		fixture.result = nil
 		fixture.call("tenant=acme")

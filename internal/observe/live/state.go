@@ -132,18 +132,22 @@ func (r *Redis) outageText(now time.Time) string {
 	if r.Since != nil {
 		text += " for " + stopwatchText(now.Sub(*r.Since))
 	}
-	switch r.Mode {
-	case "allow":
-		text += " · admitting all hits, or as the rule says"
-	case "deny":
-		text += " · denying all hits, or as the rule says"
-	default:
-		text += " · deciding here at " + shareText(r.Ratio) + " of each limit, or as its rule says"
-	}
+	text += " · " + r.modeText()
 	if r.Outage != nil {
 		text += " · " + r.Outage.priceText()
 	}
 	return text
+}
+
+// modeText says how calls are decided without Redis.
+func (r *Redis) modeText() string {
+	switch r.Mode {
+	case "allow":
+		return "admitting all hits, or as the rule says"
+	case "deny":
+		return "denying all hits, or as the rule says"
+	}
+	return "deciding here at " + shareText(r.Ratio) + " of each limit, or as its rule says"
 }
 
 func (o *Outage) priceText() string {
