@@ -239,7 +239,7 @@ func (l *Live) state(now time.Time, fleetNotes []string, replicas int) State {
 		rejectedFiles = l.options.RejectedFiles()
 	}
 	state.setSummary(now, signals{
-		rejectedFiles: rejectedFiles, figures: l.history.steps, denials: l.denials.alarm, ruleDenials: l.ruleDenials,
+		rejectedFiles: rejectedFiles, unmatchedKeys: l.topKeys(nil).Unmatched, figures: l.history.steps, denials: l.denials.alarm, ruleDenials: l.ruleDenials,
 		lastLoss: time.Unix(0, recorder.lastLoss.Load()), lastRefusal: recorder.lastRefusal.Load(),
 	}, fleetNotes)
 	return state

@@ -328,6 +328,16 @@ func TestErrorOfAQuantileIsAtMostOneBucket(t *testing.T) {
 	}
 }
 
+func TestUnknownDomainWithManyCallsIsAWarning(t *testing.T) {
+	keys := []Key{{Rule: "bank > a", Limit: "no rule", Rate: 9}, {Rule: "shopp > a", Limit: unknownDomainLimit, Rate: 2}}
+	state := State{Limits: Limits{Loaded: true, Domains: []string{"shop"}}}
+	assert.Equal(t, "calls name the domain shopp, which has no limits; the limits name shop", state.unknownDomainText(keys))
+	keys[1].Rate = 0.5
+	assert.Empty(t, state.unknownDomainText(keys))
+	keys[1].Rate, state.Limits.Domains = 2, []string{"shop", "shopp"}
+	assert.Empty(t, state.unknownDomainText(keys), "the domain came with a reload")
+}
+
 func TestDescriptorsWithoutARuleAreShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixture := newFixture(t, nil)
@@ -343,6 +353,8 @@ func TestDescriptorsWithoutARuleAreShown(t *testing.T) {
 			fixture.tick(1)
 		}
 		snapshot := fixture.Snapshot()
+		assert.Equal(t, Warning, snapshot.State.Level)
+		assert.Contains(t, snapshot.State.Headline, "Calls name the domain shp%E2%80%AE, which has no limits")
 		assert.EqualValues(t, 4, snapshot.Figures.Unmatched.Now)
 		assert.Equal(t, []Value{4}, snapshot.Figures.Unmatched.Points)
 		require.Len(t, snapshot.Keys.Unmatched, 2)

@@ -37,6 +37,7 @@ type signals struct {
 
 	ruleDenials   []ruleDenial
 	rejectedFiles map[string]string // see Options.RejectedFiles
+	unmatchedKeys []Key             // see TopKeys.Unmatched
 
 	lastLoss    time.Time          // when Redis lost counters last
 	lastRefusal *connectionRefusal // nil if there was none

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // setSummary sets the level, the headline and the details of s. The details have fleetNotes too.
@@ -25,6 +26,9 @@ func (s *State) setSummary(now time.Time, signals signals, fleetNotes []string) 
 
 	if s.Redis != nil && !s.Redis.Up {
 		signals.figures.RedisStalls.Points = nil // the outage explains the stalls
+	}
+	if text := s.unknownDomainText(signals.unmatchedKeys); text != "" {
+		addPart(Warning, text)
 	}
 	signals.describe(now, addPart, addDetail)
 	for _, note := range fleetNotes {
@@ -96,6 +100,22 @@ func (s *State) setSummary(now time.Time, signals signals, fleetNotes []string) 
 		}
 		addDetail(Warning, "%s, so %s (docs/operations.md#new-limits-are-not-in-force): %s", Count(problems, "problem"), consequence, s.Limits.Problems[0])
 	}
+}
+
+// unknownDomainText names the unknown domain with the most calls. It returns "" if there are few such calls.
+func (s *State) unknownDomainText(unmatchedKeys []Key) string {
+	for _, key := range unmatchedKeys {
+		domain, _, _ := strings.Cut(key.Rule, " > ")
+		if key.Limit != unknownDomainLimit || key.Rate < minSignalRate || !s.Limits.Loaded || slices.Contains(s.Limits.Domains, domain) {
+			continue
+		}
+		text := "calls name the domain " + domain + ", which has no limits"
+		if nearestDomain := fields.Nearest(domain, s.Limits.Domains); nearestDomain != "" {
+			text += "; the limits name " + nearestDomain
+		}
+		return text
+	}
+	return ""
 }
 
 // findingLevels maps the level of a finding to its level in State.Details, which leaves out notes.
