@@ -38,6 +38,7 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"key is a list", "domain: d\n? [a]\n: b\n", "f:2:3: d: key: got a list, want a word"},
 		{"list of texts", "domain: d\ndescriptors: [a]", "f:2:15: d: item of descriptors: got a, want a mapping"},
 		{"list with null", "domain: d\ndescriptors: [~]", "f:2:15: d: item of descriptors: got null, want a mapping"},
+		{"list of limits in rate_limit", oneDescriptor("rate_limit: [{unit: day}]"), "f:4:17: d > k: rate_limit: got a list, want a mapping such as {unit: minute, requests_per_unit: 5}; for several limits, write rate_limits"},
 		{"replaces of texts", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, replaces: [foo]}"), "f:4:62: d > k: item of replaces: got foo, want a mapping"},
 		{"value is a list", oneDescriptor("value: [1]"), "f:4:12: d > k: value: got a list, want text"},
 		{"value is a float", oneDescriptor("value: 1.5"), `f:4:12: d > k: value: got a number, want text; write "1.5" in quotes`},
