@@ -181,18 +181,16 @@ func (r *Reloader) logLimits(updateAttrs, ruleAttrs []slog.Attr) {
 	config := r.options.Store.Load()
 	attrs := slices.Concat(updateAttrs, []slog.Attr{slog.Int("domains", len(config.Domains())), slog.Int("rules", config.RuleCount())}, ruleAttrs)
 	level := slog.LevelInfo
-	if slices.ContainsFunc(ruleAttrs, func(a slog.Attr) bool { return a.Key == removedDomainsAttr }) {
+	if slices.ContainsFunc(ruleAttrs, func(a slog.Attr) bool { return a.Key == "removed_domains" }) {
 		level = slog.LevelWarn // a typing error in the name of a domain removes the domain
 	}
 	r.options.Log.LogAttrs(context.Background(), level, "limits in force", attrs...)
 }
 
-const removedDomainsAttr = "removed_domains"
-
 func changeAttrs(c *LimitsChange) []slog.Attr {
 	var attrs []slog.Attr
 	if len(c.RemovedDomains) > 0 {
-		attrs = append(attrs, slog.String(removedDomainsAttr, strings.Join(c.RemovedDomains, "; ")))
+		attrs = append(attrs, slog.String("removed_domains", strings.Join(c.RemovedDomains, "; ")))
 	}
 	add := func(name string, rules descriptors.RuleChanges) {
 		if len(rules) > 0 {
