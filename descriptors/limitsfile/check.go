@@ -209,19 +209,17 @@ func (r *reader) readDescriptorItems(d *document, list *[]*Descriptor, parent *p
 // checkEmptyLimit reports an empty rate_limit if its fields stand beside it in the descriptor item, because the author has
 // certainly meant a limit.
 func (d *document) checkEmptyLimit(pos *place, item *yaml.Node) {
-	var emptyLimit, misplacedField *yaml.Node
+	hasEmptyLimit, misplacedField := false, (*yaml.Node)(nil)
 	for i := 0; i+1 < len(item.Content); i += 2 {
 		switch key := item.Content[i]; key.Value {
 		case "rate_limit":
-			if fields.Resolve(item.Content[i+1]).ShortTag() == "!!null" {
-				emptyLimit = key
-			}
+			hasEmptyLimit = fields.Resolve(item.Content[i+1]).ShortTag() == "!!null"
 		case "unit", "requests_per_unit":
 			misplacedField = cmp.Or(misplacedField, key) // the first
 		}
 	}
-	if emptyLimit != nil && misplacedField != nil {
-		d.errorf(emptyLimit, pos, "rate_limit is empty, and %s stands beside it; indent %s below rate_limit", misplacedField.Value, misplacedField.Value)
+	if hasEmptyLimit && misplacedField != nil {
+		d.errorf(misplacedField, pos, "rate_limit is empty, and %s stands beside it; indent %s below rate_limit", misplacedField.Value, misplacedField.Value)
 	}
 }
 

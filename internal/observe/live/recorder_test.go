@@ -331,11 +331,15 @@ func TestErrorOfAQuantileIsAtMostOneBucket(t *testing.T) {
 func TestUnknownDomainWithManyCallsIsAWarning(t *testing.T) {
 	keys := []Key{{Rule: "bank > a", Limit: "no rule", Rate: 9}, {Rule: "shopp > a", Limit: unknownDomainLimit, Rate: 2}}
 	state := State{Limits: Limits{Loaded: true, Domains: []string{"shop"}}}
-	assert.Equal(t, "calls name the domain shopp, which has no limits; the limits name shop", state.unknownDomainText(keys))
+	describe := func() (text string) {
+		state.describeUnknownDomain(keys, func(_ Level, part string) { text += part })
+		return text
+	}
+	assert.Equal(t, "calls name the domain shopp, which has no limits; the limits name shop", describe())
 	keys[1].Rate = 0.5
-	assert.Empty(t, state.unknownDomainText(keys))
+	assert.Empty(t, describe())
 	keys[1].Rate, state.Limits.Domains = 2, []string{"shop", "shopp"}
-	assert.Empty(t, state.unknownDomainText(keys), "the domain came with a reload")
+	assert.Empty(t, describe(), "the domain came with a reload")
 }
 
 func TestDescriptorsWithoutARuleAreShown(t *testing.T) {

@@ -128,7 +128,7 @@ type denialAlarm struct {
 	lastChange    string    // the last change of the limits before the alarm; empty if no limits have changed
 	undoAdvice    string    // how to undo lastChange
 	rule          string    // the path of the rule to turn off first
-	outage        string    // "Redis is down" or "Redis was down"; empty if Redis works since the start of the denials
+	outage        string    // ": Redis is down" or ": Redis was down"; empty if Redis works since the start of the denials
 	outageMode    string    // how calls are decided while Redis is down; empty if Redis works
 }
 
@@ -136,9 +136,9 @@ func (a *denialAlarm) setOutage(redis *Redis) {
 	a.outageMode = ""
 	switch {
 	case !redis.Up:
-		a.outage, a.outageMode = "Redis is down", redis.modeText()
+		a.outage, a.outageMode = ": Redis is down", redis.modeText()
 	case a.outage != "":
-		a.outage = "Redis was down"
+		a.outage = ": Redis was down"
 	}
 }
 
@@ -236,11 +236,7 @@ func (a *denialAlarm) describe(now time.Time, addPart func(Level, string), addDe
 	switch {
 	case a.isMassDenial():
 		level = Trouble
-		headline := "Mass denial: " + share + " since " + clockText(a.startTime, now)
-		if a.outage != "" {
-			headline += ": " + a.outage
-		}
-		addPart(Trouble, headline)
+		addPart(Trouble, "Mass denial: "+share+" since "+clockText(a.startTime, now)+a.outage)
 		if a.outageMode != "" {
 			addDetail(Trouble, "Redis is down, so rls is %s. To stop the denials, repair Redis. Until then, no command can change a limit. Write shadow_mode: true into the most denied rule of the limits file: %s (docs/operations.md#redis-is-down)", a.outageMode, a.rule)
 			return
@@ -252,7 +248,7 @@ func (a *denialAlarm) describe(now time.Time, addPart func(Level, string), addDe
 		minAdmitted := admittedFallShare * a.earlierRates.admitted()
 		switch {
 		case a.recentRates.admitted() < minAdmitted:
-			addPart(Warning, share+": "+cmp.Or(a.outage, "no limit changed, some callers send more, and others less"))
+			addPart(Warning, share+cmp.Or(a.outage, ": no limit changed, some callers send more, and others less"))
 			return // a change of the limits is not the cause
 		case a.lastStepRates.admitted() >= minAdmitted:
 			addPart(Warning, share+", but as many calls admitted as before: some callers send more")

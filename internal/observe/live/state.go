@@ -27,9 +27,7 @@ func (s *State) setSummary(now time.Time, signals signals, fleetNotes []string) 
 	if s.Redis != nil && !s.Redis.Up {
 		signals.figures.RedisStalls.Points = nil // the outage explains the stalls
 	}
-	if text := s.unknownDomainText(signals.unmatchedKeys); text != "" {
-		addPart(Warning, text)
-	}
+	s.describeUnknownDomain(signals.unmatchedKeys, addPart)
 	signals.describe(now, addPart, addDetail)
 	for _, note := range fleetNotes {
 		addDetail(Warning, "%s", note)
@@ -102,8 +100,8 @@ func (s *State) setSummary(now time.Time, signals signals, fleetNotes []string) 
 	}
 }
 
-// unknownDomainText names the unknown domain with the most calls. It returns "" if there are few such calls.
-func (s *State) unknownDomainText(unmatchedKeys []Key) string {
+// describeUnknownDomain names the unknown domain with the most calls, if there are not just a few.
+func (s *State) describeUnknownDomain(unmatchedKeys []Key, addPart func(Level, string)) {
 	for _, key := range unmatchedKeys {
 		domain, _, _ := strings.Cut(key.Rule, " > ")
 		if key.Limit != unknownDomainLimit || key.Rate < minSignalRate || !s.Limits.Loaded || slices.Contains(s.Limits.Domains, domain) {
@@ -113,9 +111,9 @@ func (s *State) unknownDomainText(unmatchedKeys []Key) string {
 		if nearestDomain := fields.Nearest(domain, s.Limits.Domains); nearestDomain != "" {
 			text += "; the limits name " + nearestDomain
 		}
-		return text
+		addPart(Warning, text)
+		return
 	}
-	return ""
 }
 
 // findingLevels maps the level of a finding to its level in State.Details, which leaves out notes.
