@@ -47,8 +47,6 @@ func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
 	return topKeys
 }
 
-const unknownDomainLimit = "unknown domain" // the Limit of a key whose domain has no limits
-
 // newKey describes a key. Denials before denialsSince, in Unix microseconds, may be over.
 func (l *Live) newKey(entry *rankedEntry, denialsSince int64) Key {
 	key := Key{Key: l.keyText(entry.key), Rate: Value(entry.rate), DeniedRate: Value(entry.deniedRate), Share: Value(entry.share), Shadow: entry.isShadow}
@@ -56,7 +54,7 @@ func (l *Live) newKey(entry *rankedEntry, denialsSince int64) Key {
 	case entry.rule != nil:
 		key.Rule, key.Limit = entry.rule.Path, entry.limit.String()
 	case entry.isDomainUnknown:
-		key.Rule, key.Limit = pathOf(entry.key), unknownDomainLimit
+		key.Rule, key.Limit = pathOf(entry.key), "unknown domain"
 	default:
 		key.Rule, key.Limit = pathOf(entry.key), "no rule"
 	}

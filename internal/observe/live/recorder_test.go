@@ -329,7 +329,7 @@ func TestErrorOfAQuantileIsAtMostOneBucket(t *testing.T) {
 }
 
 func TestUnknownDomainWithManyCallsIsAWarning(t *testing.T) {
-	keys := []Key{{Rule: "bank > a", Limit: "no rule", Rate: 9}, {Rule: "shopp > a", Limit: unknownDomainLimit, Rate: 2}}
+	keys := []Key{{Rule: "bank > a", Limit: "no rule", Rate: 9}, {Rule: "shopp > a", Limit: "unknown domain", Rate: 2}}
 	state := State{Limits: Limits{Loaded: true, Domains: []string{"shop"}}}
 	describe := func() (text string) {
 		state.describeUnknownDomain(keys, func(_ Level, part string) { text += part })

@@ -134,10 +134,9 @@ type denialAlarm struct {
 
 func (a *denialAlarm) setOutage(redis *Redis) {
 	a.outageMode = ""
-	switch {
-	case !redis.Up:
+	if !redis.Up {
 		a.outage, a.outageMode = ": Redis is down", redis.modeText()
-	case a.outage != "":
+	} else if a.outage != "" {
 		a.outage = ": Redis was down"
 	}
 }

@@ -104,7 +104,7 @@ func (s *State) setSummary(now time.Time, signals signals, fleetNotes []string) 
 func (s *State) describeUnknownDomain(unmatchedKeys []Key, addPart func(Level, string)) {
 	for _, key := range unmatchedKeys {
 		domain, _, _ := strings.Cut(key.Rule, " > ")
-		if key.Limit != unknownDomainLimit || key.Rate < minSignalRate || !s.Limits.Loaded || slices.Contains(s.Limits.Domains, domain) {
+		if key.Limit != "unknown domain" || key.Rate < minSignalRate || !s.Limits.Loaded || slices.Contains(s.Limits.Domains, domain) {
 			continue
 		}
 		text := "calls name the domain " + domain + ", which has no limits"
