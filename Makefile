@@ -31,6 +31,11 @@ run: build ## Serve examples/limits.yaml (or LIMITS=FILE) with counters in the p
 	@echo "Or open http://localhost:6070/ in a browser."
 	@LIMITS_PATH=$(LIMITS) bin/rls serve
 
+.PHONY: run-regions
+run-regions: build ## Serve one limit in three regions on this machine, and say how to cut a region off
+	@deploy/scripts/test-tools
+	@examples/regions/run bin/rls
+
 build: ## Build bin/rls
 	@[ -e bin/rls ] || echo "Building bin/rls. The first build takes about 2 minutes on 2 cores; later ones take seconds."
 	@$(GO) build -trimpath -buildvcs=false -ldflags "$$(deploy/scripts/ldflags)" -o bin/rls ./cmd/rls
@@ -176,6 +181,11 @@ simulate-scale: ## Simulate 100 replicas and 1,000,000 calls/s with the figures 
 bench-leases: build ## Measure what leases save; prints a table for docs/lab/benchmarks.md
 	@deploy/scripts/test-tools
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestLeases ./test/bench
+
+.PHONY: bench-regions
+bench-regions: build ## Measure what it costs a region to share a limit with other regions; docs/lab/regions.md has the table
+	@deploy/scripts/test-tools
+	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestRegions ./test/bench
 
 bench-before: build ## Compare this build with an earlier one: BEFORE=path of its rls
 	@deploy/scripts/test-tools

@@ -23,7 +23,7 @@ type Order struct {
 	Region string
 
 	WindowStart, WindowEnd int64   // in microseconds since 1970
-	Want                   int64   // the hits that the region would like to buy; at least 1
+	Want                   int64   // the hits that the region would like to buy; 0 only sets Free
 	Least                  int64   // the hits that the region needs at once, even if it then has many unused hits
 	Unused                 int64   // the hits that the region has bought for the window and not used
 	Rate                   float64 // the hits that callers in the region ask for, per second

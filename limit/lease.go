@@ -15,7 +15,7 @@ const (
 
 // CanLease reports whether a limit of this spec can have a lease.
 func (s *Spec) CanLease() bool {
-	return s.Algorithm.AllowsLeases() && s.Scope == Region && s.Timezone == "" && s.Unit != Millisecond
+	return s.Algorithm.AllowsLeases() && s.Scope != Instance && s.Timezone == "" && s.Unit != Millisecond
 }
 
 // WasteShare returns LeaseWaste, or DefaultLeaseWaste if LeaseWaste is 0.

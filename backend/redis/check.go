@@ -26,9 +26,10 @@ const (
 	CheckClock       = "clock"
 	CheckTimeout     = "timeout"
 	CheckCluster     = "cluster"
+	CheckRegions     = "regions" // only for a Redis with RoleGlobal; Check does not make it
 )
 
-// Checks lists all checks.
+// Checks lists the checks of Check.
 var Checks = [...]string{
 	CheckConnection, CheckRights, CheckVersion, CheckRole, CheckMemory, CheckPersistence, CheckReplicas, CheckClock, CheckTimeout, CheckCluster,
 }

@@ -120,13 +120,14 @@ type Role uint8
 const (
 	RoleMain      Role = iota
 	RolePerSecond      // counts the limits of one second
+	RoleGlobal         // divides limits among regions
 )
 
-// Roles lists all roles.
+// Roles lists the roles of the Redis servers that count.
 var Roles = [...]Role{RoleMain, RolePerSecond}
 
 // String returns the name used in metrics and logs.
-func (r Role) String() string { return [...]string{"main", "per_second"}[r] }
+func (r Role) String() string { return [...]string{"main", "per_second", "global"}[r] }
 
 // RoleAndPartition returns the Redis of a shard, and the number of the shard in this Redis, from 0.
 func (l *Limiter) RoleAndPartition(shard int) (role Role, partition int) {

@@ -68,6 +68,7 @@ for i = 1, #reports, 2 do
     table.insert(needs, peak * time_left / 1000000)
   end
 end
+if want == 0 then return {0, free} end
 redis.call('HSET', KEYS[4], region, string.format('%s %s %.0f', ARGV[10], own_peak, now))
 redis.call('PEXPIRE', KEYS[4], math.ceil(report_life / 1000))
 

@@ -49,8 +49,9 @@ type Limiter struct {
 	seeds     fingerprint.Seeds
 	stripes   [stripeCount]stripe
 	orders    chan *stock
-	roundTrip atomic.Int64 // the time of the last purchase in microseconds
-	stats     counts
+
+	roundTrip         atomic.Int64 // the time of the last purchase in microseconds
+	trips, boughtHits atomic.Int64
 }
 
 var _ backend.Layer = (*Limiter)(nil)
@@ -201,7 +202,7 @@ func (l *Limiter) chooseRetries(ctx context.Context, now time.Time, c *call, hit
 	return hasRetries
 }
 
-// Peek implements backend.Layer.
+// Peek implements backend.Layer. It asks the ledger what can still be bought.
 func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, peeks []backend.Peek) {
 	if !hasGlobalHit(hits) {
 		l.options.Next.Peek(ctx, now, hits, peeks)
@@ -209,13 +210,69 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, p
 	}
 	c := calls.Get().(*call)
 	defer c.release()
+	l.lookUp(ctx, now, hits)
 	l.addHits(ctx, now, c, hits, false)
 	l.options.Next.Peek(ctx, now, c.Hits, peeks)
 	for i := range peeks {
 		if p := &c.parts[i]; p.stock != nil && peeks[i].Err == nil {
+			if r := &peeks[i].Result; r.Source == backend.SourceRedis {
+				p.stock.setLeft(p.windowStart, r.Remaining)
+			}
 			p.stock.describe(&hits[i], &peeks[i].Result)
 		}
 	}
+}
+
+// lookUp reads what the region has bought for the counters of hits, and what the ledger can still sell.
+func (l *Limiter) lookUp(ctx context.Context, now time.Time, hits []backend.Hit) {
+	var peeks []backend.Hit
+	var parts []part
+	var orders []*backend.Order
+	for i := range hits {
+		h := &hits[i]
+		if h.Limit.Scope != limit.Global {
+			continue
+		}
+		p := l.find(ctx, now, h)
+		start, end := p.window.WindowAt(now.UnixMicro())
+		if p.windowStart != 0 {
+			start, end = p.window.WindowAt(p.windowStart)
+		}
+		parts = append(parts, p)
+		peeks = append(peeks, backend.Hit{Key: h.Key, Limit: p.stock.share.Purchases, WindowStart: start, Shadow: true})
+		orders = append(orders, &backend.Order{Key: h.Key, Limit: h.Limit, Share: p.stock.share, Region: l.options.Region, WindowStart: start, WindowEnd: end})
+	}
+	results := make([]backend.Result, len(peeks))
+	l.options.Counters.Take(ctx, now, peeks, results)
+	l.options.Ledger.Buy(ctx, orders)
+	for i, p := range parts {
+		if results[i].Err == nil {
+			p.stock.setBought(peeks[i].WindowStart, p.stock.share.Purchases.Spent(results[i].Result))
+		}
+		if orders[i].Err == nil {
+			p.stock.setFree(orders[i].Free)
+		}
+	}
+}
+
+// Holding says what a region has of a limit in the current window.
+type Holding struct {
+	Region string `json:"region"`
+	Floor  int64  `json:"floor"`  // the hits that the region can admit without a purchase
+	Bought int64  `json:"bought"` // the hits that the region has bought
+	Left   int64  `json:"left"`   // the hits that the region has left
+	Free   int64  `json:"free"`   // the hits that all regions can still buy
+}
+
+// Holding returns what this replica knows of the holding of its region, or nil if h has another scope.
+func (l *Limiter) Holding(h *backend.Hit) *Holding {
+	if h.Limit.Scope != limit.Global {
+		return nil
+	}
+	e := l.find(context.Background(), time.Now(), h).stock
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return &Holding{l.options.Region, e.share.Floor, e.windows[0].bought, max(e.left, 0), e.free}
 }
 
 // RegionalHit returns h as the region counts it.

@@ -21,7 +21,10 @@ type stripe struct {
 
 // maxStocks bounds the counters that this replica remembers. If it is exceeded, the replica forgets a random counter of the
 // stripe, and reads its bought hits again at the next call.
-const maxStocks = 1 << 18
+const maxStocks = 1 << 16
+
+// manyHits is a number of hits that is not used up before this replica gets the next answer.
+const manyHits = 128
 
 // Times in microseconds.
 const (
@@ -63,6 +66,7 @@ type stock struct {
 type window struct {
 	start, end int64 // in microseconds since 1970
 	bought     int64 // the hits that the region has bought, as far as this replica knows
+	isKnown    bool  // this replica has read bought
 	limit      *limit.Limit
 }
 
@@ -73,7 +77,7 @@ func (l *Limiter) find(ctx context.Context, now time.Time, h *backend.Hit) part 
 	s := &l.stripes[id.Hi%stripeCount]
 	s.mu.Lock()
 	e := s.stocks[id]
-	if e == nil || e.limit != h.Limit {
+	if e == nil || e.limit != h.Limit && e.limit.Spec != h.Limit.Spec {
 		if e == nil && len(s.stocks) >= maxStocks/stripeCount {
 			for other := range s.stocks {
 				delete(s.stocks, other)
@@ -92,7 +96,11 @@ func (l *Limiter) find(ctx context.Context, now time.Time, h *backend.Hit) part 
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.advance(serverNow.UnixMicro())
-	return part{stock: e, window: e.windows[0].limit, windowStart: e.windows[0].start}
+	w := &e.windows[0]
+	// A limit without charge_denied needs a script in Redis. If many hits are left, a denial is so unlikely that a cheaper
+	// command decides. The hits of such a denial are lost.
+	hasMany := e.left-h.N >= max(e.lowMark(), manyHits)
+	return part{stock: e, window: w.limit.WithChargeDenied(hasMany), windowStart: w.start}
 }
 
 func (l *Limiter) forgetStock(h *backend.Hit) {
@@ -129,7 +137,8 @@ func (e *stock) newWindow(start, end int64) window {
 func (e *stock) needsPeek(windowStart, n int64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.windows[0].start != windowStart || e.now < e.nextPeek || e.left-n >= e.lowMark() {
+	w := &e.windows[0]
+	if w.start != windowStart || w.isKnown && (e.now < e.nextPeek || e.left-n >= e.lowMark()) {
 		return false
 	}
 	e.nextPeek = e.now + peekPause
@@ -141,13 +150,34 @@ func (e *stock) setBought(windowStart, bought int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range e.windows {
-		if w := &e.windows[i]; w.start == windowStart && bought > w.bought {
+		w := &e.windows[i]
+		if w.start != windowStart {
+			continue
+		}
+		w.isKnown = true
+		if bought > w.bought {
 			if i == 0 {
 				e.left += bought - w.bought
 			}
 			w.bought, w.limit = bought, e.share.Stock(bought)
 		}
 	}
+}
+
+// setLeft sets what the region has left in a window.
+func (e *stock) setLeft(windowStart, left int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.windows[0].start == windowStart {
+		e.left = left
+	}
+}
+
+// setFree sets the hits that the ledger can still sell.
+func (e *stock) setFree(free int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.free = free
 }
 
 // peakRate returns the demand in hits per microsecond: the peak of the last two measurements.

@@ -158,7 +158,7 @@ func newRedisBackend(process *process, settings *env.Settings, serviceEvents *ev
 		store:    client,
 		events:   events.StoreOptions{Name: "Redis", Address: client.Addresses(), Advice: client.AdviceFor, OutageEnded: check.OutageEnded, Shards: metrics.ShardsOf(client)},
 		fallback: fallback.Options{KeepsCounters: client.HasKeptCounters, LastCount: client.TakeLastCount},
-		findings: check.Findings,
+		findings: func() []redis.Finding { return slices.Concat(check.Findings(), global.findings()) },
 		onConnect: func(ctx context.Context) {
 			roundTrip := client.MeasureRoundTrip(ctx)
 			serviceEvents.Log.Info("counting in Redis", "address", client.Addresses(), "round_trip", roundTrip.Round(10*time.Microsecond), "timeout", client.Timeout())
@@ -174,7 +174,7 @@ func newRedisBackend(process *process, settings *env.Settings, serviceEvents *ev
 			counterBackend.Layer, counterBackend.explain.HeldPermits = leases, leases.HeldPermits
 			counterBackend.explain.RedisKey = client.Counter
 			if global != nil {
-				addRegions(process, settings, counterBackend, client, global)
+				addRegions(process, settings, serviceEvents, counterBackend, client, global)
 			}
 		},
 	}, localCounters)

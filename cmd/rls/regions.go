@@ -22,6 +22,14 @@ type globalRedis struct {
 	events *events.Regions
 }
 
+// findings returns the problems of the regions. g can be nil.
+func (g *globalRedis) findings() []redis.Finding {
+	if g == nil {
+		return nil
+	}
+	return g.events.Findings()
+}
+
 // newGlobalRedis returns the Redis of REDIS_GLOBAL_URL. It need not be reachable.
 func newGlobalRedis(process *process, settings *env.Settings, serviceEvents *events.Events) (*globalRedis, error) {
 	server, err := addTLS(settings, settings.GlobalRedis(), settings.GlobalTLS)
@@ -52,14 +60,16 @@ func newGlobalRedis(process *process, settings *env.Settings, serviceEvents *eve
 }
 
 // addRegions adds the layer that divides limits of scope global among the regions.
-func addRegions(process *process, settings *env.Settings, counterBackend *counterBackend, client *redis.Limiter, global *globalRedis) {
+func addRegions(process *process, settings *env.Settings, serviceEvents *events.Events, counterBackend *counterBackend, client *redis.Limiter, global *globalRedis) {
 	regions := region.New(region.Options{
 		Next: counterBackend.Layer, Counters: client, Now: client.Now,
 		Ledger: global, Regions: settings.SharedRegions(), Region: settings.Region, OnTrip: global.events.TripEnded,
 	})
+	serviceEvents.Metrics.Regions(regions.Stats, global.events.Problems)
 	process.start(regions.Run)
 	counterBackend.Layer = regions
 	counterBackend.prefixResetter = regionPrefixResetter{client, global}
+	counterBackend.explain.Holding = regions.Holding
 	counterBackend.explain.RedisKey = func(h *backend.Hit) (server, key string) { return client.Counter(regions.RegionalHit(h)) }
 }
 

@@ -90,7 +90,7 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		// Mistakes in fields of rls.
 		{"unknown algorithm", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, algorithm: sliding_windows}"), "f:4:62: d > k: algorithm: got sliding_windows, want fixed_window, sliding_window, sliding_log, token_bucket, first_hit_window or concurrency; did you mean sliding_window?"},
 		{"algorithm is a list", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, algorithm: []}"), "f:4:62: d > k: algorithm: got a list, want fixed_window, sliding_window, sliding_log, token_bucket, first_hit_window or concurrency"},
-		{"unknown scope", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, scope: cluster}"), "f:4:58: d > k: scope: got cluster, want global or instance"},
+		{"unknown scope", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, scope: cluster}"), "f:4:58: d > k: scope: got cluster, want region, instance or global"},
 		{"unknown on_backend_failure", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, on_backend_failure: alow}"), "f:4:71: d > k: on_backend_failure: got alow, want local, allow or deny; did you mean allow?"},
 		{"fallback_ratio of 0", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: 0}"), "f:4:67: d > k: fallback_ratio: got 0, want a number over 0 and up to 1"},
 		{"fallback_ratio over 1", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, fallback_ratio: 1.1}"), "f:4:67: d > k: fallback_ratio: got 1.1, want a number over 0 and up to 1"},
@@ -102,7 +102,7 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{"burst without token_bucket", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, burst: 2}"), "f:4:58: d > k: burst is only for algorithm token_bucket, not fixed_window"},
 		{"burst that never fills", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, algorithm: token_bucket, burst: 4000}"), "f:4:83: d > k: burst 4000 would take more than ten years to refill; at 1 per day it can be at most 3650"},
 		{"lease with another algorithm", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, lease: true, algorithm: sliding_log}"), "f:4:58: d > k: lease is only for algorithms fixed_window and token_bucket, not sliding_log"},
-		{"lease in one replica", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, lease: true, scope: instance}"), "f:4:58: d > k: lease is only for scope global, because a counter with scope instance needs no Redis"},
+		{"lease in one replica", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, lease: true, scope: instance}"), "f:4:58: d > k: lease is only for scope region, because a counter with scope instance needs no Redis"},
 		{"lease is no flag", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, lease: 5}"), "f:4:58: d > k: lease: got 5, want true or false"},
 		{"lease_waste over a half", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, lease: true, lease_waste: 0.6}"), "f:4:77: d > k: lease_waste: got 0.6, want a number over 0 and up to 0.5"},
 		{"lease_waste without lease", oneDescriptor("rate_limit: {unit: day, requests_per_unit: 1, lease_waste: 0.1}"), "f:4:64: d > k: lease_waste has no meaning without lease: true"},
@@ -110,7 +110,7 @@ func TestErrorsHavePlacePathAndRemedy(t *testing.T) {
 		{
 			"several mistakes in one limit", oneDescriptor("rate_limit: {unit: year, requests_per_unit: 1, unit_multiplier: 11, burst: 3, fallback_ratio: 2, scope: all}"),
 			"f:4:69: d > k: unit_multiplier 11 makes the window longer\nf:4:80: d > k: burst is only for algorithm token_bucket, not fixed_window\n" +
-				"f:4:99: d > k: fallback_ratio: got 2, want a number over 0 and up to 1\nf:4:109: d > k: scope: got all, want global or instance",
+				"f:4:99: d > k: fallback_ratio: got 2, want a number over 0 and up to 1\nf:4:109: d > k: scope: got all, want region, instance or global",
 		},
 		{
 			"several mistakes without a unit", oneDescriptor("rate_limit: {unit: fortnight, requests_per_unit: -1, unit_multiplier: 11, burst: 3}"),

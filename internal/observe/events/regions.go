@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/seed-81f232ab/rls/backend/redis"
 )
 
 // Regions logs what happens to the Redis of all regions.
@@ -35,13 +37,6 @@ func (r *Regions) TripEnded(err error) {
 	}
 }
 
-// FailingSince returns the time since which the Redis of all regions does not answer, or the zero time.
-func (r *Regions) FailingSince() time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.failingSince
-}
-
 // SettingsCompared is called with the settings of each region whose settings differ from the settings of this region.
 func (r *Regions) SettingsCompared(settings string, others map[string]string) {
 	var texts []string
@@ -60,4 +55,31 @@ func (r *Regions) SettingsCompared(settings string, others map[string]string) {
 		return
 	}
 	r.Log.Error("settings of regions differ, so all regions together can admit more or less than a limit; make the settings equal", "this_region", settings, "other_regions", differences)
+}
+
+// Problems reports whether the Redis of all regions does not answer, and whether the settings of the regions differ.
+func (r *Regions) Problems() (isCutOff, hasDifferences bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.failingSince.IsZero(), r.differences != ""
+}
+
+// Findings returns the problems of the regions for the live page.
+func (r *Regions) Findings() (findings []redis.Finding) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.failingSince.IsZero() {
+		findings = append(findings, redis.Finding{
+			Role: redis.RoleGlobal, Address: r.Address, Check: redis.CheckConnection, Level: redis.LevelProblem,
+			Text:   fmt.Sprintf("this region is cut off from the global Redis since %s; it admits what it has bought, and then its floor", r.failingSince.UTC().Format(time.TimeOnly+" UTC")),
+			Advice: "check the network to the other regions, and that the Redis of REDIS_GLOBAL_URL runs",
+		})
+	}
+	if r.differences != "" {
+		findings = append(findings, redis.Finding{
+			Role: redis.RoleGlobal, Address: r.Address, Check: redis.CheckRegions, Level: redis.LevelProblem,
+			Text: "the settings of the regions differ: " + r.differences, Advice: "make REGIONS, REGION_FLOOR and REGION_WASTE equal in all regions",
+		})
+	}
+	return findings
 }

@@ -110,7 +110,7 @@ type Redis struct {
 type RedisFinding struct {
 	Level   string `json:"level"`   // problem, warning or note
 	Check   string `json:"check"`   // for example rights
-	Server  string `json:"server"`  // main or per_second
+	Server  string `json:"server"`  // main, per_second or global
 	Address string `json:"address"` // without secrets
 	Text    string `json:"text"`
 	Advice  string `json:"advice,omitempty"`

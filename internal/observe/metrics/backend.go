@@ -6,6 +6,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/denycache"
 	"github.com/seed-81f232ab/rls/backend/lease"
+	"github.com/seed-81f232ab/rls/backend/region"
 )
 
 type denyCache struct{ denials prometheus.Counter }
@@ -28,6 +29,19 @@ func (m *Metrics) Leases(stats func() lease.Stats) {
 		s.sendCounter("rls_lease_permits_returned_total", "Permits returned to Redis.", float64(currentStats.ReturnedPermits))
 		s.sendCounter("rls_lease_permits_lapsed_total", "Permits that expired unused, or that a failed trip to Redis has lost.", float64(currentStats.LapsedPermits))
 		s.sendCounter("rls_lease_trips_saved_total", "Calls that needed no trip to Redis, because permits admitted all their hits.", float64(currentStats.SavedTrips))
+	})
+}
+
+// Regions registers the metrics of package region. Each scrape calls stats and problems.
+func (m *Metrics) Regions(stats func() region.Stats, problems func() (isCutOff, hasDifferences bool)) {
+	m.registerReader(func(s scrape) {
+		currentStats := stats()
+		isCutOff, hasDifferences := problems()
+		s.sendCounter("rls_region_trips_total", "Trips to the global Redis that bought hits.", float64(currentStats.Trips))
+		s.sendCounter("rls_region_bought_hits_total", "Hits that this replica has bought for its region.", float64(currentStats.BoughtHits))
+		s.sendGauge("rls_region_round_trip_seconds", "Time of the last purchase in the global Redis.", currentStats.RoundTrip.Seconds())
+		s.sendGauge("rls_region_cut_off", "1 while the global Redis does not answer, so that this region buys no hits.", oneIf(isCutOff))
+		s.sendGauge("rls_region_settings_differ", "1 while another region has other values of REGIONS, REGION_FLOOR or REGION_WASTE.", oneIf(hasDifferences))
 	})
 }
 

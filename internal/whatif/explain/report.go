@@ -3,6 +3,7 @@ package explain
 import (
 	"time"
 
+	"github.com/seed-81f232ab/rls/backend/region"
 	"github.com/seed-81f232ab/rls/service/quota"
 )
 
@@ -160,6 +161,8 @@ type Counter struct {
 	Server  string `json:"server,omitempty"`  // the address of the Redis that has the counter, if a Redis has the counter
 	Key     string `json:"key,omitempty"`     // the key of the counter in Redis
 	Permits int64  `json:"permits,omitempty"` // the permits of the counter that this replica holds
+
+	Region *region.Holding `json:"region,omitempty"` // what the region has of a limit of all regions; nil for other limits
 
 	// Degraded reports that the backend did not answer. The numbers then come from the fallback
 	// of this replica, and Capacity is the share of the limit that the fallback may admit.
