@@ -35,6 +35,9 @@ type LimitsVersion struct {
 	Limits   map[string]string `json:"limits"` // texts such as "10 per minute"; the key is the path of the rule
 }
 
+// ErrNotSent says that no connection to the store was open, so the change is certainly not stored.
+var ErrNotSent = errors.New("not sent")
+
 // Change is a change to make.
 type Change struct {
 	// Author is the name of the caller, and Address is the network address of the caller.
