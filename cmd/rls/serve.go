@@ -166,7 +166,7 @@ func newEvents(settings *env.Settings, log *slog.Logger) *events.Events {
 	currentBuild := thisBuild()
 	meter := metrics.New()
 	meter.ResponseTimeMillis = settings.ResponseTimeMillis
-	meter.Build(metrics.BuildInfo{Version: currentBuild.Version, Commit: currentBuild.Commit, Date: currentBuild.Date, GoVersion: runtime.Version()})
+	meter.Build(currentBuild.Version, currentBuild.Commit, currentBuild.Date, runtime.Version())
 	var changedSettings []any
 	for _, variable := range settings.ChangedVariables() {
 		changedSettings = append(changedSettings, slog.String(variable.Name, variable.Value))

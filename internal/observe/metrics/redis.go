@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"strconv"
 	"sync"
 
@@ -165,14 +166,13 @@ func mergeManyShards(shards []Shard) []Shard {
 	for _, shard := range shards {
 		shardCounts[shard.Server]++
 	}
-	result := make([]Shard, len(shards))
-	for i, shard := range shards {
-		if shardCounts[shard.Server] > maxShardSeries {
-			shard.Name = "all"
+	shards = slices.Clone(shards)
+	for i := range shards {
+		if shardCounts[shards[i].Server] > maxShardSeries {
+			shards[i].Name = "all"
 		}
-		result[i] = shard
 	}
-	return result
+	return shards
 }
 
 // RedisCheck registers the metric of the checks of Redis. roles are the Redis servers in use. The returned function sets

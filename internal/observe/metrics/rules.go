@@ -68,8 +68,7 @@ type limitSeries struct {
 
 	// The mutex of limitTable guards the fields below.
 
-	next   *limitSeries // the next limit of the same rule, or nil
-	config uint32       // the number of the last configuration that had the limit
+	config uint32 // the number of the last configuration that had the limit
 
 	removedAt int64 // the time at which the limit was removed, as Unix time in nanoseconds; 0 if the limit is in force
 }
