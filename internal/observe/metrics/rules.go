@@ -36,9 +36,8 @@ type RuleOptions struct {
 
 // RuleCounts are the hits on one limit since the process started. A reload keeps the counts if the rule keeps its path.
 type RuleCounts struct {
-	Domain string
-	Rule   string // the path of the rule
-	Limit  string // the name of the limit, or its window and algorithm; empty if the rule has a single limit
+	Rule  string // the path of the rule
+	Limit string // the name of the limit, or its window and algorithm; empty if the rule has a single limit
 	HitSums
 }
 
@@ -128,7 +127,7 @@ func (r *rules) countsOf(limits []*limitSeries) []RuleCounts {
 		i := slices.IndexFunc(counts, func(c RuleCounts) bool { return c.Limit == l.name.limit })
 		if i < 0 {
 			i = len(counts)
-			counts = append(counts, RuleCounts{Domain: l.domain, Rule: l.name.rule, Limit: l.name.limit})
+			counts = append(counts, RuleCounts{Rule: l.name.rule, Limit: l.name.limit})
 		}
 		counts[i].add(r.sumsOf(l))
 	}
