@@ -118,7 +118,7 @@ func (h *handler) putField(call *call) answer {
 	notes := override.NotesOf(valueWithAuthor)
 	answerBody.setNotes(notes)
 	result, err := h.store(call, changes.Change{
-		Action: changes.Put, Reason: notes.Reason,
+		Origin: changes.Origin{Action: changes.Put, Reason: notes.Reason},
 		Writes: []changes.Write{{Field: call.field(), Value: &valueWithAuthor, Condition: call.condition}},
 	})
 	if err != nil {
@@ -157,7 +157,7 @@ func (h *handler) deleteField(call *call) answer {
 	isConditional := call.condition.Tag != ""
 	call.condition.Exists = true
 	result, err := h.store(call, changes.Change{
-		Action: changes.Delete, Reason: call.reason,
+		Origin: changes.Origin{Action: changes.Delete, Reason: call.reason},
 		Writes: []changes.Write{{Field: call.field(), Condition: call.condition}},
 	})
 	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) && conflict.CurrentValue == nil && !isConditional {
