@@ -9,11 +9,11 @@
 package changes
 
 import (
-	"cmp"
 	"crypto/sha1" // for tags, because scripts of Redis have no other hash
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -181,7 +181,8 @@ func PlanRollback(history []Entry, version int64, isExpired func(value string) b
 		}
 	}
 	var writes []Write
-	for field, v := range valuesByField {
+	for _, field := range slices.Sorted(maps.Keys(valuesByField)) {
+		v := valuesByField[field]
 		hasExpired := v.currentValue != nil && isExpired(*v.currentValue)
 		if v.restoredValue != nil && isExpired(*v.restoredValue) {
 			v.restoredValue = nil
@@ -195,7 +196,6 @@ func PlanRollback(history []Entry, version int64, isExpired func(value string) b
 		}
 		writes = append(writes, w)
 	}
-	slices.SortFunc(writes, func(a, b Write) int { return cmp.Compare(a.Field, b.Field) })
 	return writes, nil
 }
 
