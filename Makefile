@@ -31,6 +31,11 @@ run: build ## Serve examples/limits.yaml (or LIMITS=FILE) with counters in the p
 	@echo "Or open http://localhost:6070/ in a browser."
 	@LIMITS_PATH=$(LIMITS) bin/rls serve
 
+.PHONY: run-regions
+run-regions: build ## Serve one limit in three regions on this machine, and say how to cut a region off
+	@deploy/scripts/test-tools
+	@examples/regions/run bin/rls
+
 build: ## Build bin/rls
 	@[ -e bin/rls ] || echo "Building bin/rls. The first build takes about 2 minutes on 2 cores; later ones take seconds."
 	@$(GO) build -trimpath -buildvcs=false -ldflags "$$(deploy/scripts/ldflags)" -o bin/rls ./cmd/rls

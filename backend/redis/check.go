@@ -118,7 +118,11 @@ func (r *redisInstance) setServer(address string, findings ...Finding) []Finding
 }
 
 func connectionFinding(err error) Finding {
-	return Finding{Check: CheckConnection, Level: LevelProblem, Text: "Redis can't be used: " + err.Error(), Advice: AdviceFor(err)}
+	f := Finding{Check: CheckConnection, Level: LevelProblem, Text: "Redis can't be used: " + err.Error(), Advice: AdviceFor(err)}
+	if KindOf(err) == KindTimeout {
+		f.Advice = adviceForSilence // a check waits for a second, so a distant Redis is not the cause
+	}
+	return f
 }
 
 var adviceByKind = map[ErrorKind]string{

@@ -26,11 +26,13 @@ const (
 // AdviceForStalls says what to do about a Redis that stands still.
 const AdviceForStalls = "look for slow commands (SLOWLOG GET), for other commands such as CLIENT PAUSE (INFO commandstats, CLIENT LIST), for saving (INFO persistence), and for a machine of Redis without CPU time (docs/operations.md#redis-stands-still)"
 
+const adviceForSilence = "check that Redis runs and can be reached; " + AdviceForStalls
+
 // AdviceFor returns the advice of the function AdviceFor. But if calls time out while the round trip is short, it does not
 // advise a longer timeout.
 func (l *Limiter) AdviceFor(err error) string {
 	if KindOf(err) == KindTimeout && isStall(l.Timeout(), l.RoundTrip()) {
-		return "check that Redis runs and can be reached; " + AdviceForStalls
+		return adviceForSilence
 	}
 	return AdviceFor(err)
 }
@@ -86,16 +88,18 @@ func (l *Limiter) FindStalls(ctx context.Context) []Finding {
 
 func findStall(ctx context.Context, s *server, w *cpuWatch, timeout time.Duration) (_ Finding, ok bool) {
 	var durations []time.Duration
+	hasAnswered := false
 	for end := time.Now().Add(stallWatchTime); time.Now().Before(end) && wait.Sleep(ctx, stallWatchPause); {
 		start := time.Now()
 		commands := []goredis.Cmder{goredis.NewStatusCmd(ctx, "PING")}
 		s.execute(ctx, commands)
 		duration, err := time.Since(start), commands[0].Err()
+		hasAnswered = hasAnswered || err == nil
 		if (err == nil || KindOf(err) == KindTimeout) && (duration < minStall || !w.lackedCPUTime(duration)) {
 			durations = append(durations, duration)
 		}
 	}
-	if len(durations) == 0 {
+	if len(durations) == 0 || !hasAnswered { // Check reports a Redis without an answer
 		return Finding{}, false
 	}
 	return describeTrips(durations, timeout), true

@@ -108,6 +108,7 @@ func TestOnlyStallsOfAServerThatAnswersAreFound(t *testing.T) {
 		"pings without an answer":          {slowTrip: 100 * ms, err: context.DeadlineExceeded, want: LevelWarning},
 		"lost connections":                 {slowTrip: 100 * ms, err: syscall.ECONNRESET, want: LevelNote},
 		"a dead Redis":                     {slowTrip: ms, allErr: syscall.ECONNREFUSED},
+		"a Redis that hangs":               {slowTrip: ms, allErr: context.DeadlineExceeded},
 		"a process that gets no CPU time":  {slowTrip: 100 * ms, isBusy: true, want: LevelNote},
 		"pings that take as long as stall": {slowTrip: minStall, want: LevelWarning},
 	} {

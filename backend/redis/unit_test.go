@@ -409,6 +409,7 @@ func TestCheckReadsHelloIfTheUserMayNotRunInfo(t *testing.T) {
 func TestOnlyAFindingAboutTheConnectionMeansUnreachable(t *testing.T) {
 	t.Parallel()
 	assert.True(t, connectionFinding(context.DeadlineExceeded).IsUnreachable())
+	assert.Equal(t, adviceForSilence, connectionFinding(context.DeadlineExceeded).Advice, "a check waits longer than REDIS_TIMEOUT")
 	assert.False(t, Finding{Check: CheckRights}.IsUnreachable())
 }
 

@@ -1,8 +1,8 @@
 package region
 
 import (
+	"cmp"
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -202,36 +202,26 @@ func (p *purchase) end() {
 	}
 }
 
-// counts are the sums of Stats.
-type counts struct{ trips, failedTrips, bought, orders atomic.Int64 }
-
-// Stats counts what the regions did.
+// Stats counts what this replica did.
 type Stats struct {
-	Trips, FailedTrips int64         // trips to the ledger
-	Orders, BoughtHits int64         // orders, and the hits that this replica has bought for its region
-	RoundTrip          time.Duration // the time of the last trip that did not fail
+	Trips      int64         // trips to the ledger
+	BoughtHits int64         // the hits that this replica has bought for its region
+	RoundTrip  time.Duration // the time of the last trip that did not fail
 }
 
 // Stats returns the sums since New.
 func (l *Limiter) Stats() Stats {
-	c := &l.stats
-	return Stats{c.trips.Load(), c.failedTrips.Load(), c.orders.Load(), c.bought.Load(), time.Duration(l.roundTrip.Load()) * time.Microsecond}
+	return Stats{l.trips.Load(), l.boughtHits.Load(), time.Duration(l.roundTrip.Load()) * time.Microsecond}
 }
 
 func (l *Limiter) recordTrip(orders []*backend.Order, duration time.Duration) {
 	var err error
 	for _, o := range orders {
-		if o.Err == nil {
-			l.stats.bought.Add(o.Granted)
-		} else {
-			err = o.Err
-		}
+		l.boughtHits.Add(o.Granted)
+		err = cmp.Or(err, o.Err)
 	}
-	l.stats.trips.Add(1)
-	l.stats.orders.Add(int64(len(orders)))
-	if err != nil {
-		l.stats.failedTrips.Add(1)
-	} else {
+	l.trips.Add(1)
+	if err == nil {
 		l.roundTrip.Store(duration.Microseconds())
 	}
 	l.options.OnTrip(err)

@@ -49,8 +49,9 @@ type Limiter struct {
 	seeds     fingerprint.Seeds
 	stripes   [stripeCount]stripe
 	orders    chan *stock
-	roundTrip atomic.Int64 // the time of the last purchase in microseconds
-	stats     counts
+
+	roundTrip         atomic.Int64 // the time of the last purchase in microseconds
+	trips, boughtHits atomic.Int64
 }
 
 var _ backend.Layer = (*Limiter)(nil)

@@ -257,3 +257,26 @@ func TestResetGivesTheWholeLimitAgain(t *testing.T) {
 	w.replicas[0][1].Forget(&backend.Hit{Key: []byte("acme"), Limit: lim})
 	assert.EqualValues(t, 280, sum(w.callFor(t, time.Second, lim, time.Millisecond, 0)))
 }
+
+func TestGroupChargesAllItsHitsOrNone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	global := backendtest.NewLimit(t, limit.Spec{Requests: 300, Unit: limit.Year, Scope: limit.Global, ChargeDenied: true})
+	small := backendtest.NewLimit(t, limit.Spec{Requests: 50, Unit: limit.Year})
+	takeGroup := func(j int, n int64) bool {
+		hits := []backend.Hit{{Key: []byte("acme"), Limit: global, N: n, AllOrNone: true}, {Key: []byte("s"), Limit: small, N: n, AllOrNone: true}}
+		results := make([]backend.Result, 2)
+		w.replicas[0][j].Take(t.Context(), time.Now(), hits, results)
+		assert.NoError(t, results[0].Err)
+		assert.NoError(t, results[1].Err)
+		return results[0].Allowed && results[1].Allowed
+	}
+	admitted := 0
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		if takeGroup(admitted%2, 1) {
+			admitted++
+		}
+	}
+	assert.Equal(t, 50, admitted, "the small limit denies")
+	assert.EqualValues(t, 280-50, sum(w.callFor(t, time.Second, global, time.Millisecond, 0)), "denied groups have charged nothing")
+}

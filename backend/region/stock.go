@@ -21,7 +21,7 @@ type stripe struct {
 
 // maxStocks bounds the counters that this replica remembers. If it is exceeded, the replica forgets a random counter of the
 // stripe, and reads its bought hits again at the next call.
-const maxStocks = 1 << 18
+const maxStocks = 1 << 16
 
 // manyHits is a number of hits that is not used up before this replica gets the next answer.
 const manyHits = 128
@@ -66,6 +66,7 @@ type stock struct {
 type window struct {
 	start, end int64 // in microseconds since 1970
 	bought     int64 // the hits that the region has bought, as far as this replica knows
+	isKnown    bool  // this replica has read bought
 	limit      *limit.Limit
 }
 
@@ -76,7 +77,7 @@ func (l *Limiter) find(ctx context.Context, now time.Time, h *backend.Hit) part 
 	s := &l.stripes[id.Hi%stripeCount]
 	s.mu.Lock()
 	e := s.stocks[id]
-	if e == nil || e.limit != h.Limit {
+	if e == nil || e.limit != h.Limit && e.limit.Spec != h.Limit.Spec {
 		if e == nil && len(s.stocks) >= maxStocks/stripeCount {
 			for other := range s.stocks {
 				delete(s.stocks, other)
@@ -124,7 +125,7 @@ func (e *stock) advance(now int64) {
 	}
 	_, nextEnd := e.share.Purchases.WindowAt(end)
 	e.windows[1] = e.newWindow(end, nextEnd)
-	e.left, e.nextPeek, e.usedBefore, e.measureStart = 0, 0, 0, max(e.measureStart, start)
+	e.left, e.nextPeek, e.usedBefore, e.measureStart = e.share.Floor, 0, 0, max(e.measureStart, start)
 	e.deniedHits, e.mostDenied, e.soldOutUntil = 0, 0, 0
 }
 
@@ -136,7 +137,8 @@ func (e *stock) newWindow(start, end int64) window {
 func (e *stock) needsPeek(windowStart, n int64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.windows[0].start != windowStart || e.now < e.nextPeek || e.left-n >= e.lowMark() {
+	w := &e.windows[0]
+	if w.start != windowStart || w.isKnown && (e.now < e.nextPeek || e.left-n >= e.lowMark()) {
 		return false
 	}
 	e.nextPeek = e.now + peekPause
@@ -148,7 +150,12 @@ func (e *stock) setBought(windowStart, bought int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range e.windows {
-		if w := &e.windows[i]; w.start == windowStart && bought > w.bought {
+		w := &e.windows[i]
+		if w.start != windowStart {
+			continue
+		}
+		w.isKnown = true
+		if bought > w.bought {
 			if i == 0 {
 				e.left += bought - w.bought
 			}

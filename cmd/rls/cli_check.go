@@ -87,6 +87,11 @@ func newLimitsCheck(files []limitsfile.File, errs []error, isStrict bool, limits
 	if len(check.Problems) > 0 {
 		return check, nil
 	}
+	for _, d := range set.Domains {
+		if len(d.Descriptors) == 0 {
+			check.Warnings = append(check.Warnings, fields.Problem{File: d.File, Line: d.Line, Path: d.Name, Reason: "the domain has no rules, so nothing in it is limited; add descriptors, or remove the domain"})
+		}
+	}
 	check.OK = !isStrict || len(check.Warnings) == 0
 	return check, descriptors.Compile(set)
 }

@@ -98,7 +98,7 @@ func TestExamplesMatchTheirSchemas(t *testing.T) {
 func TestLimitsSchemaAgreesWithCheck(t *testing.T) {
 	schema := compileSchema(t, "limits")
 	for text, isValid := range map[string]bool{
-		"domain: shop": true,
+		"domain: shop\ndescriptors: [{key: a}]": true,
 		"domain: shop\ndescriptors: [{key: a, rate_limit: {unit: MINUTE, requests_per_unit: 4294967295}}]":                             true,
 		"domain: shop\ndescriptors: [{key: a, value: 12, rate_limit: {unlimited: true}}]":                                              true,
 		"domain: shop\ndescriptors: [{key: a, value: null, shadow_mode: null, rate_limit: {unit: day, requests_per_unit: 0}}]":         true,

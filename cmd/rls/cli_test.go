@@ -64,6 +64,13 @@ func TestCheckFailsOnWarningsOnlyIfStrict(t *testing.T) {
 	assert.Contains(t, errOut, path+":4:")
 }
 
+func TestCheckWarnsAboutADomainWithoutRules(t *testing.T) {
+	t.Parallel()
+	_, errOut, code := rls(t, "check", "--strict", writeFile(t, "limits.yaml", "domain: d\n"))
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errOut, "limits.yaml:1: d: the domain has no rules, so nothing in it is limited")
+}
+
 func TestCheckRejectsDomainInTwoFilesWithoutMerge(t *testing.T) {
 	t.Parallel()
 	firstFile, secondFile := writeFile(t, "one.yaml", "domain: d\n"), writeFile(t, "two.yaml", "domain: d\n")
@@ -164,7 +171,7 @@ func TestCheckPrintsProblemsAndRulesAsJSON(t *testing.T) {
 	assert.Equal(t, "d > k=a", checkReport.Problems[1].Path)
 	assert.Equal(t, [2]int{2, 34}, [2]int{checkReport.Problems[1].Line, checkReport.Problems[1].Column})
 
-	const fileWithWarning = "domain: d\nunit: day\n"
+	const fileWithWarning = "domain: d\nunit: day\ndescriptors: [{key: k}]\n"
 	checkReport, _, code = check(fileWithWarning)
 	assert.Zero(t, code)
 	assert.Len(t, checkReport.Warnings, 1)

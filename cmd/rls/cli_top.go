@@ -212,11 +212,13 @@ func (v *topView) draw(out io.Writer, width, height int) error {
 var levelMarks = map[live.Level]string{live.Well: "✓", live.Warning: "▲", live.Trouble: "✗"}
 
 // keysNote returns the end of the title of a list of keys. It says that the keys are hashed or not recorded.
-func keysNote(mode live.KeyMode) string {
-	switch mode {
-	case live.KeysOff:
+func keysNote(keys live.TopKeys) string {
+	switch {
+	case keys.Mode == live.KeysOff:
 		return " (off: TOP_KEYS)"
-	case live.KeysHashed:
+	case keys.Hidden:
+		return " (hashed; --token shows them)"
+	case keys.Mode == live.KeysHashed:
 		return " (hashed)"
 	}
 	return ""

@@ -140,6 +140,8 @@ func TestTopSaysWhichKeysItHides(t *testing.T) {
 	assert.Contains(t, printTop(t, snapshot), "HOTTEST KEYS (off: TOP_KEYS)")
 	snapshot.Keys = live.TopKeys{Mode: live.KeysHashed}
 	assert.Contains(t, printTop(t, snapshot), "HOTTEST KEYS (hashed)")
+	snapshot.Keys.Hidden = true
+	assert.Contains(t, printTop(t, snapshot), "HOTTEST KEYS (hashed; --token shows them)")
 	snapshot.Keys.Unmatched = []live.Key{{Key: "#0123456789abcdef", Rule: "shop > pth", Limit: "no rule"}}
 	assert.Contains(t, printTop(t, snapshot), "shop > pth #0123456789abcdef (no rule)")
 }

@@ -1,6 +1,7 @@
 package limitsfile
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 
@@ -164,6 +165,7 @@ func (r *reader) readDescriptorItems(d *document, list *[]*Descriptor, parent *p
 		desc, oldErrorCount := &Descriptor{File: d.file, Line: item.Line}, d.errorCount
 		pos := &place{parent: parent, index: firstIndex + i, descriptor: desc}
 		o := d.readObject(descriptorObject, pos, item)
+		d.checkEmptyLimit(pos, item)
 		key, value := o.field("key"), o.field("value")
 		desc.Key, desc.Value = key.Text, value.Text
 		isConditionValid := d.readCondition(desc, pos, o)
@@ -201,6 +203,23 @@ func (r *reader) readDescriptorItems(d *document, list *[]*Descriptor, parent *p
 		if isValid {
 			*list = append(*list, desc)
 		}
+	}
+}
+
+// checkEmptyLimit reports an empty rate_limit if its fields stand beside it in the descriptor item, because the author has
+// certainly meant a limit.
+func (d *document) checkEmptyLimit(pos *place, item *yaml.Node) {
+	hasEmptyLimit, misplacedField := false, (*yaml.Node)(nil)
+	for i := 0; i+1 < len(item.Content); i += 2 {
+		switch key := item.Content[i]; key.Value {
+		case "rate_limit":
+			hasEmptyLimit = fields.Resolve(item.Content[i+1]).ShortTag() == "!!null"
+		case "unit", "requests_per_unit":
+			misplacedField = cmp.Or(misplacedField, key) // the first
+		}
+	}
+	if hasEmptyLimit && misplacedField != nil {
+		d.errorf(misplacedField, pos, "rate_limit is empty, and %s stands beside it; indent %s below rate_limit", misplacedField.Value, misplacedField.Value)
 	}
 }
 

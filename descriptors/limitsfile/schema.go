@@ -137,7 +137,7 @@ var schema = [...]schemaField{
 	newField(fieldOfKind("not", fields.Object), ruleObjects, extensionField, "Condition: the value does not meet the nested condition."),
 	newField(textField("file"), listObject, extensionField,
 		"File with one item on each line. A relative path starts at the directory of the limits file."),
-	newField(fieldOfKind("rate_limit", fields.Object), ruleObjects, incumbentField, "Limit of the rule."),
+	newField(fields.Field{Name: "rate_limit", Kind: fields.Object, Want: "a mapping such as {unit: minute, requests_per_unit: 5}; for several limits, write rate_limits"}, ruleObjects, incumbentField, "Limit of the rule."),
 	newField(fieldOfKind("rate_limits", fields.List), ruleObjects|overrideObject, extensionField,
 		"Limits of the rule. All of them must admit a request."),
 	newField(flagField("shadow_mode"), ruleObjects|overrideObject|shadowModeObject, incumbentField,

@@ -207,7 +207,7 @@ func switchOff(set *limitsfile.Set, o *Override, result *outcome) {
 		}
 	}
 	if !isFound && o.Target.Domain != "" {
-		result.Problem, result.IsWaiting = fields.Problems{o.problem("", "%s", unknownDomain(o.Target.Domain, names))}, true
+		result.Problem, result.IsWaiting = fields.Problems{o.problem("", "%s. A rule is written as a path, such as 'shop > login'", unknownDomain(o.Target.Domain, names))}, true
 		return
 	}
 	result.Path = "all domains"

@@ -323,3 +323,9 @@ func FuzzFields(f *testing.F) {
 		}
 	})
 }
+
+func TestSwitchOfAnUnknownDomainSaysHowToWriteARule(t *testing.T) {
+	base := compile(t, "domain: shop")
+	_, states := base.apply(map[string]string{Field(KindSwitch, "login"): "{}"})
+	assert.ErrorContains(t, states[Field(KindSwitch, "login")].Problem, "unknown domain login; want shop. A rule is written as a path, such as 'shop > login'")
+}

@@ -199,8 +199,12 @@ func (h *handler) answerStoreError(call *call, action, value string, err error) 
 		h.audit(call, action, "outcome", "refused", "new", value, "problem", "the value has changed since the caller read it")
 		return h.answerConflict(conflict)
 	}
-	h.audit(call, action, "outcome", "unknown", "new", value, "error", err.Error())
-	return problem(http.StatusServiceUnavailable, "change possibly not stored; repeat the call. While Redis is down, shadow_mode: true in a rule of the limits file stops its denials (more ways: docs/operations.md#stop-all-denials-now): %s", err)
+	outcome, text := "unknown", "change possibly not stored"
+	if errors.Is(err, changes.ErrNotSent) {
+		outcome, text = "refused", "change not stored"
+	}
+	h.audit(call, action, "outcome", outcome, "new", value, "error", err.Error())
+	return problem(http.StatusServiceUnavailable, text+"; repeat the call. While Redis is down, shadow_mode: true in a rule of the limits file stops its denials (more ways: docs/operations.md#stop-all-denials-now): %s", err)
 }
 
 // Conflict is the answer to a change whose If-Match or If-None-Match does not hold.

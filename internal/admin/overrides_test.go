@@ -17,6 +17,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors/override"
 	"github.com/seed-81f232ab/rls/internal/admin"
+	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
 const acme = "shop|tenant=acme"
@@ -295,6 +296,10 @@ func TestChangeFailsIfStoreFails(t *testing.T) {
 	}
 	assert.Len(t, api.audits(), 2, "the changes may be stored")
 	assert.Equal(t, 2, strings.Count(api.log.String(), "outcome=unknown"))
+	api.overrides.Fail(changes.ErrNotSent)
+	_, text := api.problems("PUT", "overrides", acme, `{"factor": 2}`)
+	assert.Contains(t, text, "change not stored; repeat the call.")
+	assert.Equal(t, 1, strings.Count(api.log.String(), "outcome=refused"))
 	code, _ := api.problems("PUT", "overrides", acme, `{}`)
 	assert.Equal(t, http.StatusBadRequest, code, "an invalid override is rejected without the store")
 }

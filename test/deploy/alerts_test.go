@@ -245,6 +245,16 @@ func TestAlertsFire(t *testing.T) {
 			healthy: []string{"rls_tokens_file_valid{" + target + "} 1x200", "rls_callers_file_valid{" + target + "} 1x200"},
 		},
 		{
+			alert: "RlsRegionSettingsDiffer", want: "Regions have different values",
+			sick:    []string{"rls_region_settings_differ{" + target + "} 1x200"},
+			healthy: []string{"rls_region_settings_differ{" + target + "} 0x200"},
+		},
+		{
+			alert: "RlsRegionCutOff", want: "a is cut off from the global Redis",
+			sick:    []string{"rls_region_cut_off{" + target + "} 1x200"},
+			healthy: []string{"rls_region_cut_off{" + target + "} 0x200"},
+		},
+		{
 			alert: "RlsDecisionLogIncomplete", want: "lacks records: rate",
 			sick:    []string{`rls_decision_log_dropped_total{reason="write_error", ` + target + `} 0+1x200`, `rls_decision_log_dropped_total{reason="rate", ` + target + `} 0+1x200`},
 			healthy: []string{`rls_decision_log_dropped_total{reason="rate", ` + target + `} 7x200`},

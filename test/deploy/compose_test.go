@@ -17,9 +17,11 @@ import (
 	"github.com/seed-81f232ab/rls/test/envoyconf"
 )
 
-func loadComposeProject(t *testing.T) *types.Project {
+func loadComposeProject(t *testing.T) *types.Project { return loadComposeFile(t, "docker-compose.yml") }
+
+func loadComposeFile(t *testing.T, file string) *types.Project {
 	t.Helper()
-	options, err := cli.NewProjectOptions([]string{path("docker-compose.yml")}, cli.WithName("rls"))
+	options, err := cli.NewProjectOptions([]string{path(file)}, cli.WithName("rls"))
 	require.NoError(t, err)
 	project, err := options.LoadProject(t.Context())
 	require.NoError(t, err)
@@ -42,6 +44,30 @@ func TestComposeRunsTwoReplicasWithOneRedis(t *testing.T) {
 			assert.FileExists(t, volume.Source)
 		}
 	}
+}
+
+func TestComposeOfRegionsGivesEachRegionItsOwnRedis(t *testing.T) {
+	project := loadComposeFile(t, "examples/regions/docker-compose.yml")
+	regions, servers := map[string]bool{}, map[string]bool{}
+	for _, service := range project.Services {
+		if service.Image != "rls" {
+			continue
+		}
+		for name := range service.Environment {
+			assertSetting(t, name)
+		}
+		for _, url := range []string{"REDIS_URL", "REDIS_GLOBAL_URL"} {
+			host, _, _ := strings.Cut(*service.Environment[url], ":")
+			assert.Contains(t, project.Services, host)
+		}
+		regions[*service.Environment["REGION"]], servers[*service.Environment["REDIS_URL"]] = true, true
+		assert.Equal(t, "3", *service.Environment["REGIONS"])
+		assert.Equal(t, "redis-global:6379", *service.Environment["REDIS_GLOBAL_URL"])
+		assert.FileExists(t, service.Volumes[0].Source)
+		assert.FileExists(t, filepath.Join(service.Build.Context, "Dockerfile"))
+	}
+	assert.Len(t, regions, 3)
+	assert.Len(t, servers, 3)
 }
 
 func TestPrometheusScrapesEveryReplica(t *testing.T) {

@@ -78,6 +78,17 @@ func TestLoadReportsAllConflictsOfSettings(t *testing.T) {
 			map[string]string{"REDIS_URL": "a:1", "REDIS_PERSECOND": "true"},
 			[]string{"REDIS_PERSECOND=true needs REDIS_PERSECOND_URL, for example 127.0.0.1:6379"},
 		},
+		"a global Redis without its region": {
+			map[string]string{"REDIS_URL": "a:1", "REDIS_GLOBAL_URL": "g:1"},
+			[]string{
+				"REDIS_GLOBAL_URL needs REGION, the name of this region, for example eu-west-1",
+				"REDIS_GLOBAL_URL needs REGIONS, the number of all regions, for example 3",
+			},
+		},
+		"a wrong global Redis": {
+			map[string]string{"REDIS_URL": "a:1", "REDIS_GLOBAL_URL": "g", "REGION": "e u", "REGIONS": "3"},
+			[]string{`REGION: got "e u", want letters, digits and -`, `REDIS_GLOBAL_URL: URL: got "g", want host:port`},
+		},
 		"passwords are secret": {
 			map[string]string{"REDIS_URL": "user:s3cret@a:1"},
 			[]string{"REDIS_URL: URL: got an @ without redis://, want redis://user:password@host:port, or the password in its own setting"},

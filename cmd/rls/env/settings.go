@@ -83,7 +83,7 @@ type Settings struct {
 	StatsdHost          string        `envconfig:"STATSD_HOST" default:"localhost" desc:"Host of the statsd server or DogStatsD."`
 	StatsdPort          int           `envconfig:"STATSD_PORT" default:"8125" min:"1" max:"65535" desc:"Port of the statsd server or DogStatsD."`
 	StatsdProtocol      string        `envconfig:"STATSD_PROTOCOL" default:"tcp" oneof:"tcp udp" desc:"tcp or udp, for USE_STATSD."`
-	DogStatsdMogrifiers names         `envconfig:"USE_DOG_STATSD_MOGRIFIERS" desc:"Names of mogrifiers: NAME,NAME. A mogrifier is a pattern that renames metrics for DogStatsD. rls applies the first mogrifier whose pattern matches. See docs/metrics.md."`
+	DogStatsdMogrifiers names         `envconfig:"USE_DOG_STATSD_MOGRIFIERS" desc:"Names of mogrifiers: NAME,NAME. A mogrifier is a pattern that renames metrics for DogStatsD. rls applies the first mogrifier whose pattern matches. See docs/lab/differences.md."`
 	ExtraTags           tags          `envconfig:"EXTRA_TAGS" desc:"Tags that all metrics get: name:value,name:value. For Prometheus, these tags are labels."`
 	StatsFlushInterval  time.Duration `envconfig:"STATS_FLUSH_INTERVAL" default:"10s" min:"1ms" desc:"Interval at which metrics go to statsd, DogStatsD or the log."`
 	DisableStats        bool          `envconfig:"DISABLE_STATS" default:"false" desc:"Turn off statsd, DogStatsD, metrics in the log, and USE_PROMETHEUS. The debug listener still serves /metrics."`
@@ -217,7 +217,7 @@ type Settings struct {
 	MemcacheTLSCACert       string        `envconfig:"MEMCACHE_TLS_CACERT" desc:"PEM file of certificate authorities to trust, in addition to the authorities of the system."`
 	MemcacheTLSSkipHostname bool          `envconfig:"MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION" default:"false" desc:"Verify the server's certificate, but not its name."`
 
-	LocalGuardRatio   string `envconfig:"LOCAL_GUARD_RATIO" only:"rls" desc:"The deny cache denies hot keys."`
+	LocalGuardRatio   string `envconfig:"LOCAL_GUARD_RATIO" only:"rls" desc:"The deny cache denies hot keys too."`
 	OverridesResync   string `envconfig:"OVERRIDES_RESYNC_INTERVAL" only:"rls" desc:"A replica reads all overrides every 30s."`
 	RedisMaxBatchSize string `envconfig:"REDIS_MAX_BATCH_SIZE" only:"rls" desc:"A batch has at most 256 hits."`
 }

@@ -166,9 +166,7 @@ func (l *Live) replicaFigures() *changes.ReplicaFigures {
 	if currentFigures.DeniedShare.Now.IsKnown() { // without calls, the share is unknown
 		figures.Denied = float64(currentFigures.DeniedShare.Now * currentFigures.Calls.Now)
 	}
-	if l.options.Redis != nil {
-		figures.Blips = l.options.Redis().Blips
-	}
+	figures.Blips = l.redis().Blips
 	return figures
 }
 

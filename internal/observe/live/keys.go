@@ -26,11 +26,16 @@ func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
 	if since := l.options.Limits().Since; since != nil && since.After(denialsSince) {
 		denialsSince = *since
 	}
+	isRedisUp := l.redis().Up
 	recorder.mu.Lock()
 	defer recorder.mu.Unlock()
 	appendTop := func(list []Key, s *sketch, n int) []Key {
 		for _, e := range s.topEntries(n, accept) {
-			list = append(list, l.newKey(&e, denialsSince.UnixMicro()))
+			key := l.newKey(&e, denialsSince.UnixMicro())
+			if key.IsShare && isRedisUp { // the outage is over
+				key.Spent, key.Capacity, key.IsShare = nil, nil, false
+			}
+			list = append(list, key)
 		}
 		return list
 	}

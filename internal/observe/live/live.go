@@ -121,6 +121,7 @@ func (l *Live) addSample(now time.Time) {
 	l.lastCPUTime = cpuTime
 	if endsStep {
 		l.denials.update(now, &l.history.steps, l.options.Events)
+		l.denials.alarm.setOutage(l.redis())
 	}
 	if endsStep || now.Sub(l.viewedAt) < viewerTimeout {
 		l.traffic.addCounts(l.options.Counts(), endsStep, l.history.lastStepSeconds)
@@ -129,6 +130,9 @@ func (l *Live) addSample(now time.Time) {
 	if endsStep {
 		earlierDenials := l.ruleDenials
 		l.ruleDenials = l.traffic.denialsSinceChange(now, l.options.Events.Events(), earlierDenials)
+		for i := range l.ruleDenials {
+			l.ruleDenials[i].isRedisDown = !l.redis().Up
+		}
 		logNewDenials(l.ruleDenials, earlierDenials, l.options.Log)
 		switch {
 		case l.denials.alarm.startTime.IsZero(): // nobody reads the rule
@@ -139,6 +143,14 @@ func (l *Live) addSample(now time.Time) {
 		}
 		l.denials.log(now, l.options.Log)
 	}
+}
+
+// redis describes Redis. If the backend is local, the result is a Redis that works.
+func (l *Live) redis() *Redis {
+	if l.options.Redis == nil {
+		return &Redis{Up: true}
+	}
+	return l.options.Redis()
 }
 
 // RulesDenyingSinceChange returns the paths of the rules that deny most hits since a change of their limits.
@@ -221,7 +233,7 @@ func (l *Live) state(now time.Time, fleetNotes []string, replicas int) State {
 		rejectedFiles = l.options.RejectedFiles()
 	}
 	state.setSummary(now, signals{
-		rejectedFiles: rejectedFiles, figures: l.history.steps, denials: l.denials.alarm, ruleDenials: l.ruleDenials,
+		rejectedFiles: rejectedFiles, unmatchedKeys: l.topKeys(nil).Unmatched, figures: l.history.steps, denials: l.denials.alarm, ruleDenials: l.ruleDenials,
 		lastLoss: time.Unix(0, recorder.lastLoss.Load()), lastRefusal: recorder.lastRefusal.Load(),
 	}, fleetNotes)
 	return state

@@ -73,6 +73,7 @@ func TestDescriptorWithSeveralLimitsIsOneKeyWithItsTightestLimit(t *testing.T) {
 func TestFallbackCountsItsShareOfTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixture := newFixture(t, nil)
+		fixture.redis.Up = false
 		halfLimit, err := limit.New(limit.Spec{Requests: 5, Unit: limit.Minute})
 		require.NoError(t, err)
 		fixture.result = &backend.Result{Result: limit.Result{Allowed: true, Remaining: 1}, Source: backend.SourceFallback, Mode: limit.FailLocal, Share: halfLimit}
@@ -90,6 +91,12 @@ func TestFallbackCountsItsShareOfTheLimit(t *testing.T) {
 			assert.Equal(t, k.Key == "shop|tenant=other", k.Spent == nil, "nobody counts in mode allow")
 		}
 		assert.EqualValues(t, 1, float64(fixture.Snapshot().Figures.WithoutRedis.Now))
+
+		fixture.redis.Up = true
+		fixture.tick(1)
+		for _, k := range fixture.Snapshot().Keys.Hottest {
+			assert.True(t, k.Spent == nil && k.Capacity == nil && !k.IsShare, "after the outage, the share means nothing")
+		}
 
 		fixture.result = nil
 		fixture.call("tenant=acme")
@@ -321,6 +328,20 @@ func TestErrorOfAQuantileIsAtMostOneBucket(t *testing.T) {
 	}
 }
 
+func TestUnknownDomainWithManyCallsIsAWarning(t *testing.T) {
+	keys := []Key{{Rule: "bank > a", Limit: "no rule", Rate: 9}, {Rule: "shopp > a", Limit: "unknown domain", Rate: 2}}
+	state := State{Limits: Limits{Loaded: true, Domains: []string{"shop"}}}
+	describe := func() (text string) {
+		state.describeUnknownDomain(keys, func(_ Level, part string) { text += part })
+		return text
+	}
+	assert.Equal(t, "calls name the domain shopp, which has no limits; the limits name shop", describe())
+	keys[1].Rate = 0.5
+	assert.Empty(t, describe())
+	keys[1].Rate, state.Limits.Domains = 2, []string{"shop", "shopp"}
+	assert.Empty(t, describe(), "the domain came with a reload")
+}
+
 func TestDescriptorsWithoutARuleAreShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fixture := newFixture(t, nil)
@@ -336,6 +357,8 @@ func TestDescriptorsWithoutARuleAreShown(t *testing.T) {
 			fixture.tick(1)
 		}
 		snapshot := fixture.Snapshot()
+		assert.Equal(t, Warning, snapshot.State.Level)
+		assert.Contains(t, snapshot.State.Headline, "Calls name the domain shp%E2%80%AE, which has no limits")
 		assert.EqualValues(t, 4, snapshot.Figures.Unmatched.Now)
 		assert.Equal(t, []Value{4}, snapshot.Figures.Unmatched.Points)
 		require.Len(t, snapshot.Keys.Unmatched, 2)

@@ -17,6 +17,7 @@ type ruleDenial struct {
 	changeTime                time.Time
 	earlierShare, recentShare float64 // the shares of denied hits
 	earlierRate               float32 // admitted hits a second before the change
+	isRedisDown               bool    // no override can be set
 }
 
 // denialsSinceChange returns the rules that deny most hits since a change of their limits, the rule with the most hits
@@ -101,6 +102,9 @@ func logNewDenials(denials, earlier []ruleDenial, log *slog.Logger) {
 }
 
 func (d *ruleDenial) advice() string {
+	if d.isRedisDown {
+		return "if the change is a mistake, undo it; Redis is down too, so rls decides without it"
+	}
 	return fmt.Sprintf("if the change is a mistake, undo it; until then: rls limits off '%s' --for 15m --reason incident", d.path)
 }
 

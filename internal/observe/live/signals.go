@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -36,6 +37,7 @@ type signals struct {
 
 	ruleDenials   []ruleDenial
 	rejectedFiles map[string]string // see Options.RejectedFiles
+	unmatchedKeys []Key             // see TopKeys.Unmatched
 
 	lastLoss    time.Time          // when Redis lost counters last
 	lastRefusal *connectionRefusal // nil if there was none
@@ -126,6 +128,17 @@ type denialAlarm struct {
 	lastChange    string    // the last change of the limits before the alarm; empty if no limits have changed
 	undoAdvice    string    // how to undo lastChange
 	rule          string    // the path of the rule to turn off first
+	outage        string    // ": Redis is down" or ": Redis was down"; empty if Redis works since the start of the denials
+	outageMode    string    // how calls are decided while Redis is down; empty if Redis works
+}
+
+func (a *denialAlarm) setOutage(redis *Redis) {
+	a.outageMode = ""
+	if !redis.Up {
+		a.outage, a.outageMode = ": Redis is down", redis.modeText()
+	} else if a.outage != "" {
+		a.outage = ": Redis was down"
+	}
 }
 
 // isMassDenial reports whether limits deny calls that they admitted before. A flood of new calls is no mass denial,
@@ -222,15 +235,19 @@ func (a *denialAlarm) describe(now time.Time, addPart func(Level, string), addDe
 	switch {
 	case a.isMassDenial():
 		level = Trouble
-		addPart(Trouble, "Mass denial: "+share+" since "+clockText(a.startTime, now))
-		addDetail(Trouble, "Before the alarm, %.0f %% of the calls were denied, and %.1f calls a second were admitted. Now %.1f calls a second are admitted, because limits deny calls that they admitted before. To stop the denials, turn off the most denied rule: rls limits off '%s' --for 15m --reason incident. For all limits, it is rls limits off --all --for 15m --reason incident (docs/operations.md#most-calls-are-denied)",
+		addPart(Trouble, "Mass denial: "+share+" since "+clockText(a.startTime, now)+a.outage)
+		if a.outageMode != "" {
+			addDetail(Trouble, "Redis is down, so rls is %s. To stop the denials, repair Redis. Until then, no command can change a limit. Write shadow_mode: true into the most denied rule of the limits file: %s (docs/operations.md#redis-is-down)", a.outageMode, a.rule)
+			return
+		}
+		addDetail(Trouble, "Before the alarm, %.0f %% of the calls were denied, and %.1f calls a second were admitted. Now %.1f calls a second are admitted, because limits deny calls that they admitted before. To stop the denials, turn off the most denied rule: rls limits off '%s' --for 15m --reason incident. For all limits, it is rls limits off --all --for 15m --reason incident. Without ADMIN_TOKEN, write shadow_mode: true into the limits file (docs/operations.md#most-calls-are-denied)",
 			100*a.earlierRates.deniedShare(), a.earlierRates.admitted(), a.lastStepRates.admitted(), a.rule)
 	case a.isJump:
 		share += " since " + clockText(a.startTime, now)
 		minAdmitted := admittedFallShare * a.earlierRates.admitted()
 		switch {
 		case a.recentRates.admitted() < minAdmitted:
-			addPart(Warning, share+": no limit changed, some callers send more, and others less")
+			addPart(Warning, share+cmp.Or(a.outage, ": no limit changed, some callers send more, and others less"))
 			return // a change of the limits is not the cause
 		case a.lastStepRates.admitted() >= minAdmitted:
 			addPart(Warning, share+", but as many calls admitted as before: some callers send more")

@@ -105,6 +105,10 @@ func TestRuleThatDeniesMostSinceItsLimitsChangedIsAWarning(t *testing.T) {
 				assert.Contains(t, fmt.Sprint(state.Details), "until then: rls limits off 'shop > tenant=a' --for 15m --reason incident")
 				assert.Equal(t, []string{"shop > tenant=a"}, fixture.RulesDenyingSinceChange())
 				assert.Equal(t, 1, strings.Count(fixture.log.String(), "rule denies most hits since its limits changed"))
+				fixture.redis.Up = false
+				send(5, test.okAfter, test.deniedAfter)
+				assert.NotContains(t, fmt.Sprint(fixture.Snapshot().State.Details), "rls limits off", "the command needs Redis")
+				fixture.redis.Up = true
 				send(20, 5, 0)
 				assert.Equal(t, Well, fixture.Snapshot().State.Level, "the warning ends soon after the repair")
 				assert.Empty(t, fixture.RulesDenyingSinceChange())
@@ -217,6 +221,45 @@ func TestLogHasStartAndEndOfAMassDenialWithoutViewers(t *testing.T) {
 		assert.Equal(t, 2, strings.Count(fixture.log.String(), "\n"), "a second denial within five minutes has no line yet")
 		fixture.run(300, 5, "a", "b")
 		assert.Equal(t, 3, strings.Count(fixture.log.String(), "\n"))
+	})
+}
+
+func TestOutageIsNamedAsTheCauseOfDenials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fixture := newFixture(t, nil)
+		fixture.load(limitsOf(100))
+		fixture.run(120, 5, "a", "b")
+		fixture.redis.Up = false
+		fixture.load(limitsOf(1)) // as the fallback does
+		fixture.run(40, 5, "a", "b")
+		state := fixture.Snapshot().State
+		assert.Contains(t, state.Headline, " UTC: Redis is down · ")
+		details := fmt.Sprint(state.Details)
+		assert.Contains(t, details, "so rls is deciding here at half of each limit, or as its rule says")
+		assert.Contains(t, details+fixture.log.String(), "Write shadow_mode: true into the most denied rule")
+		assert.NotContains(t, details+fixture.log.String(), "rls limits off", "the command needs Redis")
+
+		fixture.redis.Up = true
+		fixture.run(10, 5, "a", "b")
+		state = fixture.Snapshot().State
+		assert.Contains(t, state.Headline, " UTC: Redis was down")
+		assert.Contains(t, fmt.Sprint(state.Details), "rls limits off")
+	})
+}
+
+func TestDenialsOfAnOutageAreNotBlamedOnTheCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fixture := newFixture(t, nil)
+		fixture.load(limitsOf(10))
+		fixture.run(120, 10, "a", "b", "c")
+		fixture.redis.Up = false
+		for range 60 {
+			fixture.run(1, 1, "a")
+			for range 100 {
+				fixture.call("tenant=hot")
+			}
+		}
+		assert.Contains(t, fixture.Snapshot().State.Headline, ": Redis is down")
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend/fallback"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // setSummary sets the level, the headline and the details of s. The details have fleetNotes too.
@@ -26,6 +27,7 @@ func (s *State) setSummary(now time.Time, signals signals, fleetNotes []string) 
 	if s.Redis != nil && !s.Redis.Up {
 		signals.figures.RedisStalls.Points = nil // the outage explains the stalls
 	}
+	s.describeUnknownDomain(signals.unmatchedKeys, addPart)
 	signals.describe(now, addPart, addDetail)
 	for _, note := range fleetNotes {
 		addDetail(Warning, "%s", note)
@@ -98,6 +100,22 @@ func (s *State) setSummary(now time.Time, signals signals, fleetNotes []string) 
 	}
 }
 
+// describeUnknownDomain names the unknown domain with the most calls, if there are not just a few.
+func (s *State) describeUnknownDomain(unmatchedKeys []Key, addPart func(Level, string)) {
+	for _, key := range unmatchedKeys {
+		domain, _, _ := strings.Cut(key.Rule, " > ")
+		if key.Limit != "unknown domain" || key.Rate < minSignalRate || !s.Limits.Loaded || slices.Contains(s.Limits.Domains, domain) {
+			continue
+		}
+		text := "calls name the domain " + domain + ", which has no limits"
+		if nearestDomain := fields.Nearest(domain, s.Limits.Domains); nearestDomain != "" {
+			text += "; the limits name " + nearestDomain
+		}
+		addPart(Warning, text)
+		return
+	}
+}
+
 // findingLevels maps the level of a finding to its level in State.Details, which leaves out notes.
 var findingLevels = map[string]Level{"problem": Trouble, "warning": Warning}
 
@@ -132,18 +150,22 @@ func (r *Redis) outageText(now time.Time) string {
 	if r.Since != nil {
 		text += " for " + stopwatchText(now.Sub(*r.Since))
 	}
-	switch r.Mode {
-	case "allow":
-		text += " · admitting all hits, or as the rule says"
-	case "deny":
-		text += " · denying all hits, or as the rule says"
-	default:
-		text += " · deciding here at " + shareText(r.Ratio) + " of each limit, or as its rule says"
-	}
+	text += " · " + r.modeText()
 	if r.Outage != nil {
 		text += " · " + r.Outage.priceText()
 	}
 	return text
+}
+
+// modeText says how calls are decided without Redis.
+func (r *Redis) modeText() string {
+	switch r.Mode {
+	case "allow":
+		return "admitting all hits, or as the rule says"
+	case "deny":
+		return "denying all hits, or as the rule says"
+	}
+	return "deciding here at " + shareText(r.Ratio) + " of each limit, or as its rule says"
 }
 
 func (o *Outage) priceText() string {

@@ -38,8 +38,6 @@ func (m *Metrics) Regions(stats func() region.Stats, problems func() (isCutOff, 
 		currentStats := stats()
 		isCutOff, hasDifferences := problems()
 		s.sendCounter("rls_region_trips_total", "Trips to the global Redis that bought hits.", float64(currentStats.Trips))
-		s.sendCounter("rls_region_failed_trips_total", "Trips to the global Redis that failed.", float64(currentStats.FailedTrips))
-		s.sendCounter("rls_region_orders_total", "Orders of hits. A trip has an order for each counter and window.", float64(currentStats.Orders))
 		s.sendCounter("rls_region_bought_hits_total", "Hits that this replica has bought for its region.", float64(currentStats.BoughtHits))
 		s.sendGauge("rls_region_round_trip_seconds", "Time of the last purchase in the global Redis.", currentStats.RoundTrip.Seconds())
 		s.sendGauge("rls_region_cut_off", "1 while the global Redis does not answer, so that this region buys no hits.", oneIf(isCutOff))

@@ -25,6 +25,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/lease"
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/backend/region"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/observe/candidate"
@@ -158,6 +159,21 @@ rls_lease_permits_used_total 40
 rls_lease_trips_saved_total 35
 `, "rls_lease_counters", "rls_lease_permits_held", "rls_lease_permits_lapsed_total", "rls_lease_permits_returned_total",
 		"rls_lease_permits_taken_total", "rls_lease_permits_used_total", "rls_lease_trips_saved_total")
+}
+
+func TestPurchasesOfTheRegionAreCounted(t *testing.T) {
+	metrics := New()
+	metrics.Regions(func() region.Stats {
+		return region.Stats{Trips: 9, BoughtHits: 400, RoundTrip: 80 * time.Millisecond}
+	}, func() (isCutOff, hasDifferences bool) { return true, false })
+	assertMetrics(t, metrics, `
+rls_region_bought_hits_total 400
+rls_region_cut_off 1
+rls_region_round_trip_seconds 0.08
+rls_region_settings_differ 0
+rls_region_trips_total 9
+`, "rls_region_bought_hits_total", "rls_region_cut_off",
+		"rls_region_round_trip_seconds", "rls_region_settings_differ", "rls_region_trips_total")
 }
 
 func TestQuotasAreCounted(t *testing.T) {
@@ -301,6 +317,7 @@ func newCompleteMetrics(t *testing.T) *Metrics {
 	metrics.RedisCheck(redis.Roles[:]...)
 	metrics.DenyCache()
 	metrics.Leases(func() lease.Stats { return lease.Stats{} })
+	metrics.Regions(func() region.Stats { return region.Stats{} }, func() (isCutOff, hasDifferences bool) { return false, false })
 	metrics.Quotas(func() quota.Stats { return quota.Stats{Rules: []quota.RuleStats{{Path: "shop > tenant"}}} })
 	metrics.DecisionLog(func() decisionlog.Stats { return decisionlog.Stats{} })
 	gate := admission.New(admission.Options{})

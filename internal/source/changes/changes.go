@@ -45,6 +45,9 @@ type Origin struct {
 	RestoredVersion int64     `json:"restored,omitempty"` // the version that a rollback restored
 }
 
+// ErrNotSent says that no connection to the store was open, so the change is certainly not stored.
+var ErrNotSent = errors.New("not sent")
+
 // Change is a change to make.
 type Change struct {
 	Origin

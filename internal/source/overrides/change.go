@@ -3,9 +3,11 @@ package overrides
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
+	"syscall"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -89,7 +91,10 @@ func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Resul
 	defer s.unlock()
 	reply, err := changeScript.Run(ctx, s.options.Client, []string{s.hash, s.historyList}, s.changeArgs(c)...).Slice()
 	if err != nil {
-		s.requestRead() // the change may have been made
+		s.requestRead()                                                                                                    // the change may have been made
+		if _, isCluster := s.options.Client.(*goredis.ClusterClient); !isCluster && errors.Is(err, syscall.ECONNREFUSED) { // a Cluster repeats calls
+			err = fmt.Errorf("%w: %w", changes.ErrNotSent, err)
+		}
 		return changes.Result{}, s.wrapError("write an override", err)
 	}
 	if reply[0] == "conflict" {

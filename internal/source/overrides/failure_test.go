@@ -52,7 +52,7 @@ func TestOverridesAreReadIfRedisComesUpAfterStart(t *testing.T) {
 	replica.start()
 	replica.await(func() bool { return len(replica.outageChanges()) > 0 })
 	_, _, err := replica.Put(t.Context(), "a", "1")
-	require.Error(t, err)
+	require.ErrorIs(t, err, changes.ErrNotSent, "nobody listens")
 	assert.Zero(t, replica.applyCount())
 	server.Restart(t)
 	replica.awaitOverrides(values{})

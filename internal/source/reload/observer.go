@@ -64,6 +64,7 @@ type LimitsChange struct {
 
 	Domains, Rules int // the numbers in force after the change
 	descriptors.Changes
+	RemovedDomains []string
 }
 
 // Action is what happened to an override.

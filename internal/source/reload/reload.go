@@ -125,6 +125,11 @@ func (r *Reloader) replaceLimits(cause string) []slog.Attr {
 	change := LimitsChange{Time: time.Now(), Cause: cause, First: oldConfig == nil, Domains: len(config.Domains()), Rules: config.RuleCount()}
 	if !change.First {
 		change.Changes = config.ChangesFrom(oldConfig)
+		for _, d := range oldConfig.Domains() {
+			if config.Domain(d.Name) == nil {
+				change.RemovedDomains = append(change.RemovedDomains, d.Name)
+			}
+		}
 	}
 	attrs := changeAttrs(&change)
 	if change.First || len(attrs) > 0 {
@@ -171,11 +176,18 @@ const (
 func (r *Reloader) logLimits(updateAttrs, ruleAttrs []slog.Attr) {
 	config := r.options.Store.Load()
 	attrs := slices.Concat(updateAttrs, []slog.Attr{slog.Int("domains", len(config.Domains())), slog.Int("rules", config.RuleCount())}, ruleAttrs)
-	r.options.Log.LogAttrs(context.Background(), slog.LevelInfo, "limits in force", attrs...)
+	level := slog.LevelInfo
+	if slices.ContainsFunc(ruleAttrs, func(a slog.Attr) bool { return a.Key == "removed_domains" }) {
+		level = slog.LevelWarn // a typing error in the name of a domain removes the domain
+	}
+	r.options.Log.LogAttrs(context.Background(), level, "limits in force", attrs...)
 }
 
 func changeAttrs(c *LimitsChange) []slog.Attr {
 	var attrs []slog.Attr
+	if len(c.RemovedDomains) > 0 {
+		attrs = append(attrs, slog.String("removed_domains", strings.Join(c.RemovedDomains, "; ")))
+	}
 	add := func(name string, rules descriptors.RuleChanges) {
 		if len(rules) > 0 {
 			attrs = append(attrs, slog.String(name, rules.Join("; ")))

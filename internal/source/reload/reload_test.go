@@ -127,6 +127,10 @@ func TestLimitsComeIntoForceAndChangesAreLogged(t *testing.T) {
 	assert.Contains(t, fixture.lastLine(), `added="shop > user: 6 per year" removed="shop > tenant: 6 per year"`)
 	assert.Equal(t, 3, fixture.loadCount)
 	assert.Equal(t, []string{"file: <nil>"}, fixture.states)
+	assert.NotContains(t, fixture.log.String(), "level=WARN")
+	fixture.load(strings.ReplaceAll(perYear(6), "shop", "shopp"))
+	assert.Contains(t, fixture.lastLine(), " removed_domains=shop ")
+	assert.Contains(t, fixture.log.String(), `level=WARN msg="limits in force"`)
 }
 
 func TestRejectedLimitsKeepLastGoodLimitsInForce(t *testing.T) {

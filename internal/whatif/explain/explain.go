@@ -259,6 +259,9 @@ func (r *reporter) explainLimits(call *service.Call, i int, rule *descriptors.Ru
 			limitReport.Place = placeText(fileDescriptor.File, fileLimit.Line)
 		}
 		limitReport.FromOverride, limitReport.FromDefaults = fileLimit.OverrideFields(), fileLimit.DefaultFields()
+		if fileDescriptor.OffSwitch() != nil { // enabled comes from the switch
+			limitReport.FromOverride = slices.DeleteFunc(limitReport.FromOverride, func(field string) bool { return field == "enabled" })
+		}
 		if len(limitReport.FromDefaults) > 0 {
 			limitReport.DefaultsPlace = placeText(r.domain.Source().DefaultsPlace())
 		}

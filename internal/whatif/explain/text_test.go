@@ -181,6 +181,13 @@ func TestTextExplainsTypicalRequests(t *testing.T) {
 	}
 }
 
+func TestSwitchIsNotToldAsAnOverride(t *testing.T) {
+	t.Parallel()
+	text := newReplica(t, map[string]string{override.Field(override.KindSwitch, "shop|tenant"): "{}"}).text("shop", "", "tenant=bob")
+	assert.Contains(t, text, "switched off: shop|tenant, without an end")
+	assert.NotContains(t, text, "from the override")
+}
+
 func TestTextSaysThatRedisFails(t *testing.T) {
 	t.Parallel()
 	replica := newReplica(t, nil)

@@ -52,7 +52,7 @@
 {{- end }}
 
 {{- define "rls.checkRedis" -}}
-{{- range $name, $url := dict "redis.url" .Values.redis.url "env.REDIS_URL" .Values.env.REDIS_URL "env.REDIS_PERSECOND_URL" .Values.env.REDIS_PERSECOND_URL }}
+{{- range $name, $url := dict "redis.url" .Values.redis.url "env.REDIS_URL" .Values.env.REDIS_URL "env.REDIS_PERSECOND_URL" .Values.env.REDIS_PERSECOND_URL "env.REDIS_GLOBAL_URL" .Values.env.REDIS_GLOBAL_URL }}
 {{- if regexMatch "//[^/@]*:.*@" (toString $url) }}
 {{- fail (printf "%s: got a password, which the release would store in plain text; want a secret: redis.urlSecret or redis.authSecret (or valueFrom in extraEnv)" $name) }}
 {{- end }}
