@@ -190,7 +190,7 @@ func TestDocumentedRightsSufficeForOverridesAndResets(t *testing.T) {
 	defer storeGroup.Wait()
 	defer stop()
 	for _, w := range []changes.Write{{Field: "target", Value: new("value")}, {Field: "old", Value: new("expired")}, {Field: "target"}} {
-		_, err = store.MakeChange(ctx, changes.Change{Action: changes.Put, Writes: []changes.Write{w}})
+		_, err = store.MakeChange(ctx, changes.Change{Origin: changes.Origin{Action: changes.Put}, Writes: []changes.Write{w}})
 		require.NoError(t, err)
 	}
 	_, err = store.History(ctx)

@@ -35,7 +35,10 @@ func newCheck() *cobra.Command {
 				check.Rules, check.Limits = checkedRules(config), config.Hash()
 			}
 			err := printAs(cmd.OutOrStdout(), asJSON, check, func(out io.Writer) error {
-				return check.writeText(out, cmd.ErrOrStderr(), config)
+				if err := reports.Text(cmd.ErrOrStderr(), answers.Lookup("check"), check); err != nil || !check.OK {
+					return err
+				}
+				return config.WriteTree(out)
 			})
 			if err == nil && !check.OK {
 				return exitCode(1)
@@ -99,13 +102,4 @@ func checkedRules(config *descriptors.Config) (rules []checkedRule) {
 		rules = append(rules, checkedRule{limitsfile.Path(domain, trail), fields.FileLine(d.File, d.Line), d.Summary()})
 	})
 	return rules
-}
-
-// writeText writes the limits to out, and skipped files, problems and warnings to errOut. config is nil if there is a
-// problem.
-func (c *limitsCheck) writeText(out, errOut io.Writer, config *descriptors.Config) error {
-	if err := reports.Text(errOut, answers.Lookup("check"), c); err != nil || !c.OK {
-		return err
-	}
-	return config.WriteTree(out)
 }

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,7 +65,9 @@ func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
 		addr = scheme + addr
 	}
 	address, err := url.Parse(addr)
-	if err != nil || !isBaseURL(address) {
+	isBaseURL := err == nil && slices.Contains([]string{"http", "https"}, address.Scheme) && address.Host != "" && address.User == nil &&
+		strings.Trim(address.Path, "/") == "" && address.RawQuery == ""
+	if !isBaseURL {
 		return nil, nil, errors.New("--admin must be http://host:port, https://host:port or host:port")
 	}
 	if address.Scheme == "http" && wantsTLS {
@@ -72,12 +75,6 @@ func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
 	}
 	tlsConfig, err := c.tls.Config()
 	return address, tlsConfig, err
-}
-
-func isBaseURL(u *url.URL) bool {
-	isHTTP := u.Scheme == "http" || u.Scheme == "https"
-	hasPath := strings.Trim(u.Path, "/") != "" || u.RawQuery != ""
-	return isHTTP && u.Host != "" && u.User == nil && !hasPath
 }
 
 // run sends a call to a path of the admin API, and prints the answer with a template.

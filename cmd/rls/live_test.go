@@ -232,7 +232,7 @@ func dataText(html, name string) string {
 // countersOf returns a function that returns the sum of the metrics with a name and a label.
 func countersOf(t *testing.T, meter *metrics.Metrics) func(name, label, value string) float64 {
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(getBody(meter.Handler(nil), "/metrics")))
+	families, err := parser.TextToMetricFamilies(strings.NewReader(getBody(meter.Handler(nil, nil), "/metrics")))
 	require.NoError(t, err)
 	return func(name, label, value string) (sum float64) {
 		for _, m := range families[name].GetMetric() {

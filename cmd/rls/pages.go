@@ -21,6 +21,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/admin"
 	"github.com/seed-81f232ab/rls/internal/admin/page"
 	"github.com/seed-81f232ab/rls/internal/base/heap"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/base/watchfile"
 	"github.com/seed-81f232ab/rls/internal/observe/candidate"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
@@ -51,7 +52,11 @@ func (a pageAccess) protect(page server.Page, showsOneDomain bool) server.Page {
 			if page.IsStream {
 				ctx, end := context.WithCancel(r.Context())
 				var watcher sync.WaitGroup
-				watcher.Go(func() { endWhenRefused(ctx, end, func() bool { return isAllowed(r) }) })
+				watcher.Go(func() {
+					defer end() // the caller may no longer open the page, for example because its token is removed
+					for isAllowed(r) && wait.Sleep(ctx, time.Second) {
+					}
+				})
 				defer watcher.Wait()
 				defer end()
 				innerHandler.ServeHTTP(w, r.WithContext(ctx))
@@ -79,21 +84,6 @@ func (a pageAccess) protect(page server.Page, showsOneDomain bool) server.Page {
 		http.Error(w, http.StatusText(code)+": "+refusal, code)
 	})
 	return page
-}
-
-// endWhenRefused ends a stream when its caller may no longer open it, for example because the caller's token is removed.
-// It returns when ctx is done.
-func endWhenRefused(ctx context.Context, end func(), isAllowed func() bool) {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for isAllowed() {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
-	end()
 }
 
 func (a pageAccess) mayOpen(r *http.Request) bool {

@@ -64,7 +64,10 @@ func addQuotas(process *process, settings *env.Settings, serviceEvents *events.E
 	process.start(quotas.Run)
 	serverOptions.Services = append(serverOptions.Services, func(r grpc.ServiceRegistrar) { rlqsv3.RegisterRateLimitQuotaServiceServer(r, quotas) })
 	serverOptions.DebugPages = append(serverOptions.DebugPages, access.protect(server.Page{
-		Path: quotaPath, Help: "which Envoys share which limits, as JSON; ?filter=TEXT; " + access.help(), Handler: sharesHandler(quotas),
+		Path: quotaPath, Help: "which Envoys share which limits, as JSON; ?filter=TEXT; " + access.help(), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(quotas.Shares(r.URL.Query().Get(filterParam), maxShownCounters))
+		}),
 	}, false))
 	return quotas, nil
 }
@@ -75,13 +78,6 @@ const (
 	filterParam      = "filter"
 	maxShownCounters = 1000
 )
-
-func sharesHandler(quotas *quota.Service) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(quotas.Shares(r.URL.Query().Get(filterParam), maxShownCounters))
-	})
-}
 
 func newQuota() *cobra.Command {
 	client := &adminClient{}

@@ -166,7 +166,7 @@ func newEvents(settings *env.Settings, log *slog.Logger) *events.Events {
 	currentBuild := thisBuild()
 	meter := metrics.New()
 	meter.ResponseTimeMillis = settings.ResponseTimeMillis
-	meter.Build(metrics.BuildInfo{Version: currentBuild.Version, Commit: currentBuild.Commit, Date: currentBuild.Date, GoVersion: runtime.Version()})
+	meter.Build(currentBuild.Version, currentBuild.Commit, currentBuild.Date, runtime.Version())
 	var changedSettings []any
 	for _, variable := range settings.ChangedVariables() {
 		changedSettings = append(changedSettings, slog.String(variable.Name, variable.Value))
@@ -247,7 +247,7 @@ func serverOptions(settings *env.Settings, serviceEvents *events.Events, recorde
 		Debug:     server.Addr{Host: settings.DebugHost, Port: settings.DebugPort, Setting: "DEBUG_PORT"},
 		DebugGate: newGate("debug", admission.Options{}, settings, serviceEvents, recorder),
 		DebugPages: []server.Page{{
-			Path: "/metrics", Help: "metrics for Prometheus", Handler: serviceEvents.Metrics.Handler(settings.ExtraTags),
+			Path: "/metrics", Help: "metrics for Prometheus", Handler: serviceEvents.Metrics.Handler(settings.ExtraTags, nil),
 			AllowsAnyHost: true, // metrics have no secrets, and Prometheus uses any name
 		}, {
 			Path: "/stats", Help: "metrics with their names in statsd", Handler: statsd.Handler(serviceEvents.Metrics, serviceEvents.Metrics.KeyCounts, settings.ExtraTags),
@@ -288,13 +288,13 @@ func metricsHandler(settings *env.Settings, serviceEvents *events.Events) http.H
 	if settings.PrometheusMapper != "" {
 		mapping, err := statsd.LoadMapping(settings.PrometheusMapper)
 		if err == nil {
-			return serviceEvents.Metrics.MappedHandler(settings.ExtraTags, statsd.FamilyMapper(mapping, serviceEvents.Metrics.KeyCounts))
+			return serviceEvents.Metrics.Handler(settings.ExtraTags, statsd.FamilyMapper(mapping, serviceEvents.Metrics.KeyCounts))
 		}
 		if !errors.Is(err, fs.ErrNotExist) { // Envoy Gateway names a file that need not exist
 			serviceEvents.Log.Warn("mapping of metrics ignored", "setting", "PROMETHEUS_MAPPER_YAML", "error", err)
 		}
 	}
-	return serviceEvents.Metrics.Handler(settings.ExtraTags)
+	return serviceEvents.Metrics.Handler(settings.ExtraTags, nil)
 }
 
 // newGate returns the gate of a listener. newGate adds the bounds on connections to options.

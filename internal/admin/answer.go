@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/descriptors/override"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
@@ -168,7 +169,7 @@ func storedJSON(value *string) json.RawMessage {
 		return nil
 	}
 	const maxBrackets = 128
-	text := truncateTo(override.RemoveAuthor(*value), override.MaxBytes)
+	text := fields.Cut(override.RemoveAuthor(*value), override.MaxBytes)
 	brackets := strings.Count(text, "{") + strings.Count(text, "[")
 	if brackets <= maxBrackets && json.Valid([]byte(text)) && utf8.ValidString(text) {
 		return json.RawMessage(text)
@@ -178,11 +179,4 @@ func storedJSON(value *string) json.RawMessage {
 }
 
 // truncate cuts text to 1 KiB, for a log line or a message.
-func truncate(text string) string { return truncateTo(text, 1<<10) }
-
-func truncateTo(text string, maxBytes int) string {
-	if len(text) <= maxBytes {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxBytes], "") + "…"
-}
+func truncate(text string) string { return fields.Cut(text, 1<<10) }

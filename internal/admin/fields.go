@@ -64,8 +64,7 @@ func (h *handler) getFields(call *call) answer {
 	if s == nil {
 		return noFieldAnswer(call)
 	}
-	o := overrideAnswer(s)
-	return okAnswer(o)
+	return okAnswer(overrideAnswer(s))
 }
 
 func noFieldAnswer(call *call) answer {
@@ -94,7 +93,7 @@ func (h *handler) putField(call *call) answer {
 		return answer{code: http.StatusBadRequest, body: answerBody}
 	}
 	oldState := h.findState(call.field())
-	if !call.isForced && !call.hasCondition() && losesLongerValue(oldState, &dryRunState) {
+	if !call.isForced && call.condition == (changes.Condition{}) && losesLongerValue(oldState, &dryRunState) {
 		end := "has no end"
 		if !oldState.ExpiresAt.IsZero() {
 			end = "ends later, at " + oldState.ExpiresAt.UTC().Format(time.RFC3339)
@@ -119,7 +118,7 @@ func (h *handler) putField(call *call) answer {
 	notes := override.NotesOf(valueWithAuthor)
 	answerBody.setNotes(notes)
 	result, err := h.store(call, changes.Change{
-		Action: changes.Put, Reason: notes.Reason,
+		Origin: changes.Origin{Action: changes.Put, Reason: notes.Reason},
 		Writes: []changes.Write{{Field: call.field(), Value: &valueWithAuthor, Condition: call.condition}},
 	})
 	if err != nil {
@@ -134,11 +133,6 @@ func (h *handler) putField(call *call) answer {
 	}
 	h.auditChange(call, "put", oldText, value, limitsBefore, &answerBody)
 	return okAnswer(answerBody)
-}
-
-// hasCondition reports whether the call has If-Match or If-None-Match.
-func (c *call) hasCondition() bool {
-	return c.condition != changes.Condition{}
 }
 
 // losesLongerValue reports whether a limit with an end replaces a limit that ends later or never, such as the contract of a
@@ -163,7 +157,7 @@ func (h *handler) deleteField(call *call) answer {
 	isConditional := call.condition.Tag != ""
 	call.condition.Exists = true
 	result, err := h.store(call, changes.Change{
-		Action: changes.Delete, Reason: call.reason,
+		Origin: changes.Origin{Action: changes.Delete, Reason: call.reason},
 		Writes: []changes.Write{{Field: call.field(), Condition: call.condition}},
 	})
 	if conflict := (*changes.ConflictError)(nil); errors.As(err, &conflict) && conflict.CurrentValue == nil && !isConditional {

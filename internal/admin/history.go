@@ -25,14 +25,9 @@ type History struct {
 
 // Change is a change in the history.
 type Change struct {
-	Version         int64          `json:"version"`
-	ChangedAt       time.Time      `json:"at"`
-	Author          string         `json:"by"`
-	Address         string         `json:"from,omitempty"` // the address of the caller
-	Action          changes.Action `json:"action"`
-	Reason          string         `json:"reason,omitempty"`
-	RestoredVersion int64          `json:"restored,omitempty"` // the version that a rollback restored
-	Fields          []FieldChange  `json:"changes"`
+	Version int64 `json:"version"`
+	changes.Origin
+	Fields []FieldChange `json:"changes"`
 }
 
 // FieldChange is a field that a change has written. OldValue or NewValue is empty if the field had or has no value.
@@ -45,10 +40,7 @@ type FieldChange struct {
 
 // newChange returns a change with the fields that mayUseField allows.
 func newChange(entry *changes.Entry, mayUseField func(field string) bool) Change {
-	change := Change{
-		Version: entry.Version, ChangedAt: entry.ChangedAt, Author: entry.Author, Address: entry.Address,
-		Action: entry.Action, Reason: entry.Reason, RestoredVersion: entry.RestoredVersion, Fields: []FieldChange{},
-	}
+	change := Change{Version: entry.Version, Origin: entry.Origin, Fields: []FieldChange{}}
 	for _, w := range entry.Fields {
 		if mayUseField(w.Field) {
 			kind, target := override.SplitField(w.Field)
@@ -110,7 +102,7 @@ func (h *handler) limitsChanges(call *call) (limitsChanges []Change) {
 	}
 	for i := 0; i+1 < len(versions); i++ {
 		version, previousVersion := versions[i], versions[i+1]
-		change := Change{ChangedAt: version.LoadedAt, Author: version.Source, Action: "load", Fields: []FieldChange{}}
+		change := Change{Origin: changes.Origin{ChangedAt: version.LoadedAt, Author: version.Source, Action: "load"}, Fields: []FieldChange{}}
 		if version.Limits == nil || previousVersion.Limits == nil {
 			change.Reason, change.Fields = "too many limits to compare", []FieldChange{{Kind: KindLimits}}
 		}
@@ -181,9 +173,8 @@ func (h *handler) rollBack(call *call) answer {
 		}
 	}
 	if !call.isDryRun {
-		result, err := h.store(call, changes.Change{
-			Action: changes.Rollback, Reason: call.reason, RestoredVersion: version, Writes: writes,
-		})
+		origin := changes.Origin{Action: changes.Rollback, Reason: call.reason, RestoredVersion: version}
+		result, err := h.store(call, changes.Change{Origin: origin, Writes: writes})
 		if err != nil {
 			return h.answerStoreError(call, "rollback", "", err)
 		}

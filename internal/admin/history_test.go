@@ -40,7 +40,7 @@ func TestHistoryHasAuthorReasonAndValues(t *testing.T) {
 	assert.WithinRange(t, history.Changes[2].ChangedAt, time.Now().Add(-time.Minute), time.Now().Add(time.Second))
 	history.Changes[2].ChangedAt = time.Time{}
 	assert.Equal(t, admin.Change{
-		Version: 1, Author: "ops", Address: "192.0.2.1:1234", Action: changes.Put, Reason: "sale",
+		Version: 1, Origin: changes.Origin{Author: "ops", Address: "192.0.2.1:1234", Action: changes.Put, Reason: "sale"},
 		Fields: []admin.FieldChange{{Kind: override.KindOverride, Target: acme, NewValue: history.Changes[2].Fields[0].NewValue}},
 	}, history.Changes[2])
 	assert.JSONEq(t, `{"factor": 2, "reason": "sale"}`, string(history.Changes[2].Fields[0].NewValue))
@@ -131,9 +131,9 @@ func TestRollbackKeepsChangesThatTheHistoryDoesNotHave(t *testing.T) {
 func TestRollbackSkipsChangesWithoutEffect(t *testing.T) {
 	api := newTestAPI(t)
 	expiredOverride := `{"factor": 2, "expires_at": "2020-01-01T00:00:00Z"}`
-	_, err := api.overrides.MakeChange(t.Context(), changes.Change{Action: changes.Put, Writes: []changes.Write{{Field: acme, Value: new("10")}}})
+	_, err := api.overrides.MakeChange(t.Context(), changes.Change{Origin: changes.Origin{Action: changes.Put}, Writes: []changes.Write{{Field: acme, Value: new("10")}}})
 	require.NoError(t, err)
-	_, err = api.overrides.MakeChange(t.Context(), changes.Change{Action: changes.Put, Writes: []changes.Write{{Field: "shop|ip", Value: &expiredOverride}}})
+	_, err = api.overrides.MakeChange(t.Context(), changes.Change{Origin: changes.Origin{Action: changes.Put}, Writes: []changes.Write{{Field: "shop|ip", Value: &expiredOverride}}})
 	require.NoError(t, err)
 	code, answer := api.rollBack("")
 	require.Equal(t, http.StatusOK, code)

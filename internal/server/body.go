@@ -39,16 +39,6 @@ type bodyReader struct {
 	newContext   func(*http.Request) context.Context // may be nil
 }
 
-func newBodyReader(o *Options, calls *callCounter) *bodyReader {
-	return &bodyReader{
-		maxBytes:     int64(o.GRPC.MaxMessageBytes),
-		largeBodies:  make(chan struct{}, max(maxLargeBodyBytes/o.GRPC.MaxMessageBytes, 1)),
-		answerBounds: newAnswerBounds(),
-		calls:        calls,
-		newContext:   o.HTTPContext,
-	}
-}
-
 var errManyLargeBodies = errors.New("too many large bodies at once; try again")
 
 func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {

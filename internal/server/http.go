@@ -20,7 +20,10 @@ import (
 // httpHandler serves /json, /v1/check, /healthcheck and the pages of o.
 func httpHandler(o *Options, calls *callCounter) http.Handler {
 	mux := http.NewServeMux()
-	reader := newBodyReader(o, calls)
+	reader := &bodyReader{
+		maxBytes: int64(o.GRPC.MaxMessageBytes), largeBodies: make(chan struct{}, max(maxLargeBodyBytes/o.GRPC.MaxMessageBytes, 1)),
+		answerBounds: newAnswerBounds(), calls: calls, newContext: o.HTTPContext,
+	}
 	if o.JSON != nil {
 		// A page of another site must not use the browser of a visitor to spend limits.
 		mux.Handle("/json", http.NewCrossOriginProtection().Handler(reader.handler(&jsonHandler{o.JSON, o.JSONRefunds})))

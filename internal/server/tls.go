@@ -44,7 +44,7 @@ type tlsReloader struct {
 	listener      string
 	observer      Observer
 	log           *slog.Logger
-	expiryTimer   *time.Timer // runs logExpiry when the certificate in force expires
+	expiryTimer   *time.Timer // logs a line when the certificate in force expires
 }
 
 func newTLSReloader(options TLS, listener string, observer Observer, log *slog.Logger) (*tlsReloader, error) {
@@ -121,13 +121,11 @@ func (r *tlsReloader) apply(files [][]byte) error {
 	if r.expiryTimer != nil {
 		r.expiryTimer.Stop()
 	}
-	r.expiryTimer = time.AfterFunc(time.Until(pair.Leaf.NotAfter), func() { r.logExpiry(pair.Leaf) })
+	r.expiryTimer = time.AfterFunc(time.Until(pair.Leaf.NotAfter), func() {
+		r.log.Error("TLS certificate expired; clients refuse it", "file", r.options.CertFile, "subject", pair.Leaf.Subject.String(),
+			"expired_since", pair.Leaf.NotAfter, "advice", "replace the files; new connections use them within a second")
+	})
 	return nil
-}
-
-func (r *tlsReloader) logExpiry(certificate *x509.Certificate) {
-	r.log.Error("TLS certificate expired; clients refuse it", "file", r.options.CertFile, "subject", certificate.Subject.String(),
-		"expired_since", certificate.NotAfter, "advice", "replace the files; new connections use them within a second")
 }
 
 // requireSAN returns a check that a client certificate contains the DNS name. A client without a certificate passes.

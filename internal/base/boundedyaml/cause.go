@@ -110,8 +110,6 @@ type line struct {
 	text  string
 }
 
-func (l line) end() int { return l.start + len(l.text) }
-
 // readLines returns the lines with content that the parser has read, from the last to the first.
 func (f *causeFinder) readLines() (lines []line) {
 	for readData := f.data[:len(f.data)-f.unreadBytes]; len(readData) > 0; {
@@ -192,7 +190,7 @@ func (f *causeFinder) tryPatterns(l line, patterns []pattern) bool {
 		}
 		mistakeStart := groups[2*p.mistake.SubexpIndex("at")]
 		for _, fix := range p.fixes {
-			if f.tryEdit(l.start+mistakeStart, edit{l.start, l.end(), p.mistake.ReplaceAllString(l.text, fix)}, os.Expand(p.reason, group)) {
+			if f.tryEdit(l.start+mistakeStart, edit{l.start, l.start + len(l.text), p.mistake.ReplaceAllString(l.text, fix)}, os.Expand(p.reason, group)) {
 				return true
 			}
 		}

@@ -110,7 +110,11 @@ func (c *Candidate) Run(ctx context.Context) {
 			for {
 				select {
 				case e := <-c.queue:
-					e.run(ctx)
+					evaluatingService := service.New(service.Options{
+						Limits: &c.store, Limiter: c.options.Limiter, Observers: []service.Observer{e},
+						AllOrNone: c.options.AllOrNone, QuotaMode: c.options.QuotaMode, Now: func() time.Time { return e.start },
+					})
+					_, _ = evaluatingService.ShouldRateLimit(ctx, e.request) // the CallAnswered of e gets the answer
 				case <-ctx.Done():
 					return
 				}
@@ -118,15 +122,6 @@ func (c *Candidate) Run(ctx context.Context) {
 		})
 	}
 	workerGroup.Wait()
-}
-
-func (e *evaluation) run(ctx context.Context) {
-	candidate := e.candidate
-	evaluatingService := service.New(service.Options{
-		Limits: &candidate.store, Limiter: candidate.options.Limiter, Observers: []service.Observer{e},
-		AllOrNone: candidate.options.AllOrNone, QuotaMode: candidate.options.QuotaMode, Now: func() time.Time { return e.start },
-	})
-	_, _ = evaluatingService.ShouldRateLimit(ctx, e.request) // CallAnswered gets the answer
 }
 
 // CallAnswered implements service.Observer: it compares the answers.

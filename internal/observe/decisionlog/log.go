@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/service"
 )
 
@@ -89,12 +90,7 @@ func (l *Log) Stats() Stats {
 }
 
 // Reopen opens the file at the path again, for example after a program has moved the old file away.
-func (l *Log) Reopen() {
-	select {
-	case l.reopenRequests <- struct{}{}:
-	default: // Run has not yet received the last request
-	}
-}
+func (l *Log) Reopen() { wait.Signal(l.reopenRequests) }
 
 // CallAnswered implements service.Observer.
 func (l *Log) CallAnswered(ctx context.Context, call *service.Call) {

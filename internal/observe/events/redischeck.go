@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
 const (
@@ -52,12 +53,7 @@ func (c *RedisCheck) Run(ctx context.Context) {
 }
 
 // OutageEnded makes Run check Redis at once, because the last findings describe the outage.
-func (c *RedisCheck) OutageEnded() {
-	select {
-	case c.requests <- struct{}{}:
-	default:
-	}
-}
+func (c *RedisCheck) OutageEnded() { wait.Signal(c.requests) }
 
 // Findings returns the findings of the last check. c can be nil.
 func (c *RedisCheck) Findings() []redis.Finding {

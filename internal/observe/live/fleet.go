@@ -3,6 +3,7 @@ package live
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -94,11 +95,7 @@ func (s *Snapshot) SetFleet(fleet Fleet) {
 // groupsText returns the text of groups of replicas, the largest group first. The key of a group is the value that its
 // replicas have in common, such as a version.
 func groupsText(groups map[string][]string) string {
-	var keys []string
-	for key := range groups {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, func(a, b string) int {
+	keys := slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(groups[b]), len(groups[a])), strings.Compare(a, b))
 	})
 	var texts []string

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"time"
+
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
 // Paths of the handlers.
@@ -116,18 +118,14 @@ func (h Handlers) Stream(w http.ResponseWriter, r *http.Request) {
 	setHeaders(w, "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // proxies pass each event on at once
 	response := http.NewResponseController(w)
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
 	for retry := "retry: 2000\n\n"; ; retry = "" { // a browser that loses the stream connects again after 2,000 ms
 		event := retry + "event: snapshot\ndata: " + string(encode(h.SnapshotFor(r))) + "\n\n"
 		_ = response.SetWriteDeadline(time.Now().Add(writeTimeout))
 		if _, err := w.Write([]byte(event)); err != nil || response.Flush() != nil {
 			return
 		}
-		select {
-		case <-r.Context().Done():
+		if !wait.Sleep(r.Context(), time.Second) {
 			return
-		case <-ticker.C:
 		}
 	}
 }

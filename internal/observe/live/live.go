@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/observe/timeline"
@@ -91,15 +92,8 @@ func New(options Options) *Live {
 
 // Run samples the figures once a second, until ctx is done.
 func (l *Live) Run(ctx context.Context) {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			l.takeSample(time.Now())
-		}
+	for wait.Sleep(ctx, time.Second) {
+		l.takeSample(time.Now())
 	}
 }
 

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
@@ -10,19 +11,20 @@ import (
 type limitTable struct {
 	mu sync.Mutex
 
-	limitsByRule map[string]*limitSeries // the first limit of each rule; the field next of a limit is the next limit
-	configCount  uint32                  // the number of configurations since the start
+	limitsByRule map[string][]*limitSeries // the key is the path of the rule
+	configCount  uint32                    // the number of configurations since the start
 }
 
 const rulesBeforePause = 100 // after this number of rules, walk releases the lock for a moment, so that calls can go on
 
 // find returns the limit with this name, or nil. The caller holds the lock.
 func (t *limitTable) find(name limitName) *limitSeries {
-	l := t.limitsByRule[name.rule]
-	for l != nil && l.name != name {
-		l = l.next
+	for _, l := range t.limitsByRule[name.rule] {
+		if l.name == name {
+			return l
+		}
 	}
-	return l
+	return nil
 }
 
 // findOrAdd returns the limit with this name. If there is no such limit, findOrAdd adds the result of create.
@@ -32,8 +34,8 @@ func (t *limitTable) findOrAdd(name limitName, create func() *limitSeries) *limi
 	l := t.find(name)
 	if l == nil {
 		l = create()
-		l.next, l.config = t.limitsByRule[name.rule], t.configCount
-		t.limitsByRule[name.rule] = l
+		l.config = t.configCount
+		t.limitsByRule[name.rule] = append(t.limitsByRule[name.rule], l)
 	}
 	return l
 }
@@ -75,22 +77,28 @@ func (t *limitTable) allLimits(now time.Time) []*limitSeries {
 	return limits
 }
 
-// walk deletes the limits that were removed more than removedRuleTTL before now, and calls visit with each remaining limit.
-// walk holds the lock when it calls visit.
+// walk deletes the limits that were removed more than removedRuleTTL before now, and the series of idle values. It calls
+// visit with each remaining limit. walk holds the lock when it calls visit.
 func (t *limitTable) walk(now time.Time, visit func(*limitSeries)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	visitedRules := 0
-	for rule, firstLimit := range t.limitsByRule {
-		firstRemainingLimit := firstLimit.deleteOldLimits(now)
-		for l := firstRemainingLimit; l != nil; l = l.next {
-			visit(l)
+	isOld := func(l *limitSeries) bool {
+		return l.removedAt != 0 && now.UnixNano()-l.removedAt >= int64(removedRuleTTL)
+	}
+	for rule, limits := range t.limitsByRule {
+		if slices.ContainsFunc(limits, isOld) {
+			if limits = slices.DeleteFunc(limits, isOld); len(limits) == 0 {
+				delete(t.limitsByRule, rule)
+			} else {
+				t.limitsByRule[rule] = limits
+			}
 		}
-		switch {
-		case firstRemainingLimit == nil:
-			delete(t.limitsByRule, rule)
-		case firstRemainingLimit != firstLimit:
-			t.limitsByRule[rule] = firstRemainingLimit
+		for _, l := range limits {
+			if v := l.valueSeries; v != nil && v.values.isFull() && now.Sub(v.checkedAt) >= idleValueTTL {
+				v.deleteIdleValues(now)
+			}
+			visit(l)
 		}
 		if visitedRules++; visitedRules%rulesBeforePause == 0 {
 			t.mu.Unlock()
@@ -98,21 +106,4 @@ func (t *limitTable) walk(now time.Time, visit func(*limitSeries)) {
 			t.mu.Lock()
 		}
 	}
-}
-
-// deleteOldLimits deletes old limits from the list that starts with l, and the series of idle values. It returns the
-// first limit of the remaining list.
-func (l *limitSeries) deleteOldLimits(now time.Time) *limitSeries {
-	if l == nil {
-		return nil
-	}
-	next := l.next.deleteOldLimits(now)
-	if l.removedAt != 0 && now.UnixNano()-l.removedAt >= int64(removedRuleTTL) {
-		return next
-	}
-	l.next = next
-	if v := l.valueSeries; v != nil && v.values.isFull() && now.Sub(v.checkedAt) >= idleValueTTL {
-		v.deleteIdleValues(now)
-	}
-	return l
 }

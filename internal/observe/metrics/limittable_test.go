@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func newLimitTable() *limitTable { return &limitTable{limitsByRule: map[string]*limitSeries{}} }
+func newLimitTable() *limitTable { return &limitTable{limitsByRule: map[string][]*limitSeries{}} }
 
 // add adds a limit without series.
 func (t *limitTable) add(name limitName) *limitSeries {

@@ -35,7 +35,7 @@ func New() *Metrics {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m := &Metrics{
-		registry: registry, factory: promauto.With(registry), rules: &rules{limits: limitTable{limitsByRule: map[string]*limitSeries{}}}, runningScrape: make(chan struct{}, 1),
+		registry: registry, factory: promauto.With(registry), rules: &rules{limits: limitTable{limitsByRule: map[string][]*limitSeries{}}}, runningScrape: make(chan struct{}, 1),
 		connections: map[string]func() int{},
 	}
 	m.certificateExpiry = m.newGauges("rls_certificate_expiry_timestamp_seconds", "Time at which the certificate of a listener with TLS expires.", "listener")

@@ -304,7 +304,7 @@ func newCompleteMetrics(t *testing.T) *Metrics {
 	fixture.sendTo("d", &ratelimitv3.RateLimitDescriptor{})
 	metrics := fixture.Metrics
 	metrics.SetCertificateExpiry("grpc", time.Unix(1_800_000_000, 0))
-	metrics.Build(BuildInfo{Version: "v1", Commit: "c1", Date: "d1", GoVersion: "go1"})
+	metrics.Build("v1", "c1", "d1", "go1")
 	metrics.Server()("ShouldRateLimit")
 	metrics.Reload("file")
 	metrics.Service()

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"strconv"
 	"sync"
 
@@ -94,7 +95,8 @@ type RedisStatus interface {
 
 // RedisStatus registers the metrics of queues and connections. Each scrape reads status.
 func (m *Metrics) RedisStatus(status RedisStatus) {
-	var closedCounts closedConnections
+	var mu sync.Mutex                             // guards closedConnections
+	var closedConnections [len(redis.Roles)]int64 // the highest numbers so far; the index is the redis.Role
 	m.registerReader(func(s scrape) {
 		queuedHits := map[Shard]int{}
 		for i, shard := range mergeManyShards(ShardsOf(status)) {
@@ -104,7 +106,11 @@ func (m *Metrics) RedisStatus(status RedisStatus) {
 			s.sendGauge("rls_redis_queue_hits", "Hits that wait for a batch now.", float64(hits), "server", shard.Server, "shard", shard.Name)
 		}
 		for _, pool := range status.PoolStats() {
-			s.sendPool(&pool, closedCounts.update(pool))
+			mu.Lock()
+			closed := &closedConnections[pool.Role]
+			*closed = max(*closed, pool.OpenedConnections-int64(pool.Connections)) // never falls, even if a connection opens during the read
+			s.sendPool(&pool, *closed)
+			mu.Unlock()
 		}
 	})
 }
@@ -129,20 +135,6 @@ func (s scrape) sendPool(pool *redis.PoolStats, closedConnections int64) {
 	s.sendCounter(prefix+"cx_local_close", "Connections to this Redis that were closed.", float64(closedConnections))
 }
 
-// closedConnections computes how many connections were closed.
-type closedConnections struct {
-	mu    sync.Mutex
-	count [len(redis.Roles)]int64 // the highest number that update has returned; the index is the redis.Role
-}
-
-// update returns how many connections were closed. The number never falls, even if a connection opened while p was read.
-func (c *closedConnections) update(p redis.PoolStats) int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.count[p.Role] = max(c.count[p.Role], p.OpenedConnections-int64(p.Connections))
-	return c.count[p.Role]
-}
-
 // Shard has the labels of a shard: the server "main" or "per_second", and a name that is unique on this server.
 type Shard struct{ Server, Name string }
 
@@ -165,14 +157,13 @@ func mergeManyShards(shards []Shard) []Shard {
 	for _, shard := range shards {
 		shardCounts[shard.Server]++
 	}
-	result := make([]Shard, len(shards))
-	for i, shard := range shards {
-		if shardCounts[shard.Server] > maxShardSeries {
-			shard.Name = "all"
+	shards = slices.Clone(shards)
+	for i := range shards {
+		if shardCounts[shards[i].Server] > maxShardSeries {
+			shards[i].Name = "all"
 		}
-		result[i] = shard
 	}
-	return result
+	return shards
 }
 
 // RedisCheck registers the metric of the checks of Redis. roles are the Redis servers in use. The returned function sets

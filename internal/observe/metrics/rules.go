@@ -36,9 +36,8 @@ type RuleOptions struct {
 
 // RuleCounts are the hits on one limit since the process started. A reload keeps the counts if the rule keeps its path.
 type RuleCounts struct {
-	Domain string
-	Rule   string // the path of the rule
-	Limit  string // the name of the limit, or its window and algorithm; empty if the rule has a single limit
+	Rule  string // the path of the rule
+	Limit string // the name of the limit, or its window and algorithm; empty if the rule has a single limit
 	HitSums
 }
 
@@ -68,8 +67,7 @@ type limitSeries struct {
 
 	// The mutex of limitTable guards the fields below.
 
-	next   *limitSeries // the next limit of the same rule, or nil
-	config uint32       // the number of the last configuration that had the limit
+	config uint32 // the number of the last configuration that had the limit
 
 	removedAt int64 // the time at which the limit was removed, as Unix time in nanoseconds; 0 if the limit is in force
 }
@@ -129,7 +127,7 @@ func (r *rules) countsOf(limits []*limitSeries) []RuleCounts {
 		i := slices.IndexFunc(counts, func(c RuleCounts) bool { return c.Limit == l.name.limit })
 		if i < 0 {
 			i = len(counts)
-			counts = append(counts, RuleCounts{Domain: l.domain, Rule: l.name.rule, Limit: l.name.limit})
+			counts = append(counts, RuleCounts{Rule: l.name.rule, Limit: l.name.limit})
 		}
 		counts[i].add(r.sumsOf(l))
 	}

@@ -121,7 +121,7 @@ func TestHitsAreCountedLikeTheIncumbent(t *testing.T) {
 			for _, n := range test.hits {
 				fixture.hit(n, test.key, "x")
 			}
-			assert.Equal(t, []RuleCounts{{"d", "d > " + test.key, "", test.want}}, fixture.Rules())
+			assert.Equal(t, []RuleCounts{{"d > " + test.key, "", test.want}}, fixture.Rules())
 		})
 	}
 }
@@ -174,7 +174,7 @@ func TestHitsDeniedWithoutTheBackendAreCounted(t *testing.T) {
 			})
 			fixture := newRuleFixture(t, tenPerYear, answer, RuleOptions{NearLimitRatio: 0.8})
 			fixture.hit(4, "a", "x")
-			assert.Equal(t, []RuleCounts{{"d", "d > a", "", test.want}}, fixture.Rules())
+			assert.Equal(t, []RuleCounts{{"d > a", "", test.want}}, fixture.Rules())
 		})
 	}
 }
@@ -187,8 +187,8 @@ func TestDeniedHitsAreOverIfTheyAreNotCharged(t *testing.T) {
 	fixture.hit(2, "small", "x")
 	fixture.hit(4, "small", "x")
 	assert.Equal(t, []RuleCounts{
-		{"d", "d > a", "", HitSums{Total: 12, WithinLimit: 7, OverLimit: 5}},
-		{"d", "d > small", "", HitSums{Total: 6, WithinLimit: 2, OverLimit: 4}},
+		{"d > a", "", HitSums{Total: 12, WithinLimit: 7, OverLimit: 5}},
+		{"d > small", "", HitSums{Total: 6, WithinLimit: 2, OverLimit: 4}},
 	}, fixture.Rules())
 }
 
@@ -198,8 +198,8 @@ func TestDeniedHitsAreOverIfAllOrNoneAreCharged(t *testing.T) {
 	fixture.hit(5, "a", "x")
 	fixture.hit(3, "shadow", "x")
 	assert.Equal(t, []RuleCounts{
-		{"d", "d > a", "", HitSums{Total: 12, WithinLimit: 7, OverLimit: 5}},
-		{"d", "d > shadow", "", HitSums{Total: 3, NearLimit: 1, OverLimit: 1, ShadowHits: 1}},
+		{"d > a", "", HitSums{Total: 12, WithinLimit: 7, OverLimit: 5}},
+		{"d > shadow", "", HitSums{Total: 3, NearLimit: 1, OverLimit: 1, ShadowHits: 1}},
 	}, fixture.Rules())
 }
 
@@ -220,9 +220,9 @@ func TestLimitsOfOneRuleAreCountedApart(t *testing.T) {
 	fixture.hit(3, "unlimited", "x")
 	threeHits := HitSums{Total: 3, WithinLimit: 3}
 	assert.Equal(t, []RuleCounts{
-		{"d", "d > several", "n", threeHits},
-		{"d", "d > several", "per year", threeHits},
-		{"d", "d > several", "per year, token_bucket, per instance", threeHits},
+		{"d > several", "n", threeHits},
+		{"d > several", "per year", threeHits},
+		{"d > several", "per year, token_bucket, per instance", threeHits},
 	}, fixture.Rules())
 }
 

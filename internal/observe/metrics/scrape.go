@@ -31,20 +31,16 @@ type family struct {
 	write func(io.Writer) error // writes the series in the text format
 }
 
-// Handler returns the handler for Prometheus. Each tag becomes a label of all metrics. If the query has parameters
-// name[], the answer has only the metrics with these names. The handlers of m serve one scrape at a time, because a scrape
+// Handler returns the handler for Prometheus. Each tag becomes a label of all metrics. If mapFamilies is not nil, the handler
+// serves the metrics that mapFamilies returns. If the query has parameters name[], the answer has only the metrics with
+// these names. The handlers of m serve one scrape at a time, because a scrape
 // needs much memory. Another scrape waits for at most maxScrapeWait, and then gets the code 503.
-func (m *Metrics) Handler(extraTags map[string]string) http.Handler {
-	return m.handler(extraTags, maxScrapeTime, nil)
+func (m *Metrics) Handler(extraTags map[string]string, mapFamilies Mapper) http.Handler {
+	return m.handler(extraTags, maxScrapeTime, mapFamilies)
 }
 
 // Mapper returns metrics that replace families and the metrics of rules.
 type Mapper func(families []*dto.MetricFamily) ([]*dto.MetricFamily, error)
-
-// MappedHandler returns a Handler for the metrics that mapFamilies returns.
-func (m *Metrics) MappedHandler(extraTags map[string]string, mapFamilies Mapper) http.Handler {
-	return m.handler(extraTags, maxScrapeTime, mapFamilies)
-}
 
 // handler returns a Handler that cuts a scrape after maxTime. mapFamilies can be nil.
 func (m *Metrics) handler(extraTags map[string]string, maxTime time.Duration, mapFamilies Mapper) http.Handler {

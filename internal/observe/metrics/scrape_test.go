@@ -33,7 +33,7 @@ import (
 // scrapeOf returns the metrics of one scrape of m.
 func scrapeOf(t *testing.T, m *Metrics) prometheus.Gatherer {
 	page := httptest.NewRecorder()
-	m.Handler(nil).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	m.Handler(nil, nil).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	require.Equal(t, http.StatusOK, page.Code)
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(page.Body)
@@ -137,7 +137,7 @@ func TestScrapeHasTheBytesOfTheLibrary(t *testing.T) {
 	}
 	const prometheusAccept = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
 	for _, tags := range []map[string]string{nil, {"dc": "eu\n1", "rule": "not this", "zone": "z"}} {
-		ourServer.Config.Handler = fixture.Handler(tags)
+		ourServer.Config.Handler = fixture.Handler(tags, nil)
 		libraryServer.Config.Handler = promhttp.HandlerFor(taggedGatherer{allMetrics, extraLabelsOf(tags)}, promhttp.HandlerOpts{})
 		requests := []struct{ query, accept, encoding string }{
 			{"", prometheusAccept, "gzip"},
@@ -175,7 +175,7 @@ func TestFailedGatheringIsAnError(t *testing.T) {
 		metrics <- prometheus.NewInvalidMetric(prometheus.NewDesc("a", "", nil, nil), errors.New("no value"))
 	}))
 	page := httptest.NewRecorder()
-	registry.Handler(nil).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	registry.Handler(nil, nil).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	assert.Equal(t, http.StatusInternalServerError, page.Code)
 	assert.Contains(t, page.Body.String(), "no value")
 }
@@ -186,7 +186,7 @@ func TestScrapeWaitsForTheEndOfAnotherScrape(t *testing.T) {
 		require.True(t, metrics.beginScrape(t.Context()))
 		scrapeStatus := func(ctx context.Context) int {
 			page := httptest.NewRecorder()
-			metrics.Handler(nil).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil).WithContext(ctx))
+			metrics.Handler(nil, nil).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil).WithContext(ctx))
 			if page.Code != http.StatusOK {
 				assert.Contains(t, page.Body.String(), "another scrape is in progress")
 			}
@@ -216,7 +216,7 @@ func TestClientThatDoesNotReadEndsWithItsScrape(t *testing.T) {
 	}
 	pages := http.NewServeMux()
 	pages.Handle("/unread", fixture.handler(nil, 100*time.Millisecond, nil))
-	pages.Handle("/metrics", fixture.Handler(nil))
+	pages.Handle("/metrics", fixture.Handler(nil, nil))
 	server := httptest.NewServer(pages)
 	defer server.Close()
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())
@@ -245,7 +245,7 @@ func (p *deadlinePage) SetWriteDeadline(t time.Time) error {
 func TestWriteDeadlineOutlivesScrape(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var page deadlinePage
-		New().Handler(nil).ServeHTTP(&page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		New().Handler(nil, nil).ServeHTTP(&page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		assert.Equal(t, []time.Time{time.Now().Add(maxScrapeTime)}, page.deadlines)
 	})
 }
@@ -264,7 +264,7 @@ func TestScrapeOfManyRulesAllocatesAFractionOfTheLibrary(t *testing.T) {
 		return statsAfter.TotalAlloc - statsBefore.TotalAlloc
 	}
 	_, allMetrics := newLibraryRegistry(fixture)
-	ourBytes, libraryBytes := countAllocatedBytes(fixture.Handler(nil)), countAllocatedBytes(promhttp.HandlerFor(allMetrics, promhttp.HandlerOpts{}))
+	ourBytes, libraryBytes := countAllocatedBytes(fixture.Handler(nil, nil)), countAllocatedBytes(promhttp.HandlerFor(allMetrics, promhttp.HandlerOpts{}))
 	t.Logf("%d bytes for each set of labels; the library needs %d", ourBytes/series, libraryBytes/series)
 	assert.Less(t, 5*ourBytes, libraryBytes)
 }
@@ -282,7 +282,7 @@ func TestMetricsLikeThoseOfTheIncumbent(t *testing.T) {
 	fixture.Server()("ShouldRateLimit")(20 * time.Millisecond)
 	scrape := func() string {
 		w := httptest.NewRecorder()
-		fixture.Handler(nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		fixture.Handler(nil, nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		return w.Body.String()
 	}
 	fixture.hit(1, "a", "x")

@@ -37,16 +37,10 @@ func (m *Metrics) Server() func(method string) (observeCall func(duration time.D
 	}
 }
 
-// BuildInfo has the labels of the metric of the build.
-type BuildInfo struct {
-	Version, Commit, Date string // the version, the commit and the date of rls
-	GoVersion             string
-}
-
 // Build registers the metric of the build.
-func (m *Metrics) Build(b BuildInfo) {
+func (m *Metrics) Build(version, commit, date, goVersion string) {
 	m.newGauges("rls_build_info", "1, with the version of rls and of Go, and the commit of rls and its date.", "version", "commit", "date", "go_version").
-		WithLabelValues(b.Version, b.Commit, b.Date, b.GoVersion).Set(1)
+		WithLabelValues(version, commit, date, goVersion).Set(1)
 }
 
 // Admission registers the metrics of the connections to one listener. Call it before the listeners open.

@@ -1,7 +1,7 @@
 package statsd
 
 import (
-	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -29,10 +29,9 @@ var dogStatsdReplacer = strings.NewReplacer(",", "_", "|", "_")
 // sortedTags returns tags sorted by name, with the values that envoyproxy/ratelimit sends.
 func sortedTags(tags map[string]string) []Tag {
 	var tagList []Tag
-	for name, value := range tags {
-		tagList = append(tagList, Tag{name, tagReplacer.Replace(value)})
+	for _, name := range slices.Sorted(maps.Keys(tags)) {
+		tagList = append(tagList, Tag{name, tagReplacer.Replace(tags[name])})
 	}
-	slices.SortFunc(tagList, func(a, b Tag) int { return cmp.Compare(a.Name, b.Name) })
 	return tagList
 }
 

@@ -3,7 +3,6 @@ package statsd
 import (
 	"cmp"
 	"iter"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -38,15 +37,8 @@ type pointReader struct {
 	gatherer prometheus.Gatherer
 	rules    func() iter.Seq[metrics.KeyCounts]
 
-	counts    map[string]float64 // the counts of the last flush; the key is the name and the labels of a metric
-	ruleSums  map[ruleKey]lastReadSums
-	readCount uint64 // the number of calls of readRules
-}
-
-// lastReadSums has the counts of a rule at the last read that found the rule, and the number of this read.
-type lastReadSums struct {
-	metrics.HitSums
-	readNumber uint64
+	counts   map[string]float64 // the counts of the last flush; the key is the name and the labels of a metric
+	ruleSums map[ruleKey]metrics.HitSums
 }
 
 // ruleKey identifies the counts of a rule. Rules with the same key have the same name in statsd.
@@ -165,15 +157,12 @@ func (r *pointReader) readTimer(counts map[string]float64, newPoint point, key s
 }
 
 func (r *pointReader) readRules(add func(point)) {
-	if r.ruleSums == nil {
-		r.ruleSums = map[ruleKey]lastReadSums{}
-	}
-	r.readCount++
+	ruleSums := make(map[ruleKey]metrics.HitSums, len(r.ruleSums))
 	for currentCounts := range r.rules() {
 		key := ruleKey{currentCounts.Key, currentCounts.ID}
 		lastSums := r.ruleSums[key]
 		for _, m := range metrics.RuleMetrics {
-			hits, lastHits := m.Value(&currentCounts.HitSums), m.Value(&lastSums.HitSums)
+			hits, lastHits := m.Value(&currentCounts.HitSums), m.Value(&lastSums)
 			if hits < lastHits { // the rule has started again at 0
 				lastHits = 0
 			}
@@ -181,7 +170,7 @@ func (r *pointReader) readRules(add func(point)) {
 				add(point{name: "ratelimit.service.rate_limit." + currentCounts.Key + "." + m.Name, kind: counter, value: float64(hits - lastHits)})
 			}
 		}
-		r.ruleSums[key] = lastReadSums{currentCounts.HitSums, r.readCount}
+		ruleSums[key] = currentCounts.HitSums
 	}
-	maps.DeleteFunc(r.ruleSums, func(_ ruleKey, s lastReadSums) bool { return s.readNumber != r.readCount })
+	r.ruleSums = ruleSums
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 )
 
@@ -92,17 +93,10 @@ func (e *Exporter) Close() {
 
 // run flushes at intervals, and once more when ctx is done.
 func (e *Exporter) run(ctx context.Context) {
-	ticker := time.NewTicker(e.interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			e.flush(ctx)
-		case <-ctx.Done():
-			e.flush(context.WithoutCancel(ctx))
-			return
-		}
+	for wait.Sleep(ctx, e.interval) {
+		e.flush(ctx)
 	}
+	e.flush(context.WithoutCancel(ctx))
 }
 
 func (e *Exporter) flush(ctx context.Context) {

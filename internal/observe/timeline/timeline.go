@@ -5,9 +5,10 @@ package timeline
 import (
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
+
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // Kind is the kind of an Event.
@@ -73,7 +74,7 @@ func (t *Timeline) Add(event Event) {
 	if event.Time.IsZero() {
 		event.Time = time.Now()
 	}
-	event.Text, event.mergedEvents, event.firstTime = cut(event.Text), 1, event.Time
+	event.Text, event.mergedEvents, event.firstTime = fields.Cut(event.Text, maxTextBytes), 1, event.Time
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if event.Repeats {
@@ -81,7 +82,7 @@ func (t *Timeline) Add(event Event) {
 	}
 	event.Attrs = slices.Clone(event.Attrs[:min(len(event.Attrs), maxAttrs)])
 	for i := range event.Attrs {
-		event.Attrs[i].Value = cut(event.Attrs[i].Value)
+		event.Attrs[i].Value = fields.Cut(event.Attrs[i].Value, maxTextBytes)
 	}
 	t.lastID++
 	event.ID = t.lastID
@@ -120,11 +121,4 @@ func (t *Timeline) Events() []Event {
 	events := slices.Clone(t.events)
 	slices.Reverse(events)
 	return events
-}
-
-func cut(text string) string {
-	if len(text) <= maxTextBytes {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxTextBytes], "") + "…"
 }

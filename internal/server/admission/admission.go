@@ -146,8 +146,9 @@ func (g *Gate) admit(rawConn net.Conn) *conn {
 // refusalReason returns the reason to refuse one more connection of address, if any. The caller holds g.mu.
 func (g *Gate) refusalReason(address string) (_ Reason, isRefused bool) {
 	hasAddress := address != ""
+	hasManyCuts := g.cutSecond == time.Now().Unix() && g.cutsByAddress[address] > maxPeerCuts
 	switch {
-	case hasAddress && g.hasManyCuts(address) && !g.hasReceivedAnswer(address):
+	case hasAddress && hasManyCuts && !g.hasReceivedAnswer(address):
 		return ReasonPeerCuts, true
 	case g.options.MaxConnections > 0 && len(g.conns) >= g.options.MaxConnections:
 		return ReasonConnections, true
@@ -155,12 +156,6 @@ func (g *Gate) refusalReason(address string) (_ Reason, isRefused bool) {
 		return ReasonPeerConnections, true
 	}
 	return 0, false
-}
-
-// hasManyCuts reports whether the Gate has cut more than maxPeerCuts connections of address in this second. The
-// caller holds g.mu.
-func (g *Gate) hasManyCuts(address string) bool {
-	return g.cutSecond == time.Now().Unix() && g.cutsByAddress[address] > maxPeerCuts
 }
 
 // hasReceivedAnswer reports whether an open connection of address has got an answer. The caller holds g.mu.

@@ -259,7 +259,7 @@ func (s *pendingStream) beginFrame(f frame) {
 	s.bytes += n
 	s.partialBytes += n
 	s.frameBytesLeft = int64(f.length)
-	s.isPadded = s.isPadded || f.isPadded()
+	s.isPadded = s.isPadded || f.flags&paddedFlag != 0
 }
 
 // scan finds the ends of messages in data, which is a part of a frame.
@@ -298,13 +298,12 @@ const (
 	frameData    = 0
 	frameHeaders = 1
 	frameReset   = 3
+
+	paddedFlag = 8 // a DATA frame with this flag has padding after its content
 )
 
 // endsStream reports whether a DATA or HEADERS frame is the last frame of its stream in this direction.
 func (f frame) endsStream() bool { return f.flags&1 != 0 }
-
-// isPadded reports whether a DATA frame has padding after its content.
-func (f frame) isPadded() bool { return f.flags&8 != 0 }
 
 const frameHeaderSize = 9
 

@@ -9,11 +9,11 @@
 package changes
 
 import (
-	"cmp"
 	"crypto/sha1" // for tags, because scripts of Redis have no other hash
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -35,20 +35,22 @@ type LimitsVersion struct {
 	Limits   map[string]string `json:"limits"` // texts such as "10 per minute"; the key is the path of the rule
 }
 
+// Origin says who makes a change, when and why.
+type Origin struct {
+	ChangedAt       time.Time `json:"at"`
+	Author          string    `json:"by"`
+	Address         string    `json:"from,omitempty"` // the address of the caller
+	Action          Action    `json:"action"`
+	Reason          string    `json:"reason,omitempty"`
+	RestoredVersion int64     `json:"restored,omitempty"` // the version that a rollback restored
+}
+
 // ErrNotSent says that no connection to the store was open, so the change is certainly not stored.
 var ErrNotSent = errors.New("not sent")
 
 // Change is a change to make.
 type Change struct {
-	// Author is the name of the caller, and Address is the network address of the caller.
-	Author, Address string
-
-	Action    Action
-	Reason    string
-	ChangedAt time.Time
-
-	// RestoredVersion is the version whose values a rollback restores.
-	RestoredVersion int64
+	Origin
 
 	// Writes have different fields. A change makes all its writes, or none of them.
 	Writes []Write
@@ -114,14 +116,9 @@ func (e *ConflictError) Error() string {
 
 // Entry is a change in the history.
 type Entry struct {
-	Version         int64        `json:"version"`
-	ChangedAt       time.Time    `json:"at"`
-	Author          string       `json:"by"`
-	Address         string       `json:"from,omitempty"`
-	Action          Action       `json:"action"`
-	Reason          string       `json:"reason,omitempty"`
-	RestoredVersion int64        `json:"restored,omitempty"` // 0 unless the change is a rollback
-	Fields          []FieldWrite `json:"changes"`
+	Version int64 `json:"version"`
+	Origin
+	Fields []FieldWrite `json:"changes"`
 }
 
 // FieldWrite is a field that a change has written. A value is nil if the field had or has no value.
@@ -133,7 +130,8 @@ type FieldWrite struct {
 
 // NewEntry returns the entry of a change that was made.
 func NewEntry(c Change, r Result) Entry {
-	e := Entry{Version: r.Version, ChangedAt: c.ChangedAt.UTC(), Author: c.Author, Address: c.Address, Action: c.Action, Reason: c.Reason, RestoredVersion: c.RestoredVersion}
+	e := Entry{Version: r.Version, Origin: c.Origin}
+	e.ChangedAt = c.ChangedAt.UTC()
 	for i, w := range c.Writes {
 		e.Fields = append(e.Fields, FieldWrite{w.Field, r.OldValues[i], w.Value})
 	}
@@ -186,7 +184,8 @@ func PlanRollback(history []Entry, version int64, isExpired func(value string) b
 		}
 	}
 	var writes []Write
-	for field, v := range valuesByField {
+	for _, field := range slices.Sorted(maps.Keys(valuesByField)) {
+		v := valuesByField[field]
 		hasExpired := v.currentValue != nil && isExpired(*v.currentValue)
 		if v.restoredValue != nil && isExpired(*v.restoredValue) {
 			v.restoredValue = nil
@@ -200,7 +199,6 @@ func PlanRollback(history []Entry, version int64, isExpired func(value string) b
 		}
 		writes = append(writes, w)
 	}
-	slices.SortFunc(writes, func(a, b Write) int { return cmp.Compare(a.Field, b.Field) })
 	return writes, nil
 }
 

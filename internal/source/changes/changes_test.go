@@ -20,13 +20,13 @@ func readHistory(m *Memory) []Entry {
 func TestRollbacksRestoreOneVersionAfterTheOther(t *testing.T) {
 	var memory Memory
 	put := func(field, value string) {
-		_, err := memory.MakeChange(context.Background(), Change{Action: Put, Writes: []Write{{Field: field, Value: &value}}})
+		_, err := memory.MakeChange(context.Background(), Change{Origin: Origin{Action: Put}, Writes: []Write{{Field: field, Value: &value}}})
 		require.NoError(t, err)
 	}
 	rollBack := func(version int64) {
 		writes, err := PlanRollback(readHistory(&memory), version, neverExpired)
 		require.NoError(t, err)
-		_, err = memory.MakeChange(context.Background(), Change{Action: Rollback, RestoredVersion: version, Writes: writes})
+		_, err = memory.MakeChange(context.Background(), Change{Origin: Origin{Action: Rollback, RestoredVersion: version}, Writes: writes})
 		require.NoError(t, err)
 	}
 	_, err := PreviousVersion(readHistory(&memory), memory.Version())
@@ -65,14 +65,14 @@ func TestRollbackRestoresAnyVersion(t *testing.T) {
 				value := strconv.Itoa(rapid.IntRange(0, 3).Draw(rt, "value"))
 				w.Value = &value
 			}
-			_, err := memory.MakeChange(context.Background(), Change{Action: Put, Writes: []Write{w}})
+			_, err := memory.MakeChange(context.Background(), Change{Origin: Origin{Action: Put}, Writes: []Write{w}})
 			require.NoError(rt, err)
 			versions = append(versions, memory.Fields())
 		}
 		version := rapid.IntRange(0, len(versions)-2).Draw(rt, "version")
 		writes, err := PlanRollback(readHistory(&memory), int64(version), neverExpired)
 		require.NoError(rt, err)
-		_, err = memory.MakeChange(context.Background(), Change{Action: Rollback, RestoredVersion: int64(version), Writes: writes})
+		_, err = memory.MakeChange(context.Background(), Change{Origin: Origin{Action: Rollback, RestoredVersion: int64(version)}, Writes: writes})
 		require.NoError(rt, err)
 		assert.Equal(rt, versions[version], memory.Fields())
 	})
@@ -82,7 +82,7 @@ func TestRollbackToVersionOutsideHistoryFails(t *testing.T) {
 	var memory Memory
 	for range MaxHistory + 2 {
 		value := "1"
-		_, err := memory.MakeChange(context.Background(), Change{Action: Put, Writes: []Write{{Field: "a", Value: &value}}})
+		_, err := memory.MakeChange(context.Background(), Change{Origin: Origin{Action: Put}, Writes: []Write{{Field: "a", Value: &value}}})
 		require.NoError(t, err)
 	}
 	for _, version := range []int64{-1, 1, 502, 503} {
@@ -104,7 +104,7 @@ func TestRollbackRestoresNoExpiredValue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var memory Memory
 			for _, value := range []string{test.oldValue, test.newValue} {
-				_, err := memory.MakeChange(context.Background(), Change{Action: Put, Writes: []Write{{Field: "a", Value: &value}}})
+				_, err := memory.MakeChange(context.Background(), Change{Origin: Origin{Action: Put}, Writes: []Write{{Field: "a", Value: &value}}})
 				require.NoError(t, err)
 			}
 			writes, err := PlanRollback(readHistory(&memory), 1, isExpired)

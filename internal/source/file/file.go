@@ -74,9 +74,7 @@ const (
 
 // New returns a Source. It reads nothing.
 func New(o Options) *Source {
-	if o.Interval <= 0 {
-		o.Interval = time.Second
-	}
+	o.Interval = cmp.Or(o.Interval, time.Second)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Source{options: o, reloadRequests: make(chan struct{}, 1)}
 }

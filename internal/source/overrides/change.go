@@ -117,9 +117,7 @@ func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Resul
 }
 
 func (s *Store) changeArgs(c changes.Change) []any {
-	entry, _ := json.Marshal(changes.NewEntry(changes.Change{
-		Author: c.Author, Address: c.Address, Action: c.Action, Reason: c.Reason, ChangedAt: c.ChangedAt, RestoredVersion: c.RestoredVersion,
-	}, changes.Result{}))
+	entry, _ := json.Marshal(changes.NewEntry(changes.Change{Origin: c.Origin}, changes.Result{}))
 	// The script adds the version and the writes.
 	text := strings.TrimSuffix(strings.Replace(string(entry), `"version":0,`, "", 1), `,"changes":null}`)
 	args := []any{s.hash, changes.MaxHistory, text}

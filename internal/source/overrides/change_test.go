@@ -25,10 +25,10 @@ func TestChangesInRedisAndMemoryAgree(t *testing.T) {
 		var memory changes.Memory
 		value := rapid.SampledFrom([]string{"", "1", `{"a": "\u0001\"ä"}`, "2"})
 		rapid.Check(t, func(rt *rapid.T) {
-			change := changes.Change{
+			change := changes.Change{Origin: changes.Origin{
 				Author: "ä \"b\"", Address: "10.0.0.1:5", Action: rapid.SampledFrom([]changes.Action{changes.Put, changes.Rollback}).Draw(rt, "action"),
 				Reason: value.Draw(rt, "reason"), ChangedAt: time.Unix(rapid.Int64Range(0, 1e9).Draw(rt, "at"), 0), RestoredVersion: rapid.Int64Range(0, 2).Draw(rt, "restored"),
-			}
+			}}
 			for _, field := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"shop|a", "|rule|shop|a", "\x00 \n"}), 1, 3, rapid.ID).Draw(rt, "fields") {
 				w := changes.Write{Field: field, Condition: changes.Condition{Exists: rapid.Bool().Draw(rt, "exists")}}
 				switch rapid.IntRange(0, 3).Draw(rt, "condition") {

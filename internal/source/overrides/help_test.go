@@ -245,7 +245,7 @@ func (r *replica) Delete(ctx context.Context, field string) (oldValue string, ha
 }
 
 func (r *replica) write(ctx context.Context, w changes.Write) (oldValue string, hadValue bool, err error) {
-	result, err := r.MakeChange(ctx, changes.Change{Action: changes.Put, Writes: []changes.Write{w}})
+	result, err := r.MakeChange(ctx, changes.Change{Origin: changes.Origin{Action: changes.Put}, Writes: []changes.Write{w}})
 	if err != nil || result.OldValues[0] == nil {
 		return "", false, err
 	}

@@ -78,7 +78,11 @@ func (r *Reloader) Follow(ctx context.Context, name string, s source.Source, fir
 func (r *Reloader) Apply(name string, u source.Update) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.setOutage(name, u.Outage)
+	lastOutage, isKnown := r.outages[name]
+	r.outages[name] = u.Outage
+	if !isKnown || (lastOutage == nil) != (u.Outage == nil) {
+		r.options.Observer.SourceState(name, u.Outage)
+	}
 	if u.Problem != nil {
 		r.reject(u.Problem, u.Limits != nil)
 		if u.Limits == nil {
@@ -106,14 +110,6 @@ func (r *Reloader) Apply(name string, u source.Update) error {
 		r.options.Observer.SourceRead(name)
 	}
 	return u.Problem
-}
-
-func (r *Reloader) setOutage(name string, err error) {
-	oldErr, isKnown := r.outages[name]
-	r.outages[name] = err
-	if !isKnown || (oldErr == nil) != (err == nil) {
-		r.options.Observer.SourceState(name, err)
-	}
 }
 
 // replaceLimits puts the base with the overrides in force. cause is the name of the source with the update, or empty
