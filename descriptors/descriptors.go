@@ -268,13 +268,7 @@ func canDeny(r *Rule, children *siblingNodes) bool {
 }
 
 // untestedLimit is the limit of all UntestedRules. It admits 0 requests per second, and denies while Redis fails.
-var untestedLimit = func() *limit.Limit {
-	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Unit: limit.Second, OnBackendFailure: limit.FailDeny})
-	if err != nil {
-		panic(err)
-	}
-	return l
-}()
+var untestedLimit, _ = limit.New(limit.Spec{Unit: limit.Second, OnBackendFailure: limit.FailDeny}) // a valid Spec
 
 // newUntestedRule returns the UntestedRule of a domain. All descriptors with this rule share one counter and one metric key.
 func newUntestedRule(domain string) *Rule {
