@@ -67,8 +67,7 @@ func (c *Client) enqueue(request *Request, waiter *waiter) (*queue, error) {
 	if q == nil {
 		q = &queue{client: c, key: key, request: request, isHold: waiter.holdID != "", wakeUps: make(chan struct{}, 1)}
 		c.queues[key] = q
-		c.goroutines.Add(1)
-		go q.run()
+		c.goroutines.Go(q.run)
 	}
 	waiter.element = q.waiters.PushBack(waiter)
 	q.rejectLateWaiters()
@@ -105,14 +104,12 @@ func (c *Client) refundInBackground(request *Request, holdID string, grant *answ
 	if c.isClosed {
 		return
 	}
-	c.goroutines.Add(1)
-	go func() {
-		defer c.goroutines.Done()
+	c.goroutines.Go(func() {
 		err := c.refund(context.WithoutCancel(c.lifetime), request, holdID, grant)
 		if err != nil && !errors.Is(err, ErrClosed) {
 			c.log.Warn("refund failed", "error", err)
 		}
-	}()
+	})
 }
 
 // refund gives the permits of request back. If all limits have forgotten the permits, refund does nothing. grant is the
@@ -190,7 +187,6 @@ var oneWaiter = batchBound{waiters: 1, permits: math.MaxInt64}
 
 // run asks for the permits of the waiters, until the queue is empty or the client is closed.
 func (q *queue) run() {
-	defer q.client.goroutines.Done()
 	maxWaiters := maxBatchWaiters
 	if q.isHold {
 		maxWaiters = 1 // a call has one hold id

@@ -105,7 +105,10 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	case len(hits) == 1:
 		return
 	default:
-		reservations[0].stripe.countSavedTrip()
+		s := reservations[0].stripe
+		s.mu.Lock()
+		s.stats.SavedTrips++
+		s.mu.Unlock()
 	}
 	l.settle(micros, hits, results, reservations)
 }

@@ -68,9 +68,7 @@ func (o *Options) setDefaults() {
 	if o.AutoTimeout {
 		o.Timeout = maxAutoTimeout // the connections need the maximum, because their options can't change later
 	}
-	if o.Observer == nil {
-		o.Observer = noObserver{}
-	}
+	o.Observer = cmp.Or[Observer](o.Observer, noObserver{})
 }
 
 // Limiter is a backend.Limiter over Redis. It is safe for concurrent use.

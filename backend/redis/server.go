@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,16 +81,11 @@ func runPipeline(ctx context.Context, p pipeliner, commands []goredis.Cmder) {
 	pipe := p.Pipeline()
 	_ = pipe.BatchProcess(ctx, commands...)
 	_, err := pipe.Exec(ctx)
-	if err == nil {
-		return
-	}
-	for _, cmd := range commands {
-		if cmd.Err() != nil {
-			return
+	hasError := func(cmd goredis.Cmder) bool { return cmd.Err() != nil }
+	if err != nil && !slices.ContainsFunc(commands, hasError) { // no connection was opened
+		for _, cmd := range commands {
+			cmd.SetErr(err)
 		}
-	}
-	for _, cmd := range commands { // no command has an error, so no connection was opened
-		cmd.SetErr(err)
 	}
 }
 
