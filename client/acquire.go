@@ -209,9 +209,9 @@ func (q *queue) run() {
 			q.pause(outagePauses.NextBackOff(), nil)
 			continue
 		case err != nil:
-			q.finishBatch(batch, err)
+			q.finishBatch(batch, nil, err)
 		case answer.Allowed:
-			q.grantBatch(batch, answer)
+			q.finishBatch(batch, answer, nil)
 			bound = batchBound{waiters: min(2*len(batch), maxWaiters), permits: math.MaxInt64}
 			if answer.Limited {
 				bound.permits = int64(answer.Remaining)
@@ -223,7 +223,7 @@ func (q *queue) run() {
 			}
 			bound = batchBound{waiters: len(batch) / 2, permits: int64(answer.Remaining)}
 		case answer.Never:
-			q.finishBatch(batch, newWeightError(permits, answer))
+			q.finishBatch(batch, nil, newWeightError(permits, answer))
 		case answer.holdTime > 0: // only a slot is missing, and a holder can release a slot at any time
 			q.pause(min(slotPauses.NextBackOff(), max(answer.retryAfter, firstSlotPause)), nil)
 		default:
@@ -272,8 +272,9 @@ func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
 	return batch, permits
 }
 
-// grantBatch grants the permits of a batch. It refunds the permits of the waiters that have left the queue.
-func (q *queue) grantBatch(batch []*waiter, grant *answer) {
+// finishBatch ends the waits of a batch with the answer that granted the permits, or with err. It refunds the permits of the
+// waiters that have left the queue.
+func (q *queue) finishBatch(batch []*waiter, grant *answer, err error) {
 	unusedPermits := 0
 	q.client.mu.Lock()
 	for _, w := range batch {
@@ -282,23 +283,13 @@ func (q *queue) grantBatch(batch []*waiter, grant *answer) {
 			continue
 		}
 		w.grant = grant
-		q.finishWaiter(w, nil)
+		q.finishWaiter(w, err)
 	}
 	q.client.mu.Unlock()
-	if unusedPermits > 0 {
+	if grant != nil && unusedPermits > 0 {
 		r := *q.request
 		r.N = unusedPermits
 		q.client.refundInBackground(&r, batch[0].holdID, grant)
-	}
-}
-
-func (q *queue) finishBatch(batch []*waiter, err error) {
-	q.client.mu.Lock()
-	defer q.client.mu.Unlock()
-	for _, w := range batch {
-		if w.element != nil {
-			q.finishWaiter(w, err)
-		}
 	}
 }
 

@@ -166,28 +166,24 @@ func (c *Client) Check(ctx context.Context, r Request) (Decision, error) {
 
 // Peek returns the state of the limits of ds. It charges nothing.
 func (c *Client) Peek(ctx context.Context, domain string, ds ...Descriptor) (Decision, error) {
-	r := &Request{Domain: domain, Descriptors: ds}
-	if err := r.check(); err != nil {
-		return Decision{}, err
-	}
-	a, err := c.decide(ctx, call{request: r})
+	a, err := c.decide(ctx, call{request: &Request{Domain: domain, Descriptors: ds}})
 	if err != nil {
 		return Decision{}, err
 	}
 	return a.decision(), nil
 }
 
-// send checks the request of newCall, and asks the decider for the permits of the request.
+// send asks the decider for the permits of the request of newCall.
 func (c *Client) send(ctx context.Context, newCall call) (*answer, error) {
-	if err := newCall.request.check(); err != nil {
-		return nil, err
-	}
 	newCall.n = newCall.request.n()
 	return c.decide(ctx, newCall)
 }
 
-// decide lets the decider decide newCall within c.timeout.
+// decide checks the request of newCall, and lets the decider decide newCall within c.timeout.
 func (c *Client) decide(ctx context.Context, newCall call) (*answer, error) {
+	if err := newCall.request.check(); err != nil {
+		return nil, err
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
