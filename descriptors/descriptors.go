@@ -221,13 +221,7 @@ func (s *Store) Set(c *Config) {
 }
 
 // Attachment keeps a value that an observer attaches to a limit. It is safe for concurrent use.
-type Attachment struct{ value atomic.Value }
-
-// Load returns the value, or nil before the first Store.
-func (a *Attachment) Load() any { return a.value.Load() }
-
-// Store sets the value, which must not be nil.
-func (a *Attachment) Store(value any) { a.value.Store(value) }
+type Attachment struct{ atomic.Value }
 
 // Budget bounds the work of the conditions of one call. Its zero value is a full budget.
 type Budget = condition.Budget

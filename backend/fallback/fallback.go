@@ -113,8 +113,6 @@ type Limiter struct {
 	workers sync.WaitGroup // probes and replays
 }
 
-var _ backend.Layer = (*Limiter)(nil)
-
 // New returns a Limiter with closed breakers.
 func New(o Options) *Limiter {
 	o.Mode = cmp.Or(o.Mode, limit.FailLocal)

@@ -57,8 +57,6 @@ type Limiter struct {
 	spawn func(func())
 }
 
-var _ backend.Layer = (*Limiter)(nil)
-
 // New returns a Limiter without permits. The caller should call Run, which gives back idle permits, and Close at the end.
 func New(o Options) *Limiter {
 	if o.IsFailing == nil {

@@ -86,10 +86,8 @@ func (q *Quotas) KeepMarks(ctx context.Context) {
 		}
 		runPipeline(ctx, q.client, commands)
 		pause = quotaMarkPause
-		for _, cmd := range commands {
-			if cmd.Err() != nil {
-				pause = quotaMarkRetryPause
-			}
+		if firstError(commands) != nil {
+			pause = quotaMarkRetryPause
 		}
 	}
 }

@@ -19,8 +19,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/seed-81f232ab/rls/backend"
 )
 
 // Options are the settings of a Limiter. A zero value means the default. The caller checks the bounds that the fields
@@ -85,8 +83,6 @@ type Limiter struct {
 	stop    context.CancelFunc
 	workers sync.WaitGroup
 }
-
-var _ backend.Limiter = (*Limiter)(nil)
 
 // New returns a Limiter. Redis need not be reachable. The errors state the allowed values and hold no secrets.
 func New(o Options) (*Limiter, error) {

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -81,12 +80,18 @@ func runPipeline(ctx context.Context, p pipeliner, commands []goredis.Cmder) {
 	pipe := p.Pipeline()
 	_ = pipe.BatchProcess(ctx, commands...)
 	_, err := pipe.Exec(ctx)
-	hasError := func(cmd goredis.Cmder) bool { return cmd.Err() != nil }
-	if err != nil && !slices.ContainsFunc(commands, hasError) { // no connection was opened
+	if err != nil && firstError(commands) == nil { // no connection was opened
 		for _, cmd := range commands {
 			cmd.SetErr(err)
 		}
 	}
+}
+
+func firstError(commands []goredis.Cmder) (err error) {
+	for i := 0; i < len(commands) && err == nil; i++ {
+		err = commands[i].Err()
+	}
+	return err
 }
 
 func (s *servers) masterOf(ctx context.Context, key string) (*server, error) {
