@@ -21,6 +21,9 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
+// Path is the path of the handler.
+const Path = "/v1/check"
+
 // Options are the options of New. Only Service is required.
 type Options struct {
 	// Service decides the checks.

@@ -57,7 +57,7 @@ func newHandler(tb testing.TB, change ...func(*Options)) *Handler {
 // post returns the status and the body of an answer.
 func (h *Handler) post(body string) (int, string) {
 	w := httptest.NewRecorder()
-	h.ServeBody(w, httptest.NewRequest(http.MethodPost, "/v1/check", nil), []byte(body))
+	h.ServeBody(w, httptest.NewRequest(http.MethodPost, Path, nil), []byte(body))
 	return w.Code, strings.TrimSpace(w.Body.String())
 }
 
@@ -188,7 +188,7 @@ func TestBadRequestsAreRefusedAndChargeNothing(t *testing.T) {
 
 func TestOnlyPostsAreAnswered(t *testing.T) {
 	w := httptest.NewRecorder()
-	newHandler(t).ServeBody(w, httptest.NewRequest(http.MethodGet, "/v1/check", nil), nil)
+	newHandler(t).ServeBody(w, httptest.NewRequest(http.MethodGet, Path, nil), nil)
 	assert.Equal(t, http.StatusMethodNotAllowed, w.Code)
 	assert.Equal(t, "POST", w.Header().Get("Allow"))
 	assert.JSONEq(t, `{"error": {"code": "UNIMPLEMENTED", "message": "method: want POST"}}`, w.Body.String())
