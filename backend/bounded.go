@@ -15,8 +15,6 @@ type BoundedLimiter struct {
 	takesInFlight chan struct{} // has an element for each Take of next in flight
 }
 
-var _ Limiter = (*BoundedLimiter)(nil)
-
 // NewBoundedLimiter returns a BoundedLimiter over next. At most maxInFlight Takes of next run at once. Other Takes wait.
 func NewBoundedLimiter(next Limiter, budget time.Duration, maxInFlight int) *BoundedLimiter {
 	return &BoundedLimiter{next: next, budget: budget, takesInFlight: make(chan struct{}, maxInFlight)}

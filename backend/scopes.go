@@ -12,8 +12,6 @@ import (
 // Scopes is a Layer that sends each hit to the Layer of its limit's scope. Shared decides the hits of all scopes but instance.
 type Scopes struct{ Shared, Instance Layer }
 
-var _ Layer = Scopes{}
-
 // Take implements Limiter. It first takes the hits of scope instance. If one of them denies the group, the
 // group charges no shared counter, so other replicas see no charge.
 func (s Scopes) Take(ctx context.Context, now time.Time, hits []Hit, results []Result) {

@@ -67,8 +67,7 @@ func (c *Client) enqueue(request *Request, waiter *waiter) (*queue, error) {
 	if q == nil {
 		q = &queue{client: c, key: key, request: request, isHold: waiter.holdID != "", wakeUps: make(chan struct{}, 1)}
 		c.queues[key] = q
-		c.goroutines.Add(1)
-		go q.run()
+		c.goroutines.Go(q.run)
 	}
 	waiter.element = q.waiters.PushBack(waiter)
 	q.rejectLateWaiters()
@@ -105,14 +104,12 @@ func (c *Client) refundInBackground(request *Request, holdID string, grant *answ
 	if c.isClosed {
 		return
 	}
-	c.goroutines.Add(1)
-	go func() {
-		defer c.goroutines.Done()
+	c.goroutines.Go(func() {
 		err := c.refund(context.WithoutCancel(c.lifetime), request, holdID, grant)
 		if err != nil && !errors.Is(err, ErrClosed) {
 			c.log.Warn("refund failed", "error", err)
 		}
-	}()
+	})
 }
 
 // refund gives the permits of request back. If all limits have forgotten the permits, refund does nothing. grant is the
@@ -190,7 +187,6 @@ var oneWaiter = batchBound{waiters: 1, permits: math.MaxInt64}
 
 // run asks for the permits of the waiters, until the queue is empty or the client is closed.
 func (q *queue) run() {
-	defer q.client.goroutines.Done()
 	maxWaiters := maxBatchWaiters
 	if q.isHold {
 		maxWaiters = 1 // a call has one hold id
@@ -213,9 +209,9 @@ func (q *queue) run() {
 			q.pause(outagePauses.NextBackOff(), nil)
 			continue
 		case err != nil:
-			q.finishBatch(batch, err)
+			q.finishBatch(batch, nil, err)
 		case answer.Allowed:
-			q.grantBatch(batch, answer)
+			q.finishBatch(batch, answer, nil)
 			bound = batchBound{waiters: min(2*len(batch), maxWaiters), permits: math.MaxInt64}
 			if answer.Limited {
 				bound.permits = int64(answer.Remaining)
@@ -227,7 +223,7 @@ func (q *queue) run() {
 			}
 			bound = batchBound{waiters: len(batch) / 2, permits: int64(answer.Remaining)}
 		case answer.Never:
-			q.finishBatch(batch, newWeightError(permits, answer))
+			q.finishBatch(batch, nil, newWeightError(permits, answer))
 		case answer.holdTime > 0: // only a slot is missing, and a holder can release a slot at any time
 			q.pause(min(slotPauses.NextBackOff(), max(answer.retryAfter, firstSlotPause)), nil)
 		default:
@@ -276,8 +272,9 @@ func (q *queue) nextBatch(bound batchBound) (batch []*waiter, permits int) {
 	return batch, permits
 }
 
-// grantBatch grants the permits of a batch. It refunds the permits of the waiters that have left the queue.
-func (q *queue) grantBatch(batch []*waiter, grant *answer) {
+// finishBatch ends the waits of a batch with the answer that granted the permits, or with err. It refunds the permits of the
+// waiters that have left the queue.
+func (q *queue) finishBatch(batch []*waiter, grant *answer, err error) {
 	unusedPermits := 0
 	q.client.mu.Lock()
 	for _, w := range batch {
@@ -286,23 +283,13 @@ func (q *queue) grantBatch(batch []*waiter, grant *answer) {
 			continue
 		}
 		w.grant = grant
-		q.finishWaiter(w, nil)
+		q.finishWaiter(w, err)
 	}
 	q.client.mu.Unlock()
-	if unusedPermits > 0 {
+	if grant != nil && unusedPermits > 0 {
 		r := *q.request
 		r.N = unusedPermits
 		q.client.refundInBackground(&r, batch[0].holdID, grant)
-	}
-}
-
-func (q *queue) finishBatch(batch []*waiter, err error) {
-	q.client.mu.Lock()
-	defer q.client.mu.Unlock()
-	for _, w := range batch {
-		if w.element != nil {
-			q.finishWaiter(w, err)
-		}
 	}
 }
 

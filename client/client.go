@@ -28,6 +28,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -78,7 +79,7 @@ type Client struct {
 	timeout time.Duration
 	clock   Clock
 	log     *slog.Logger
-	closers []func() error
+	conn    io.Closer // nil after NewLocal
 
 	lifetime    context.Context // ends with Close
 	endLifetime context.CancelFunc
@@ -108,7 +109,7 @@ func New(target string, o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client.closers = append(client.closers, conn.Close)
+	client.conn = conn
 	client.decider, err = newFailover(remoteService, o, client.clock, client.log)
 	if err != nil {
 		_ = client.Close()
@@ -130,12 +131,9 @@ func NewLocal(limits Limits, o Options) (*Client, error) {
 }
 
 func newClient(options Options) *Client {
-	client := &Client{timeout: cmp.Or(options.Timeout, DefaultTimeout), clock: options.Clock, log: options.Log, queues: map[string]*queue{}}
-	if client.clock == nil {
-		client.clock = systemClock{}
-	}
-	if client.log == nil {
-		client.log = slog.New(slog.DiscardHandler)
+	client := &Client{
+		timeout: cmp.Or(options.Timeout, DefaultTimeout), clock: cmp.Or[Clock](options.Clock, systemClock{}),
+		log: cmp.Or(options.Log, slog.New(slog.DiscardHandler)), queues: map[string]*queue{},
 	}
 	client.lifetime, client.endLifetime = context.WithCancel(context.Background())
 	return client
@@ -145,16 +143,15 @@ func newClient(options Options) *Client {
 // back holds or the permits of calls in flight. Close waits for the goroutines of the Client.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	closers := c.closers
-	c.isClosed, c.closers = true, nil
+	conn := c.conn
+	c.isClosed, c.conn = true, nil
 	c.mu.Unlock()
 	c.endLifetime()
 	c.goroutines.Wait()
-	var errs []error
-	for _, closeResource := range closers {
-		errs = append(errs, closeResource())
+	if conn == nil {
+		return nil
 	}
-	return errors.Join(errs...)
+	return conn.Close()
 }
 
 // Check sends r and returns the decision with its details. It charges denied hits as the rule
@@ -169,28 +166,24 @@ func (c *Client) Check(ctx context.Context, r Request) (Decision, error) {
 
 // Peek returns the state of the limits of ds. It charges nothing.
 func (c *Client) Peek(ctx context.Context, domain string, ds ...Descriptor) (Decision, error) {
-	r := &Request{Domain: domain, Descriptors: ds}
-	if err := r.check(); err != nil {
-		return Decision{}, err
-	}
-	a, err := c.decide(ctx, call{request: r})
+	a, err := c.decide(ctx, call{request: &Request{Domain: domain, Descriptors: ds}})
 	if err != nil {
 		return Decision{}, err
 	}
 	return a.decision(), nil
 }
 
-// send checks the request of newCall, and asks the decider for the permits of the request.
+// send asks the decider for the permits of the request of newCall.
 func (c *Client) send(ctx context.Context, newCall call) (*answer, error) {
-	if err := newCall.request.check(); err != nil {
-		return nil, err
-	}
 	newCall.n = newCall.request.n()
 	return c.decide(ctx, newCall)
 }
 
-// decide lets the decider decide newCall within c.timeout.
+// decide checks the request of newCall, and lets the decider decide newCall within c.timeout.
 func (c *Client) decide(ctx context.Context, newCall call) (*answer, error) {
+	if err := newCall.request.check(); err != nil {
+		return nil, err
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

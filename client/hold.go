@@ -67,12 +67,10 @@ func (c *Client) AcquireHoldN(ctx context.Context, n int, domain string, d Descr
 	hold.recordGrant(hold.grant.Degraded)
 	var renewCtx context.Context
 	renewCtx, hold.stopRenewal = context.WithCancel(c.lifetime)
-	c.goroutines.Add(1)
-	go func() {
-		defer c.goroutines.Done()
+	c.goroutines.Go(func() {
 		defer close(hold.renewalEnded)
 		hold.renew(renewCtx)
-	}()
+	})
 	return hold, nil
 }
 

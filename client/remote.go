@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,9 +73,7 @@ func newLocal(limits Limits, ratio float64, clock Clock) (service, error) {
 	if limits == nil {
 		return nil, errors.New("options: Limits: got none, want limits of package client/local")
 	}
-	if ratio == 0 {
-		ratio = 1
-	}
+	ratio = cmp.Or(ratio, 1)
 	if !(ratio > 0 && ratio <= 1) { // NaN is not > 0
 		return nil, fmt.Errorf("options: LocalRatio: got %v, want above 0 and at most 1", ratio)
 	}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -60,23 +61,13 @@ type Request struct {
 	N           int // 0 means 1
 }
 
-func (r *Request) n() int {
-	if r.N == 0 {
-		return 1
-	}
-	return r.N
-}
+func (r *Request) n() int { return cmp.Or(r.N, 1) }
 
 // noPermits is the Request.N of a caller that asks for 0 permits, because an N of 0 means 1.
 const noPermits = math.MinInt
 
 // zeroToNoPermits returns n, or noPermits for 0. check rejects noPermits.
-func zeroToNoPermits(n int) int {
-	if n == 0 {
-		return noPermits
-	}
-	return n
-}
+func zeroToNoPermits(n int) int { return cmp.Or(n, noPermits) }
 
 func (r *Request) check() error {
 	if r.Domain == "" {

@@ -59,7 +59,7 @@ func TestConditionsComeAfterExactValuesAndBeforePatterns(t *testing.T) {
 		{[]string{"plan", "gold", "size", "11"}, "plan > size"},
 	} {
 		assert.Equal(t, c.want, matchedPath(d, c.request...), c.request)
-		trace := d.Trace(entries(c.request...))
+		trace := d.TraceWithBudget(new(Budget), entries(c.request...))
 		assert.Equal(t, d.Match(entries(c.request...)), trace.Rule, c.request)
 		for _, step := range trace.Steps {
 			if step.Winner != nil {
@@ -132,7 +132,7 @@ descriptors:
 	require.Len(t, observer.texts, 1)
 	assert.Contains(t, observer.texts[0], "d size=not cel(int(value) > 10): type conversion error")
 
-	trace := d.Trace(entries("size", "large"))
+	trace := d.TraceWithBudget(new(Budget), entries("size", "large"))
 	require.Len(t, trace.Steps[0].Candidates, 2)
 	assert.ErrorContains(t, trace.Steps[0].Candidates[0].Failure, "type conversion error")
 	assert.Len(t, observer.texts, 1, "a trace is not observed")

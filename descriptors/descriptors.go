@@ -221,13 +221,7 @@ func (s *Store) Set(c *Config) {
 }
 
 // Attachment keeps a value that an observer attaches to a limit. It is safe for concurrent use.
-type Attachment struct{ value atomic.Value }
-
-// Load returns the value, or nil before the first Store.
-func (a *Attachment) Load() any { return a.value.Load() }
-
-// Store sets the value, which must not be nil.
-func (a *Attachment) Store(value any) { a.value.Store(value) }
+type Attachment struct{ atomic.Value }
 
 // Budget bounds the work of the conditions of one call. Its zero value is a full budget.
 type Budget = condition.Budget
@@ -268,13 +262,7 @@ func canDeny(r *Rule, children *siblingNodes) bool {
 }
 
 // untestedLimit is the limit of all UntestedRules. It admits 0 requests per second, and denies while Redis fails.
-var untestedLimit = func() *limit.Limit {
-	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Unit: limit.Second, OnBackendFailure: limit.FailDeny})
-	if err != nil {
-		panic(err)
-	}
-	return l
-}()
+var untestedLimit, _ = limit.New(limit.Spec{Unit: limit.Second, OnBackendFailure: limit.FailDeny}) // a valid Spec
 
 // newUntestedRule returns the UntestedRule of a domain. All descriptors with this rule share one counter and one metric key.
 func newUntestedRule(domain string) *Rule {

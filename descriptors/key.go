@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/cespare/xxhash/v2"
@@ -106,8 +107,5 @@ func (r *Rule) IsShadowed(key []byte) bool {
 
 // EnforcedPercent returns the percentage of the keys that can be denied: above 0, and at most 100.
 func (r *Rule) EnforcedPercent() float64 {
-	if r.enforcement.percent == 0 {
-		return 100
-	}
-	return r.enforcement.percent
+	return cmp.Or(r.enforcement.percent, 100)
 }

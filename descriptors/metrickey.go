@@ -34,9 +34,6 @@ func newMetricKey(p path) *metricKey {
 	return k
 }
 
-// varies reports whether the metric key has keys or values of the request.
-func (k *metricKey) varies() bool { return k.labels != nil }
-
 // isDetailed reports whether the rule has detailed_metric. The metric key of such a rule has the values of all entries.
 func (k *metricKey) isDetailed() bool { return k.trail[len(k.trail)-1].DetailedMetric }
 
@@ -53,7 +50,7 @@ func (k *metricKey) valueVaries(d *limitsfile.Descriptor) bool {
 
 // MetricKeyVaries reports whether requests that match r can have different metric keys.
 func (r *Rule) MetricKeyVaries() bool {
-	return !r.isUntested && (r.metricKey == nil || r.metricKey.varies())
+	return !r.isUntested && (r.metricKey == nil || r.metricKey.labels != nil)
 }
 
 // MetricFlags returns a text for the fields of the rule that change the metric key, such as value_to_metric. Two rules with

@@ -82,12 +82,7 @@ func (k MatchKind) String() string {
 	return [...]string{"", "exact", "condition", "pattern", "any_value", "no_match"}[k]
 }
 
-// Trace returns the result of Match and its steps. Trace costs much more than Match.
-func (d *Domain) Trace(entries []*ratelimitv3.RateLimitDescriptor_Entry) Trace {
-	return d.TraceWithBudget(new(Budget), entries)
-}
-
-// TraceWithBudget returns the result of MatchWithBudget and its steps.
+// TraceWithBudget returns the result of MatchWithBudget and its steps. It costs much more than MatchWithBudget.
 func (d *Domain) TraceWithBudget(b *Budget, entries []*ratelimitv3.RateLimitDescriptor_Entry) Trace {
 	var t Trace
 	l := lookup{budget: *b}
@@ -279,9 +274,6 @@ func difference(e *ratelimitv3.RateLimitDescriptor_Entry, d *limitsfile.Descript
 
 // matchesPattern reports whether pattern, with or without a *, matches text.
 func matchesPattern(pattern, text string) bool {
-	if !strings.Contains(pattern, "*") {
-		return pattern == text
-	}
 	p := limitsfile.NewPattern(pattern)
 	return p.Match(text)
 }

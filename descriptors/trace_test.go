@@ -46,7 +46,7 @@ func TestTraceNamesDifferenceOfEachCandidate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := compileFiles(t, "domain: d\ndescriptors: [{"+c.descriptor+", "+tenAMinute+"}]").Domain("d")
-			step := d.Trace(entries(c.key, c.value)).Steps[0]
+			step := d.TraceWithBudget(new(Budget), entries(c.key, c.value)).Steps[0]
 			require.Nil(t, step.Winner)
 			if c.want == Unrelated {
 				assert.Empty(t, step.Candidates)
@@ -69,7 +69,7 @@ func TestTraceListsFewCandidatesBesideTheWinner(t *testing.T) {
 	winner := "- {key: k, value: " + strings.Repeat("a", 40) + ", DAY}\n"
 	traceStep := func(descriptors, value string) Step {
 		d := compileFiles(t, expandDay("domain: d\ndescriptors:\n"+descriptors)).Domain("d")
-		return d.Trace(entries("k", value)).Steps[0]
+		return d.TraceWithBudget(new(Budget), entries("k", value)).Steps[0]
 	}
 	countCandidates := func(s Step, kind MatchKind, difference Difference) (n int) {
 		for _, c := range s.Candidates {
@@ -121,7 +121,7 @@ func TestTraceNamesTheKindOfEachMatch(t *testing.T) {
 	} {
 		d := compileFiles(t, expandDay("domain: d\ndescriptors: [{"+c.descriptor+", DAY}]")).Domain("d")
 		got := NoMatch
-		if step := d.Trace(entries(c.key, c.value)).Steps[0]; step.Winner != nil {
+		if step := d.TraceWithBudget(new(Budget), entries(c.key, c.value)).Steps[0]; step.Winner != nil {
 			got = step.Winner.Kind
 		}
 		assert.Equal(t, c.want.String(), got.String(), "%s: %s=%s", c.descriptor, c.key, c.value)
@@ -148,12 +148,12 @@ func TestTraceIsBoundedInLargeDomains(t *testing.T) {
 		fmt.Fprintf(&b, "- {key: path, value: /%04d}\n", i)
 	}
 	d := compileFiles(t, b.String()).Domain("d")
-	trace := d.Trace(entries("path", "/0500", "user", "u", "more", "m"))
+	trace := d.TraceWithBudget(new(Budget), entries("path", "/0500", "user", "u", "more", "m"))
 	assert.Equal(t, "/0500", trace.Steps[0].Winner.Value)
 	assert.Equal(t, 4999, trace.Steps[0].OtherValueCount)
 	assert.LessOrEqual(t, len(trace.Steps[0].Candidates), maxCandidates+1)
 
-	assert.Empty(t, d.Trace(nil).Steps)
-	deepTrace := d.Trace(entries(strings.Fields(strings.Repeat("path /0500 ", 1000))...))
+	assert.Empty(t, d.TraceWithBudget(new(Budget), nil).Steps)
+	deepTrace := d.TraceWithBudget(new(Budget), entries(strings.Fields(strings.Repeat("path /0500 ", 1000))...))
 	assert.Len(t, deepTrace.Steps, 1)
 }

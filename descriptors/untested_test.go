@@ -40,7 +40,7 @@ func TestLongValueCannotAvoidALimit(t *testing.T) {
 			for _, request := range [][]string{{"k", longValue}, {"k", longValue, "l", "x"}} {
 				entryList := entries(request...)
 				rule := d.Match(entryList)
-				assert.Equal(t, rule, d.Trace(entryList).Rule)
+				assert.Equal(t, rule, d.TraceWithBudget(new(Budget), entryList).Rule)
 				if len(request) == 4 && c.want != untestedPath {
 					assert.Nil(t, rule)
 					continue
@@ -67,7 +67,7 @@ descriptors:
 - {key: k, prefix: a, DAY}
 - {key: k, DAY}
 `)).Domain("d")
-	trace := d.Trace(entries("k", longValue))
+	trace := d.TraceWithBudget(new(Budget), entries("k", longValue))
 	require.Len(t, trace.Steps, 1)
 	step := trace.Steps[0]
 	assert.Nil(t, step.Winner)

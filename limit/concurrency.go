@@ -248,12 +248,7 @@ func (set *holdSet) setSlots(i int, slots int64) {
 }
 
 // members returns the number of members that lua/concurrency.lua would store for h in Redis.
-func (h hold) members() int64 {
-	if h.slots > 1 {
-		return 2
-	}
-	return 1
-}
+func (h hold) members() int64 { return min(h.slots, 2) }
 
 // timeWhenSlotsExpire returns the time at which at least this number of slots has expired. The set must have at least
 // this number of slots.

@@ -45,7 +45,7 @@ func DecodeState(b []byte) (State, error) {
 			return State{}, errInvalidState
 		}
 		if s.log == nil {
-			s.log = &Log{entries: make([]hitEntry, 0, len(b)/minEntryBytes+1)}
+			s.log = &Log{entries: make([]hitEntry, 0, len(b)/2+1)} // an encoded entry has at least two bytes
 		}
 		s.log.entries = append(s.log.entries, hitEntry{time, int64(n)})
 		lastTime, total, b = time, total+int64(n), b[size+sizeOfHits:]
@@ -55,5 +55,3 @@ func DecodeState(b []byte) (State, error) {
 	}
 	return s, nil
 }
-
-const minEntryBytes = 2 // an encoded log entry has at least this number of bytes

@@ -73,12 +73,13 @@ type Limit struct {
 	tag             string // such as fw60
 
 	calendar *calendar // nil without a Timezone
+	ratio    float64   // the ratio of the call of Scaled that returned the limit; otherwise 0
 
 	fillTime span  // the time that an empty bucket of tokenBucket takes to fill
 	ticks    int64 // the number of ticks in a window of slidingWindow
 	tick     int64 // the length of a tick of slidingWindow, in microseconds
 
-	lastScaledLimit    atomic.Pointer[scaledLimit] // the last result of Scaled, with its ratio
+	lastScaledLimit    atomic.Pointer[Limit]       // the last result of Scaled
 	lastRegionShare    atomic.Pointer[regionShare] // the last result of RegionShare, with its regions
 	otherChargeVariant atomic.Pointer[Limit]       // the limit that differs only in ChargeDenied; see WithChargeDenied
 }
@@ -101,10 +102,10 @@ func New(s Spec) (*Limit, error) {
 	}
 	period := s.Hold
 	if !s.Algorithm.HasHolds() {
-		unit := s.Unit.micros()
-		if unit == 0 {
+		if s.Unit == 0 || int(s.Unit) >= len(unitMicros) {
 			return nil, fmt.Errorf("unit %d is not known", s.Unit)
 		}
+		unit := unitMicros[s.Unit]
 		s.Multiplier = max(s.Multiplier, 1)
 		period = unit * int64(s.Multiplier)
 		if err := s.checkWindow(unit); err != nil {
@@ -141,8 +142,14 @@ func New(s Spec) (*Limit, error) {
 	l.tick = (l.period + maxTicks - 1) / maxTicks
 	l.ticks = (l.period + l.tick - 1) / l.tick
 	l.tag = algorithms[s.Algorithm].tag
-	if !s.Algorithm.HasHolds() {
-		l.tag += l.windowTag()
+	switch { // the part for the window is 60 for a minute, 250ms, or EuropeBerlinday1
+	case s.Algorithm.HasHolds():
+	case calendar != nil:
+		l.tag += calendar.tag
+	case period%second != 0:
+		l.tag += strconv.FormatInt(period/1000, 10) + "ms"
+	default:
+		l.tag += strconv.FormatInt(period/second, 10)
 	}
 	l.tag += [...]string{Region: "", Instance: "i", Global: "g"}[s.Scope]
 	return l, nil
@@ -167,17 +174,6 @@ func DurationText(micros int64) string {
 		}
 	}
 	return text
-}
-
-// windowTag returns the part of the Tag for the window: "60" for a minute, "250ms", or "EuropeBerlinday1".
-func (l *Limit) windowTag() string {
-	switch {
-	case l.calendar != nil:
-		return l.calendar.tag
-	case l.period%second != 0:
-		return strconv.FormatInt(l.period/1000, 10) + "ms"
-	}
-	return strconv.FormatInt(l.period/second, 10)
 }
 
 // Period returns the length of the window in microseconds, or the Hold of Concurrency. A window in a time

@@ -3,16 +3,11 @@ package limit
 // rounding is added to a product before it is rounded down, because 100 × 0.29 is 28.999… in floating point.
 const rounding = 1e-6
 
-type scaledLimit struct {
-	ratio float64
-	limit *Limit
-}
-
 // Scaled returns l with its rate and capacity multiplied by ratio and rounded down, but at least 1 unless l admits
 // nothing. ratio is above 0 and at most 1. l keeps the last result, so a call with the same ratio allocates nothing.
 func (l *Limit) Scaled(ratio float64) *Limit {
 	if scaled := l.lastScaledLimit.Load(); scaled != nil && scaled.ratio == ratio {
-		return scaled.limit
+		return scaled
 	}
 	multiply := func(n int64) uint32 {
 		if n == 0 {
@@ -31,8 +26,8 @@ func (l *Limit) Scaled(ratio float64) *Limit {
 		s.Burst = 0
 		scaled, _ = New(s)
 	}
-	scaled.tag = l.tag
-	l.lastScaledLimit.Store(&scaledLimit{ratio, scaled})
+	scaled.tag, scaled.ratio = l.tag, ratio
+	l.lastScaledLimit.Store(scaled)
 	return scaled
 }
 

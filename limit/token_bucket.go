@@ -73,7 +73,7 @@ func (l *Limit) timeToFull(s *State, now int64) span {
 	case !hasNewRate:
 		return minSpan(spentTime, l.maxSpentTime())
 	case l.HasBurst():
-		spentTime = l.convertSpentTime(spentTime, s.c)
+		spentTime.us, spentTime.frac = mulAddDiv(spentTime.us, s.c, spentTime.frac, l.max) // l refills the same tokens in another time
 	}
 	return minSpan(spentTime, l.fillTime)
 }
@@ -81,12 +81,6 @@ func (l *Limit) timeToFull(s *State, now int64) span {
 // HasBurst reports whether the Spec of l states a Burst. If the rate of a limit changes, a bucket with HasBurst keeps its
 // spent tokens, and a bucket without HasBurst keeps the time until it is full.
 func (l *Limit) HasBurst() bool { return l.Burst > 0 }
-
-// convertSpentTime returns the time in which l refills as many tokens as a limit with oldMax refills in spentTime.
-func (l *Limit) convertSpentTime(spentTime span, oldMax int64) span {
-	us, frac := mulAddDiv(spentTime.us, oldMax, spentTime.frac, l.max)
-	return span{us, frac}
-}
 
 // maxSpentTime returns the largest spent time: an empty bucket and a debt of one window.
 func (l *Limit) maxSpentTime() span { return span{l.fillTime.us + l.period, l.fillTime.frac} }

@@ -35,12 +35,5 @@ func UnitNames() []string {
 // String returns the name of u in limits files.
 func (u Unit) String() string { return unitNames[u] }
 
-func (u Unit) micros() int64 {
-	if int(u) >= len(unitMicros) {
-		return 0
-	}
-	return unitMicros[u]
-}
-
 // ParseUnit returns the unit with this name. Upper and lower case are equal.
 func ParseUnit(name string) (Unit, bool) { return parse[Unit](unitNames, strings.ToLower(name)) }

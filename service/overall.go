@@ -86,10 +86,7 @@ type Headers struct {
 }
 
 func (h *Headers) values(st *rlsv3.RateLimitResponse_DescriptorStatus) []*corev3.HeaderValue {
-	reset := st.DurationUntilReset.Seconds
-	if st.DurationUntilReset.Nanos > 0 {
-		reset++
-	}
+	reset := wholeSeconds(st.DurationUntilReset.AsDuration().Microseconds())
 	return []*corev3.HeaderValue{
 		{Key: h.Limit, Value: strconv.FormatUint(uint64(st.CurrentLimit.RequestsPerUnit), 10)},
 		{Key: h.Remaining, Value: strconv.FormatUint(uint64(st.LimitRemaining), 10)},

@@ -42,8 +42,6 @@ type Limiter struct {
 	table   *table
 }
 
-var _ backend.Layer = (*Limiter)(nil)
-
 // New returns a Limiter with an empty cache in front of next.
 func New(next backend.Layer, o Options) *Limiter {
 	return &Limiter{options: o, next: next, table: newTable(o.SizeBytes)}

@@ -8,6 +8,7 @@
 package fallback
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -112,13 +113,9 @@ type Limiter struct {
 	workers sync.WaitGroup // probes and replays
 }
 
-var _ backend.Layer = (*Limiter)(nil)
-
 // New returns a Limiter with closed breakers.
 func New(o Options) *Limiter {
-	if o.Mode == limit.FailDefault {
-		o.Mode = limit.FailLocal
-	}
+	o.Mode = cmp.Or(o.Mode, limit.FailLocal)
 	if o.KeepsCounters == nil {
 		o.KeepsCounters = func(int) bool { return false }
 	}

@@ -36,16 +36,13 @@ func (l *Limiter) takeWithHolds(ctx context.Context, now time.Time, hits []backe
 	}
 	isReleased := make([]bool, len(hits))
 	for i := range hits {
-		isFirstOnCounter := !hasCounterOf(hits[:i], &hits[i])
-		isReleased[i] = isFirstOnCounter && l.releaseHold(ctx, now, &hits[i], &results[i])
+		h := &hits[i]
+		isFirstOnCounter := !slices.ContainsFunc(hits[:i], func(other backend.Hit) bool {
+			return bytes.Equal(other.Key, h.Key) && other.Limit.Tag() == h.Limit.Tag()
+		})
+		isReleased[i] = isFirstOnCounter && l.releaseHold(ctx, now, h, &results[i])
 	}
 	backend.TakePart(ctx, now, takeFunc(l.take), hits, results, func(i int) bool { return !isReleased[i] })
-}
-
-func hasCounterOf(hits []backend.Hit, h *backend.Hit) bool {
-	return slices.ContainsFunc(hits, func(other backend.Hit) bool {
-		return bytes.Equal(other.Key, h.Key) && other.Limit.Tag() == h.Limit.Tag()
-	})
 }
 
 // releaseHold ends anonymous holds of the secondary, as the release h says, and sets r. If the secondary has no anonymous

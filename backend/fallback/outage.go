@@ -104,15 +104,6 @@ func (c *limitCounts) addExcess(n int64) {
 	c.totalExcess.Add(n)
 }
 
-// excessOf returns the most hits beyond the limit that the admission of h can cause. In shadow mode it returns 0, because
-// the limit would have denied no hit.
-func excessOf(h *backend.Hit) int64 {
-	if h.Shadow {
-		return 0
-	}
-	return h.N
-}
-
 // isCallDenied reports whether a denied hit has certainly denied the request. If a hit has an error, it returns false: the
 // request fails, and the caller may let it pass.
 func isCallDenied(hits []backend.Hit, results []backend.Result) bool {
@@ -149,7 +140,9 @@ func (l *Limiter) recordDecisions(hits []backend.Hit, results []backend.Result, 
 			isCallAdmitted = isCallAdmitted && h.Shadow
 		case h.N > 0:
 			if !isDenied {
-				excess = excessOf(h)
+				if !h.Shadow { // in shadow mode, the limit would have denied no hit
+					excess = h.N
+				}
 				counts.admittedHits.Add(h.N)
 				counts.addExcess(excess)
 			}

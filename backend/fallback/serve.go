@@ -131,10 +131,7 @@ func (l *Limiter) serveLocal(ctx context.Context, now time.Time, localBatch *bac
 }
 
 func (l *Limiter) modeOf(lim *limit.Limit) limit.FailureMode {
-	if lim.OnBackendFailure != limit.FailDefault {
-		return lim.OnBackendFailure
-	}
-	return l.options.Mode
+	return cmp.Or(lim.OnBackendFailure, l.options.Mode)
 }
 
 func (l *Limiter) shareOf(lim *limit.Limit) *limit.Limit {

@@ -57,8 +57,6 @@ type Limiter struct {
 	spawn func(func())
 }
 
-var _ backend.Layer = (*Limiter)(nil)
-
 // New returns a Limiter without permits. The caller should call Run, which gives back idle permits, and Close at the end.
 func New(o Options) *Limiter {
 	if o.IsFailing == nil {
@@ -105,7 +103,10 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	case len(hits) == 1:
 		return
 	default:
-		reservations[0].stripe.countSavedTrip()
+		s := reservations[0].stripe
+		s.mu.Lock()
+		s.stats.SavedTrips++
+		s.mu.Unlock()
 	}
 	l.settle(micros, hits, results, reservations)
 }

@@ -44,20 +44,17 @@ func (l *Limiter) reserve(now int64, h *backend.Hit, result *backend.Result, isO
 	if !hasLease(h.Limit) {
 		return r
 	}
-	id := l.seeds.ID(h.Key, h.Limit.Tag())
-	s := l.stripeOf(id)
-	s.mu.Lock()
+	s, e := l.lockLease(h)
 	defer s.mu.Unlock()
 	if s.isClosed {
 		return r
 	}
-	e := s.leases[id]
 	if e == nil {
 		if h.N <= 0 || len(s.leases) > maxLeases/stripeCount {
 			return r
 		}
 		e = newLease(h, now)
-		s.leases[id] = e
+		s.leases[l.seeds.ID(h.Key, h.Limit.Tag())] = e
 	}
 	if e.limit != h.Limit {
 		l.changeLimit(e, h.Limit, now)
@@ -214,12 +211,6 @@ func (l *Limiter) Stats() (sum Stats) {
 		sum.SavedTrips += s.stats.SavedTrips
 	})
 	return sum
-}
-
-func (s *stripe) countSavedTrip() {
-	s.mu.Lock()
-	s.stats.SavedTrips++
-	s.mu.Unlock()
 }
 
 func (l *Limiter) countReturn(g *permitReturn) {

@@ -45,8 +45,6 @@ type Limiter struct {
 	sweeps  atomic.Uint64 // the number of calls of Sweep
 }
 
-var _ backend.Limiter = (*Limiter)(nil)
-
 // New returns an empty Limiter. The caller should call Run, which frees expired counters.
 func New(o Options) *Limiter {
 	if o.MaxKeys <= 0 {

@@ -27,8 +27,6 @@ type prefixReset struct {
 	end    int64  // the time at which all counters before the reset have expired, in microseconds since 1970
 }
 
-var _ backend.PrefixResetter = (*Limiter)(nil)
-
 // ResetPrefix implements backend.PrefixResetter. It can't count the counters, so the result has a Counters of -1.
 func (l *Limiter) ResetPrefix(_ context.Context, p backend.KeyPrefix, _ int, dryRun bool) (backend.PrefixReset, error) {
 	r := backend.PrefixReset{Counters: -1}

@@ -96,7 +96,9 @@ func (s *stripe) take(id fingerprint.ID, l *limit.Limit, c counterChange) limit.
 	if isNew {
 		e.lastReset = s.memory.lastReset.Load()
 	}
-	s.setState(e, state)
+	var log *limit.Log
+	e.numbers, log = state.Split()
+	s.setLog(e, log)
 	e.expiry = max(c.now+r.ResetAfter, state.LastExpiry())
 	*state = limit.State{} // otherwise state would keep the log after the removal of its entry
 	e.spent = l.Spent(r)

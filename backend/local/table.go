@@ -109,14 +109,6 @@ func (t *table) stateOf(e *entry) limit.State {
 	return e.numbers.Join(t.logs[e.logNumber-1])
 }
 
-func (t *table) setState(e *entry, s *limit.State) {
-	numbers, log := s.Split()
-	e.numbers = numbers
-	if log != nil || e.logNumber != 0 {
-		t.setLog(e, log)
-	}
-}
-
 func (t *table) setLog(e *entry, log *limit.Log) {
 	switch {
 	case log == nil && e.logNumber == 0:

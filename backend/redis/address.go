@@ -115,8 +115,7 @@ func parse(s Server) (address, error) {
 		if len(parts) > 1 {
 			partName = fmt.Sprintf("node %d of the URL", i+1)
 		}
-		isFirst := i == 0
-		if err := a.addNode(strings.TrimSpace(part), isFirst); err != nil {
+		if err := a.addNode(strings.TrimSpace(part), i == 0); err != nil {
 			return a, fmt.Errorf("%s: %w", partName, err)
 		}
 	}

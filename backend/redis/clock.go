@@ -105,12 +105,9 @@ func microsOf(cmd *goredis.Cmd) (int64, error) {
 	if len(reply) != 2 {
 		return 0, fmt.Errorf("TIME replied %q, want seconds and microseconds", reply)
 	}
-	seconds, err := strconv.ParseInt(reply[0], 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("TIME replied %q: %w", reply, err)
-	}
-	micros, err := strconv.ParseInt(reply[1], 10, 64)
-	if err != nil {
+	seconds, secondsErr := strconv.ParseInt(reply[0], 10, 64)
+	micros, microsErr := strconv.ParseInt(reply[1], 10, 64)
+	if err := cmp.Or(secondsErr, microsErr); err != nil {
 		return 0, fmt.Errorf("TIME replied %q: %w", reply, err)
 	}
 	return seconds*microsPerSecond + micros%microsPerSecond, nil
@@ -185,10 +182,9 @@ func (s *servers) roundTrip() time.Duration {
 		return s.singleServer.clock.roundTrip()
 	}
 	slowestTrip := time.Duration(0)
-	s.masters.Range(func(_, master any) bool {
+	for _, master := range s.masters.Range {
 		slowestTrip = max(slowestTrip, master.(*server).clock.roundTrip())
-		return true
-	})
+	}
 	return slowestTrip
 }
 

@@ -49,15 +49,6 @@ func (s *counterSet) reset(hitCount int) {
 	clear(s.hashTable)
 }
 
-// add adds h, the next hit of the batch, to its counter c.
-func (s *counterSet) add(c *batchCounter, h *pendingHit) {
-	s.counterOfHit, c.hits = append(s.counterOfHit, c), append(c.hits, h)
-	c.hitSum += h.N
-	if needsScript(h) {
-		c.usesScript, c.isDone = true, true
-	}
-}
-
 // findOrAdd returns the counter with this name. If the set does not have the counter, findOrAdd adds it.
 func (s *counterSet) findOrAdd(name []byte, hash uint64) *batchCounter {
 	mask := uint64(len(s.hashTable) - 1)
@@ -103,7 +94,11 @@ func (b *batch) divideHits() {
 		if len(c.hits) == 0 && h.hasWindow() {
 			c.ttl = b.queue.limiter.options.windowTTL(h.Limit, h.microsToWindowEnd)
 		}
-		s.add(c, h)
+		s.counterOfHit, c.hits = append(s.counterOfHit, c), append(c.hits, h)
+		c.hitSum += h.N
+		if needsScript(h) {
+			c.usesScript, c.isDone = true, true
+		}
 	}
 	b.scriptHits, b.hasDistinctCounters = b.scriptHits[:0], true
 	for i, h := range b.hits {

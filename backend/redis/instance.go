@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"hash/crc32"
 	"math"
 	"net"
@@ -216,10 +215,8 @@ func newProbes(shards int) *probes {
 	if err != nil {
 		panic(err) // the Spec is constant and valid
 	}
-	id := make([]byte, 8)
-	_, _ = rand.Read(id) // never fails
 	return &probes{
-		hit:    backend.Hit{Key: []byte("rls:probe:" + hex.EncodeToString(id)), Limit: l, N: 1, Shadow: true},
+		hit:    backend.Hit{Key: []byte("rls:probe:" + rand.Text()), Limit: l, N: 1, Shadow: true},
 		shards: make([]probedShard, shards),
 	}
 }

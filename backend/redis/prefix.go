@@ -20,8 +20,6 @@ const (
 	maxPatternBytes = 40   // the most bytes of a key in the pattern of a search; even a shortened name has more bytes of its key
 )
 
-var _ backend.PrefixResetter = (*Limiter)(nil)
-
 // ResetPrefix implements backend.PrefixResetter. It searches all keys of each Redis. The reset can miss hits
 // that are charged during the search.
 func (l *Limiter) ResetPrefix(ctx context.Context, p backend.KeyPrefix, maxCounters int, dryRun bool) (backend.PrefixReset, error) {
@@ -67,12 +65,7 @@ func (r *redisInstance) deleteKeys(ctx context.Context, keys []string) error {
 		commands[i] = goredis.NewIntCmd(ctx, "DEL", key)
 	}
 	runPipeline(ctx, r.client, commands)
-	for _, cmd := range commands {
-		if err := cmd.Err(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return firstError(commands)
 }
 
 type prefixSearch struct {

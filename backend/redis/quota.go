@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -85,10 +86,8 @@ func (q *Quotas) KeepMarks(ctx context.Context) {
 		}
 		runPipeline(ctx, q.client, commands)
 		pause = quotaMarkPause
-		for _, cmd := range commands {
-			if cmd.Err() != nil {
-				pause = quotaMarkRetryPause
-			}
+		if firstError(commands) != nil {
+			pause = quotaMarkRetryPause
 		}
 	}
 }
@@ -103,25 +102,17 @@ var errQuotaConflicts = errors.New("other replicas have changed the quota at the
 
 // Update implements backend.QuotaStore.
 func (q *Quotas) Update(ctx context.Context, changes []*backend.QuotaChange) {
-	for len(changes) > 0 {
-		n := min(len(changes), maxQuotaChanges)
-		rounds := make([]quotaRound, n)
-		for i, c := range changes[:n] {
-			space := q.keyspaceOf(c.Key)
+	for chunk := range slices.Chunk(changes, maxQuotaChanges) {
+		rounds := make([]quotaRound, len(chunk))
+		for i, c := range chunk {
+			space := q.keyspaces[partitionOf(c.Key, len(q.keyspaces))]
 			rounds[i] = quotaRound{c, []string{space.quotaState(c.Key), space.quotaMark()}}
 			c.Conflicts = 0
 		}
-		for range maxQuotaRounds {
-			if rounds = q.tryOnce(ctx, rounds); len(rounds) == 0 {
-				break
-			}
+		for try := 0; try < maxQuotaRounds && len(rounds) > 0; try++ {
+			rounds = q.tryOnce(ctx, rounds)
 		}
-		changes = changes[n:]
 	}
-}
-
-func (q *Quotas) keyspaceOf(key []byte) keyspace {
-	return q.keyspaces[partitionOf(key, len(q.keyspaces))]
 }
 
 // tryOnce reads the states, applies the changes and stores the results. It returns the rounds with a conflict.

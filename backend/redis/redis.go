@@ -19,8 +19,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/seed-81f232ab/rls/backend"
 )
 
 // Options are the settings of a Limiter. A zero value means the default. The caller checks the bounds that the fields
@@ -68,9 +66,7 @@ func (o *Options) setDefaults() {
 	if o.AutoTimeout {
 		o.Timeout = maxAutoTimeout // the connections need the maximum, because their options can't change later
 	}
-	if o.Observer == nil {
-		o.Observer = noObserver{}
-	}
+	o.Observer = cmp.Or[Observer](o.Observer, noObserver{})
 }
 
 // Limiter is a backend.Limiter over Redis. It is safe for concurrent use.
@@ -87,8 +83,6 @@ type Limiter struct {
 	stop    context.CancelFunc
 	workers sync.WaitGroup
 }
-
-var _ backend.Limiter = (*Limiter)(nil)
 
 // New returns a Limiter. Redis need not be reachable. The errors state the allowed values and hold no secrets.
 func New(o Options) (*Limiter, error) {

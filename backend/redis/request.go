@@ -218,13 +218,7 @@ func (r *request) waitAtMost(ctx context.Context, maxWait time.Duration) error {
 	}
 }
 
-// copyResults copies the answers to results. All parts must be answered.
-func (r *request) copyResults(results []backend.Result) {
-	for _, p := range r.parts {
-		p.copyResults(results)
-	}
-}
-
+// copyResults copies the answers to results. The part must be answered.
 func (p *requestPart) copyResults(results []backend.Result) {
 	for i := range p.hits {
 		h := &p.hits[i]

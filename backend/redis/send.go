@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -147,15 +148,11 @@ func (b *batch) buildCommands(ctx context.Context, a *attempt) {
 // scriptTime returns the time for the script in microseconds since 1970: the time of the requests, or the time of the
 // batch if all hits have windows. Otherwise it returns 0, and the script reads the clock of Redis.
 func (b *batch) scriptTime() int64 {
-	if now := b.scriptHits[0].part.now; now != 0 {
-		return now
+	now := b.scriptHits[0].part.now
+	if now == 0 && !slices.ContainsFunc(b.scriptHits, func(h *pendingHit) bool { return !h.hasWindow() }) {
+		return b.now
 	}
-	for _, h := range b.scriptHits {
-		if !h.hasWindow() {
-			return 0
-		}
-	}
-	return b.now
+	return now
 }
 
 func (b *batch) sendCommands(ctx context.Context, s *server) {

@@ -80,17 +80,18 @@ func runPipeline(ctx context.Context, p pipeliner, commands []goredis.Cmder) {
 	pipe := p.Pipeline()
 	_ = pipe.BatchProcess(ctx, commands...)
 	_, err := pipe.Exec(ctx)
-	if err == nil {
-		return
-	}
-	for _, cmd := range commands {
-		if cmd.Err() != nil {
-			return
+	if err != nil && firstError(commands) == nil { // no connection was opened
+		for _, cmd := range commands {
+			cmd.SetErr(err)
 		}
 	}
-	for _, cmd := range commands { // no command has an error, so no connection was opened
-		cmd.SetErr(err)
+}
+
+func firstError(commands []goredis.Cmder) (err error) {
+	for i := 0; i < len(commands) && err == nil; i++ {
+		err = commands[i].Err()
 	}
+	return err
 }
 
 func (s *servers) masterOf(ctx context.Context, key string) (*server, error) {

@@ -27,7 +27,9 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	r.send()
 	switch err := r.wait(ctx); {
 	case err == nil:
-		r.copyResults(results)
+		for _, p := range r.parts {
+			p.copyResults(results)
+		}
 		if backend.IsGroupDenied(hits, results) {
 			l.refund(ctx, now, r, hits, results)
 		}

@@ -245,17 +245,11 @@ func entryKey(entries ast.NavigableExpr) (key string, ok bool) {
 	case ast.SelectKind:
 		return parent.AsSelect().FieldName(), true
 	case ast.CallKind:
-		call, keyIndex := parent.AsCall(), 0
-		switch call.FunctionName() {
+		switch call := parent.AsCall(); call.FunctionName() {
 		case operators.Index:
-			keyIndex = 1
+			return constantText(call.Args()[1])
 		case operators.In:
-		default:
-			return "", false
-		}
-		if len(call.Args()) == 2 && call.Args()[keyIndex].Kind() == ast.LiteralKind {
-			text, isText := call.Args()[keyIndex].AsLiteral().(types.String)
-			return string(text), isText
+			return constantText(call.Args()[0])
 		}
 	}
 	return "", false

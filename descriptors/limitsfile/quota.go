@@ -1,6 +1,7 @@
 package limitsfile
 
 import (
+	"cmp"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
@@ -27,25 +28,19 @@ const (
 
 // readQuota reads the field quota of desc: true, or a mapping. If Envoys can't share the limit, it reports the reason.
 func (d *document) readQuota(desc *Descriptor, pos *place, v value) {
-	q := &Quota{defaultMinShare, defaultHeadroom, defaultQuotaTTL}
+	o := &object{}
 	if v.node.Kind == yaml.MappingNode {
-		o := d.readObject(quotaObject, pos, v.node)
-		if f := o.field("min_share"); f.isPresent() {
-			q.MinShare = f.Ratio
-		}
-		if f := o.field("headroom"); f.isPresent() {
-			q.Headroom = f.Ratio
-		}
-		if f := o.field("ttl"); f.isPresent() {
-			q.TTL = f.Number
-		}
+		o = d.readObject(quotaObject, pos, v.node)
 	} else if isOn, isBool := fields.ParseBool(v.node.Value); v.node.Kind != yaml.ScalarNode || !isBool {
 		d.errorf(v.node, pos, "quota: got %s, want %s", fields.Display(v.node), v.schema.Want)
 		return
 	} else if !isOn {
 		return
 	}
-	desc.Quota = q
+	desc.Quota = &Quota{ // the schema allows no field to be 0
+		MinShare: cmp.Or(o.field("min_share").Ratio, defaultMinShare), Headroom: cmp.Or(o.field("headroom").Ratio, defaultHeadroom),
+		TTL: cmp.Or(o.field("ttl").Number, defaultQuotaTTL),
+	}
 	if reason := desc.quotaProblem(); reason != "" {
 		d.errorf(v.node, pos, "%s", reason)
 	}

@@ -3,7 +3,6 @@ package quota
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"time"
 
 	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
@@ -210,5 +209,3 @@ func (s *Service) abandonIdleBuckets(now time.Time) {
 		}
 	}
 }
-
-func newHolder() division.HolderID { return division.HolderID(rand.Uint64()) }

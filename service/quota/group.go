@@ -1,7 +1,9 @@
 package quota
 
 import (
+	"cmp"
 	"hash/maphash"
+	"math/rand/v2"
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
@@ -49,7 +51,7 @@ func (s *Service) joinGroup(b *bucket, key string) bool {
 	}
 	c.holders[g.hash]++
 	s.groups[key] = g
-	b.group, b.holder, b.hasShare, b.hasReport = g, newHolder(), false, true
+	b.group, b.holder, b.hasShare, b.hasReport = g, division.HolderID(rand.Uint64()), false, true
 	b.isReturning = b.isReturning && b.reportedAt.IsZero() // a report with another answer proves that no grant is in force
 	g.buckets[b.holder] = b
 	return true
@@ -209,13 +211,7 @@ func (s *Service) failUpdate(u *groupUpdate, now time.Time) {
 
 // fallBack answers the reports of g without the store: this replica divides a part of the limit among its own buckets.
 func (s *Service) fallBack(g *group, now time.Time) {
-	l, mode, ratio := g.limit, g.failureMode, g.ratio
-	if mode == limit.FailDefault {
-		mode = s.options.FailureMode
-	}
-	if ratio == 0 {
-		ratio = s.options.FallbackRatio
-	}
+	l, mode, ratio := g.limit, cmp.Or(g.failureMode, s.options.FailureMode), cmp.Or(g.ratio, s.options.FallbackRatio)
 	u := g.collect(now)
 	if mode == limit.FailAllow || mode == limit.FailDeny {
 		answer := allowAll

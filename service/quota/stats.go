@@ -3,6 +3,7 @@ package quota
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -33,26 +34,21 @@ func (s *Service) Stats() Stats {
 	for st := range s.streams {
 		stats.Buckets += len(st.buckets)
 	}
-	rules := map[string]*RuleStats{}
+	rules := map[string]RuleStats{}
 	for _, g := range s.groups {
 		if g.isFallback {
 			stats.Fallbacks++
 		}
 		r := rules[g.path]
-		if r == nil {
-			r = &RuleStats{Path: g.path}
-			rules[g.path] = r
-		}
+		r.Path = g.path
 		for i := range g.ownHolders {
 			r.Buckets++
 			r.GrantedRate += perSecond(&g.ownHolders[i], g.ownHolders[i].Rate)
 			r.DemandedRate += perSecond(&g.ownHolders[i], g.ownHolders[i].Demand())
 		}
+		rules[g.path] = r
 	}
-	for _, r := range rules {
-		stats.Rules = append(stats.Rules, *r)
-	}
-	slices.SortFunc(stats.Rules, func(a, b RuleStats) int { return cmp.Compare(a.Path, b.Path) })
+	stats.Rules = slices.SortedFunc(maps.Values(rules), func(a, b RuleStats) int { return cmp.Compare(a.Path, b.Path) })
 	return stats
 }
 
@@ -121,16 +117,11 @@ func (g *group) reasonForShare(h *division.Holder) string {
 func (s *Service) Shares(filter string, limit int) []CounterShares {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var keys []string
-	for key := range s.groups {
-		if strings.Contains(key, filter) {
-			keys = append(keys, key)
-		}
-	}
-	slices.Sort(keys)
 	counters := []CounterShares{}
-	for _, key := range keys[:min(len(keys), limit)] {
-		counters = append(counters, s.groups[key].shares())
+	for _, key := range slices.Sorted(maps.Keys(s.groups)) {
+		if strings.Contains(key, filter) && len(counters) < limit {
+			counters = append(counters, s.groups[key].shares())
+		}
 	}
 	return counters
 }

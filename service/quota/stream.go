@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
 type connection = grpc.BidiStreamingServer[rlqsv3.RateLimitQuotaUsageReports, rlqsv3.RateLimitQuotaResponse]
@@ -129,14 +131,7 @@ func (st *stream) queue(b *bucket, action *rlqsv3.RateLimitQuotaResponse_BucketA
 	st.mu.Lock()
 	st.waitingActions[b.key] = action
 	st.mu.Unlock()
-	st.wakeSender()
-}
-
-func (st *stream) wakeSender() {
-	select {
-	case st.wake <- struct{}{}:
-	default:
-	}
+	wait.Signal(st.wake)
 }
 
 // maxUsagesAtOnce is the number of usages of a report for which other streams wait.
@@ -162,7 +157,7 @@ func (s *Service) handleReports(ctx context.Context, st *stream, m *rlqsv3.RateL
 		hasValidUsage = s.countUsages(st, usages, now) || hasValidUsage
 	}
 	if !hasValidUsage {
-		st.wakeSender() // each report gets an answer; otherwise its bytes count as pending until the stream ends
+		wait.Signal(st.wake) // each report gets an answer; otherwise its bytes count as pending until the stream ends
 	}
 	return nil
 }

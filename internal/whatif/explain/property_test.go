@@ -225,7 +225,7 @@ func checkReport(t *rapid.T, report *explain.Report, resp *rlsv3.RateLimitRespon
 
 // checkTrace checks that the levels of d are the levels that Match walks.
 func checkTrace(t *rapid.T, domain *descriptors.Domain, entries []*ratelimitv3.RateLimitDescriptor_Entry, descriptor *explain.Descriptor) {
-	trace := domain.Trace(entries)
+	trace := domain.TraceWithBudget(new(descriptors.Budget), entries)
 	require.Equal(t, domain.Match(entries), trace.Rule)
 	for _, step := range trace.Steps {
 		var bestCandidate *descriptors.Candidate

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"text/template"
@@ -22,9 +21,9 @@ var templates embed.FS
 var textTemplate = template.Must(template.New("plan.tmpl").Funcs(reportFuncs).ParseFS(templates, "plan.tmpl"))
 
 var reportFuncs = template.FuncMap{
-	"share":      shareText,
+	"share":      func(n, total uint64) string { return fmt.Sprintf("%d (%.2f %%)", n, percent(n, total)) },
 	"time":       func(t time.Time) string { return t.Format(time.RFC3339) },
-	"bucket":     bucketText,
+	"bucket":     func(seconds float64) string { return time.Duration(seconds * float64(time.Second)).String() },
 	"chart":      chartText,
 	"printable":  fields.Printable,
 	"limits":     RuleReport.limitsText,
@@ -51,14 +50,6 @@ func (r RuleReport) limitsText() string {
 		return r.Limits + ", shadow mode"
 	}
 	return r.Limits
-}
-
-func shareText(n, total uint64) string {
-	return strconv.FormatUint(n, 10) + fmt.Sprintf(" (%.2f %%)", percent(n, total))
-}
-
-func bucketText(seconds float64) string {
-	return time.Duration(seconds * float64(time.Second)).String()
 }
 
 // bars are the bars of a chart, from the lowest bar to the highest bar.
