@@ -36,7 +36,7 @@ const testRoom = "internal/testkit"
 const wiringPackage = "cmd/rls"
 
 // testOnly lists more packages that the program must not contain.
-var testOnly = []string{"backend/backendtest", "client/clienttest", "internal/admin/admintest"}
+var testOnly = []string{"backend/backendtest", "client/clienttest", "internal/testkit/admintest"}
 
 // redisClients lists the packages that may import go-redis.
 var redisClients = []string{"backend/redis", "internal/testkit/redistest", "internal/source/overrides"}

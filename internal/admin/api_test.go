@@ -17,7 +17,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/internal/admin"
-	"github.com/seed-81f232ab/rls/internal/admin/admintest"
+	"github.com/seed-81f232ab/rls/internal/testkit/admintest"
 )
 
 const (

@@ -25,7 +25,7 @@ func (r *testAPI) setClock() { r.now = time.Date(2030, 1, 31, 0, 0, 10, 0, time.
 
 func TestGetCounterReturnsSpentHits(t *testing.T) {
 	perMinute := func(spent, remaining int64, isOver bool) admin.Limit {
-		return admin.Limit{Limit: "100 per minute", Tag: "fw60", Scope: "global", Capacity: 100, Spent: spent, Remaining: remaining, ResetSeconds: 50, Over: isOver}
+		return admin.Limit{Limit: "100 per minute", Tag: "fw60", Scope: "region", Capacity: 100, Spent: spent, Remaining: remaining, ResetSeconds: 50, Over: isOver}
 	}
 	for name, test := range map[string]struct {
 		target string
@@ -46,19 +46,19 @@ func TestGetCounterReturnsSpentHits(t *testing.T) {
 		}},
 		"several limits": {"shop|ip=10.0.0.1", 4, admin.Counter{
 			Path: "shop > ip", Key: "shop|ip=10.0.0.1", Limits: []admin.Limit{
-				{Limit: "5 per second", Name: "ip-second", Tag: "fw1", Scope: "global", Capacity: 5, Spent: 4, Remaining: 1, ResetSeconds: 1},
-				{Limit: "50 per hour, token_bucket, burst 80", Tag: "tb3600", Scope: "global", Capacity: 80, Spent: 4, Remaining: 76, ResetSeconds: 288},
+				{Limit: "5 per second", Name: "ip-second", Tag: "fw1", Scope: "region", Capacity: 5, Spent: 4, Remaining: 1, ResetSeconds: 1},
+				{Limit: "50 per hour, token_bucket, burst 80", Tag: "tb3600", Scope: "region", Capacity: 80, Spent: 4, Remaining: 76, ResetSeconds: 288},
 				{Limit: "500 per day, sliding_window, per instance", Tag: "sw86400i", Scope: "instance", Capacity: 500, Spent: 4, Remaining: 496, ResetSeconds: 2*86_400 - 10},
 			},
 		}},
 		"shared threshold": {"shop|tenant=acme|path=/api/orders", 20, admin.Counter{
 			Path: "shop > tenant > path=/api/*", Key: "shop|tenant=acme|path=/api/*", Limits: []admin.Limit{
-				{Limit: "20 per hour, sliding_log", Tag: "sl3600", Scope: "global", Capacity: 20, Spent: 20, ResetSeconds: 3600, Over: true},
+				{Limit: "20 per hour, sliding_log", Tag: "sl3600", Scope: "region", Capacity: 20, Spent: 20, ResetSeconds: 3600, Over: true},
 			},
 		}},
 		"limit of 0": {"shop|trial=x", 0, admin.Counter{
 			Path: "shop > trial", Key: "shop|trial=x", ShadowMode: true,
-			Limits: []admin.Limit{{Limit: "0 per minute", Tag: "fw60", Scope: "global", ResetSeconds: 50, Over: true}},
+			Limits: []admin.Limit{{Limit: "0 per minute", Tag: "fw60", Scope: "region", ResetSeconds: 50, Over: true}},
 		}},
 		"escaped characters": {"shop|tenant=a%7Cb%20%25*", 0, admin.Counter{
 			Path: "shop > tenant", Key: "shop|tenant=a%7Cb%20%25%2A", Limits: []admin.Limit{perMinute(0, 100, false)},

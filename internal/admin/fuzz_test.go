@@ -10,7 +10,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/internal/admin"
-	"github.com/seed-81f232ab/rls/internal/admin/admintest"
+	"github.com/seed-81f232ab/rls/internal/testkit/admintest"
 )
 
 // FuzzCalls checks that each answer has a body and a status below 500.

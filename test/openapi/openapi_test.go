@@ -23,8 +23,8 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/docs/openapi"
 	"github.com/seed-81f232ab/rls/internal/admin"
-	"github.com/seed-81f232ab/rls/internal/admin/admintest"
 	"github.com/seed-81f232ab/rls/internal/server"
+	"github.com/seed-81f232ab/rls/internal/testkit/admintest"
 	"github.com/seed-81f232ab/rls/service"
 	"github.com/seed-81f232ab/rls/service/check"
 )
