@@ -19,14 +19,18 @@ func TestRegionsDivideOnlySomeLimits(t *testing.T) {
 		"sliding_window": {limit.Spec{Algorithm: limit.SlidingWindow, Requests: 100, Unit: limit.Minute}, ""},
 		"token_bucket":   {limit.Spec{Algorithm: limit.TokenBucket, Requests: 100, Unit: limit.Second}, ""},
 		"a limit of 0":   {limit.Spec{Algorithm: limit.TokenBucket, Unit: limit.Second}, ""},
-		"a small burst": {limit.Spec{Algorithm: limit.TokenBucket, Requests: 100, Burst: 20, Unit: limit.Second},
-			"regions can divide a bucket only if its burst is at least 10, and at least the hits of 0.4 s; got burst 20 with 100 per second"},
+		"a small burst": {
+			limit.Spec{Algorithm: limit.TokenBucket, Requests: 100, Burst: 20, Unit: limit.Second},
+			"regions can divide a bucket only if its burst is at least 10, and at least the hits of 0.4 s; got burst 20 with 100 per second",
+		},
 		"few tokens":  {limit.Spec{Algorithm: limit.TokenBucket, Requests: 9, Unit: limit.Minute}, "regions can divide a bucket only if its burst is at least 10, and at least the hits of 0.4 s; got burst 9 with 9 per minute"},
 		"sliding_log": {limit.Spec{Algorithm: limit.SlidingLog, Requests: 100, Unit: limit.Minute}, "regions can divide only limits with algorithm fixed_window, sliding_window or token_bucket, not sliding_log"},
 		"concurrency": {limit.Spec{Algorithm: limit.Concurrency, Requests: 100}, "regions can divide only limits with algorithm fixed_window, sliding_window or token_bucket, not concurrency"},
 		"a lease":     {limit.Spec{Requests: 100, Unit: limit.Minute, Lease: true}, "a limit can't have lease: true as well, because regions already buy hits in advance"},
-		"charge_denied": {limit.Spec{Algorithm: limit.SlidingWindow, Requests: 100, Unit: limit.Minute, ChargeDenied: true},
-			"a limit can't have charge_denied: true as well, because regions buy no hits for denied requests"},
+		"charge_denied": {
+			limit.Spec{Algorithm: limit.SlidingWindow, Requests: 100, Unit: limit.Minute, ChargeDenied: true},
+			"a limit can't have charge_denied: true as well, because regions buy no hits for denied requests",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.spec.Scope = limit.Global
