@@ -19,6 +19,8 @@ import (
 func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
 	if key := o.field("key"); hasOuterSpace(key.Text) {
 		d.warnf(key.node, pos, "key: got %q with spaces around it, which are part of the key; remove them", key.Text)
+	} else if name, value, hasValue := strings.Cut(key.Text, "="); hasValue && !o.field("value").isPresent() {
+		d.warnf(key.node, pos, "key: got %s, which no request with the key %s has; want key: %[2]s and value: %s", fields.Printable(key.Text), fields.Printable(name), fields.Printable(value))
 	}
 	if v := o.field("value"); v.isValid() && desc.Condition == nil && v.Text != "" {
 		d.warnText(desc.Key, "value", v.Text, v.node, pos)
@@ -83,11 +85,11 @@ func parsePrefix(text string) (prefix netip.Prefix, ok bool) {
 }
 
 // expressionParts are texts that are common in regular expressions and rare in values.
-var expressionParts = []string{`\d`, `\w`, `\s`, `\.`, "[0-9]", "[a-z]", "[A-Z", "[^", "(?", ".+"}
+var expressionParts = []string{`\d`, `\w`, `\s`, `\.`, "[0-9]", "[a-z]", "[A-Z", "[^", "(?", ".+", "/.*", "|"}
 
 // looksLikeExpression reports whether text is a regular expression rather than a value.
 func looksLikeExpression(text string) bool {
-	isLikely := strings.HasPrefix(text, "^") || strings.HasSuffix(text, "$") && strings.ContainsAny(text, "*+[(|") ||
+	isLikely := strings.HasPrefix(text, "^") || strings.HasPrefix(text, ".*") || strings.HasSuffix(text, "$") && strings.ContainsAny(text, "*+[(|") ||
 		slices.ContainsFunc(expressionParts, func(part string) bool { return strings.Contains(text, part) })
 	if !isLikely || len(text) > condition.MaxEntryBytes {
 		return false

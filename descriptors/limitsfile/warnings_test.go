@@ -40,6 +40,10 @@ func TestRulesThatMustBeWrongGiveWarnings(t *testing.T) {
 		{"expression with anchors", ruleFile("key: path, value: '^/api/.*$'"), "f:3:22: d > path=^/api/.*$: value: got ^/api/.*$, which is no regular expression here; want regex: '^/api/.*$', or in: ['^/api/.*$'] for the text"},
 		{"expression with one anchor", ruleFile("key: path, value: '^/api/'"), "want regex: '^/api/'"},
 		{"expression with a class", ruleFile(`key: path, value: '/v[0-9]+'`), "want regex: '/v[0-9]+'"},
+		{"expression with a choice", ruleFile(`key: path, value: '/api/(a|b)'`), "want regex: '/api/(a|b)'"},
+		{"expression for all values", ruleFile(`key: path, value: '.*'`), "want regex: '.*'"},
+		{"expression for all values below a path", ruleFile(`key: path, value: '/a/.*'`), "want regex: '/a/.*'"},
+		{"key with a value", ruleFile("key: tenant=acme"), "f:3:9: d > tenant=acme: key: got tenant=acme, which no request with the key tenant has; want key: tenant and value: acme"},
 		{"empty bucket", ruleFile("key: k, rate_limit: {unit: day, requests_per_unit: 0, algorithm: token_bucket, burst: 5}"), "d > k: burst: got 5 with requests_per_unit 0, which never refills the bucket, so no request passes"},
 
 		{"value behind all values", ruleFile("key: k", "key: k, value: '*'"), "f:3: d > k: no request reaches this descriptor, because k=* at f:4 matches first"},
