@@ -153,7 +153,7 @@ func (f *acquireFlags) timeoutError(err error) error {
 		_, outage, _ := strings.Cut(s.Message(), "the last call failed: ")
 		return fmt.Errorf("%s%w", problem, connectionError(f.addr, true, status.Error(s.Code(), outage)))
 	}
-	return fmt.Errorf("%srls hit shows whether %s answers", problem, f.addr)
+	return fmt.Errorf("%severy answer of %s was a denial, or none came; rls explain shows the permits that are left", problem, f.addr)
 }
 
 // interruptedError returns the error for the signal s, which came before the command started. moment is the time in words,

@@ -135,7 +135,7 @@ func decodeAnswer(resp *http.Response, text []byte, answer any) error {
 	host := resp.Request.URL.Host
 	switch contentType := resp.Header.Get("Content-Type"); {
 	case resp.StatusCode == http.StatusUnauthorized:
-		return errors.New("unauthorized: set --token or ADMIN_TOKEN, or --cert and --key")
+		return errors.New("unauthorized: set --token or ADMIN_TOKEN to a token that the service knows, or --cert and --key")
 	case resp.StatusCode == http.StatusForbidden && contentType != "application/json":
 		return fmt.Errorf("%s: %s", host, printable(strings.TrimSpace(string(text))))
 	case contentType != "application/json":
