@@ -80,6 +80,7 @@ type part struct {
 	stock       *stock       // nil if the hit has another scope
 	window      *limit.Limit // the limit of the window
 	windowStart int64        // 0 means the window of the Redis
+	needsPeek   bool         // the call should look for bought hits
 	isRetried   bool
 }
 
@@ -144,7 +145,7 @@ func (l *Limiter) addHits(ctx context.Context, now time.Time, c *call, hits []ba
 	for i, h := range hits {
 		p := part{}
 		if h.Limit.Scope == limit.Global {
-			p = l.find(ctx, now, &hits[i])
+			p = l.find(ctx, now, &hits[i], mayPeek)
 			h.Limit = p.window
 			if h.WindowStart == 0 {
 				h.WindowStart = p.windowStart
@@ -154,7 +155,7 @@ func (l *Limiter) addHits(ctx context.Context, now time.Time, c *call, hits []ba
 		c.parts = append(c.parts, p)
 	}
 	for i := range c.parts {
-		if p := &c.parts[i]; mayPeek && p.stock != nil && p.windowStart > 0 && hits[i].N >= 0 && p.stock.needsPeek(p.windowStart, hits[i].N) {
+		if p := &c.parts[i]; p.needsPeek {
 			c.Add(len(c.Hits), backend.Hit{Key: hits[i].Key, Limit: p.stock.share.Purchases, WindowStart: p.windowStart, Shadow: true})
 			c.peeked = append(c.peeked, p)
 		}
@@ -181,7 +182,7 @@ func (l *Limiter) chooseRetries(ctx context.Context, now time.Time, c *call, hit
 		}
 		canPass := false
 		if p.stock != nil && !r.IsDegraded() {
-			if current := l.find(ctx, now, &hits[i]); current.windowStart == p.windowStart && current.window.Max() > p.window.Max() || p.windowStart == 0 && current.windowStart != 0 {
+			if current := l.find(ctx, now, &hits[i], false); current.windowStart == p.windowStart && current.window.Max() > p.window.Max() || p.windowStart == 0 && current.windowStart != 0 {
 				*p, canPass = current, true
 				c.Hits[i].Limit, c.Hits[i].WindowStart = p.window, p.windowStart
 			}
@@ -215,10 +216,7 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, p
 	l.options.Next.Peek(ctx, now, c.Hits, peeks)
 	for i := range peeks {
 		if p := &c.parts[i]; p.stock != nil && peeks[i].Err == nil {
-			if r := &peeks[i].Result; r.Source == backend.SourceRedis {
-				p.stock.setLeft(p.windowStart, r.Remaining)
-			}
-			p.stock.describe(&hits[i], &peeks[i].Result)
+			p.stock.setPeek(&hits[i], &peeks[i].Result, p.windowStart)
 		}
 	}
 }
@@ -233,7 +231,7 @@ func (l *Limiter) lookUp(ctx context.Context, now time.Time, hits []backend.Hit)
 		if h.Limit.Scope != limit.Global {
 			continue
 		}
-		p := l.find(ctx, now, h)
+		p := l.find(ctx, now, h, false)
 		start, end := p.window.WindowAt(now.UnixMicro())
 		if p.windowStart != 0 {
 			start, end = p.window.WindowAt(p.windowStart)
@@ -269,7 +267,7 @@ func (l *Limiter) Holding(h *backend.Hit) *Holding {
 	if h.Limit.Scope != limit.Global {
 		return nil
 	}
-	e := l.find(context.Background(), time.Now(), h).stock
+	e := l.find(context.Background(), time.Now(), h, false).stock
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return &Holding{l.options.Region, e.share.Floor, e.windows[0].bought, max(e.left, 0), e.free}
@@ -280,7 +278,7 @@ func (l *Limiter) RegionalHit(h *backend.Hit) *backend.Hit {
 	if h.Limit.Scope != limit.Global {
 		return h
 	}
-	p, regional := l.find(context.Background(), time.Now(), h), *h
+	p, regional := l.find(context.Background(), time.Now(), h, false), *h
 	regional.Limit, regional.WindowStart = p.window, p.windowStart
 	return &regional
 }
@@ -305,7 +303,7 @@ func (l *Limiter) Forget(h *backend.Hit) {
 // reset forgets the sold hits of h's counter in the ledger, and the hits that this region has bought. The caller resets the
 // counter of this region. Other regions keep the hits that they have bought and not used.
 func (l *Limiter) reset(ctx context.Context, now time.Time, h *backend.Hit) error {
-	p := l.find(ctx, now, h)
+	p := l.find(ctx, now, h, false)
 	start, end := p.window.WindowAt(now.UnixMicro())
 	o := backend.Order{Key: h.Key, Limit: h.Limit, Share: p.stock.share, WindowStart: start, WindowEnd: end}
 	if err := l.options.Ledger.Reset(ctx, &o); err != nil {

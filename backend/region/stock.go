@@ -70,8 +70,8 @@ type window struct {
 	limit      *limit.Limit
 }
 
-// find returns how the region counts h now.
-func (l *Limiter) find(ctx context.Context, now time.Time, h *backend.Hit) part {
+// find returns how the region counts h now. mayPeek means that the call can look for bought hits.
+func (l *Limiter) find(ctx context.Context, now time.Time, h *backend.Hit, mayPeek bool) part {
 	id := l.seeds.ID(h.Key, h.Limit.Tag())
 	share := h.Limit.RegionShare(l.options.Regions)
 	s := &l.stripes[id.Hi%stripeCount]
@@ -100,7 +100,8 @@ func (l *Limiter) find(ctx context.Context, now time.Time, h *backend.Hit) part 
 	// A limit without charge_denied needs a script in Redis. If many hits are left, a denial is so unlikely that a cheaper
 	// command decides. The hits of such a denial are lost.
 	hasMany := e.left-h.N >= max(e.lowMark(), manyHits)
-	return part{stock: e, window: w.limit.WithChargeDenied(hasMany), windowStart: w.start}
+	needsPeek := mayPeek && h.N >= 0 && e.needsPeek(h.N)
+	return part{stock: e, window: w.limit.WithChargeDenied(hasMany), windowStart: w.start, needsPeek: needsPeek}
 }
 
 func (l *Limiter) forgetStock(h *backend.Hit) {
@@ -133,12 +134,9 @@ func (e *stock) newWindow(start, end int64) window {
 	return window{start: start, end: end, limit: e.share.Stock(0)}
 }
 
-// needsPeek reports whether a call with n hits should look for bought hits.
-func (e *stock) needsPeek(windowStart, n int64) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	w := &e.windows[0]
-	if w.start != windowStart || w.isKnown && (e.now < e.nextPeek || e.left-n >= e.lowMark()) {
+// needsPeek reports whether a call with n hits should look for bought hits. The caller locks e.
+func (e *stock) needsPeek(n int64) bool {
+	if e.windows[0].isKnown && (e.now < e.nextPeek || e.left-n >= e.lowMark()) {
 		return false
 	}
 	e.nextPeek = e.now + peekPause
@@ -164,13 +162,14 @@ func (e *stock) setBought(windowStart, bought int64) {
 	}
 }
 
-// setLeft sets what the region has left in a window.
-func (e *stock) setLeft(windowStart, left int64) {
+// setPeek learns from r, the answer to a peek with h, and gives r the numbers of the limit of all regions.
+func (e *stock) setPeek(h *backend.Hit, r *backend.Result, windowStart int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.windows[0].start == windowStart {
-		e.left = left
+	if r.Source == backend.SourceRedis && e.windows[0].start == windowStart {
+		e.left = r.Remaining
 	}
+	e.describe(h, r)
 }
 
 // setFree sets the hits that the ledger can still sell.
@@ -194,17 +193,17 @@ func (e *stock) lowMark() int64 { return (e.wanted(firstRoundTrip) + 1) / 2 }
 // settle learns from the answer r to h, and starts a purchase if the region has few hits left. r gets the numbers of the
 // limit of all regions.
 func (l *Limiter) settle(h *backend.Hit, r *backend.Result, p *part, isInDeniedGroup bool) {
-	e := p.stock
+	p.stock.mu.Lock()
+	defer p.stock.mu.Unlock()
 	if r.Source.IsBackend() || r.Source == backend.SourceDenyCache {
 		l.learn(h, r, p, isInDeniedGroup)
 	}
-	e.describe(h, r)
+	p.stock.describe(h, r)
 }
 
+// learn does the first part of settle.
 func (l *Limiter) learn(h *backend.Hit, r *backend.Result, p *part, isInDeniedGroup bool) {
 	e := p.stock
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	if p.windowStart == 0 || e.windows[0].start != p.windowStart || h.N <= 0 || h.N > e.limit.Capacity() {
 		return
 	}
@@ -251,11 +250,9 @@ func (e *stock) measure(used int64) {
 	e.measureStart, e.usedBefore, e.measuredDenied = e.now, used, 0
 }
 
-// describe gives r the numbers of the limit of all regions.
+// describe gives r the numbers of the limit of all regions. The caller locks e.
 func (e *stock) describe(h *backend.Hit, r *backend.Result) {
-	e.mu.Lock()
 	free := e.free
-	e.mu.Unlock()
 	if r.IsDegraded() {
 		free = 0
 	}
