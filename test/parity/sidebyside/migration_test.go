@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCountsOfLongWindowsAreCarriedOver runs the commands of docs/migrate.md.
+// TestCountsOfLongWindowsAreCarriedOver runs the commands of docs/lab/differences.md.
 func TestCountsOfLongWindowsAreCarriedOver(t *testing.T) {
 	limits := limitsFiles{"shop": "{domain: shop, descriptors: [{key: tenant, rate_limit: {unit: month, requests_per_unit: 10}}]}"}
 	pair := startPair(t, "migration", limits, []string{"CACHE_KEY_PREFIX="}, nil)
@@ -32,9 +32,9 @@ func TestCountsOfLongWindowsAreCarriedOver(t *testing.T) {
 	}
 	require.EqualValues(t, 9, remaining(pair.ours, "acme"), "during the rollout, both services count")
 
-	page, err := os.ReadFile(root + "/docs/migrate.md")
+	page, err := os.ReadFile(root + "/docs/lab/differences.md")
 	require.NoError(t, err)
-	_, section, _ := strings.Cut(string(page), "### Long windows\n")
+	_, section, _ := strings.Cut(string(page), "## Counts of long windows\n")
 	_, commands, _ := strings.Cut(section, "```sh\n")
 	commands, _, found := strings.Cut(commands, "```")
 	require.True(t, found)
