@@ -24,7 +24,9 @@ func TestScrapeConfigurationFindsThePodsOfTheChart(t *testing.T) {
 	require.NoError(t, yaml.Unmarshal([]byte(readFile(t, "deploy/prometheus/scrape.yaml")), &config))
 	assert.Equal(t, []string{"alerts.yaml"}, config.RuleFiles)
 	require.NotEmpty(t, config.ScrapeConfigs)
-	for _, job := range config.ScrapeConfigs {
+	last := len(config.ScrapeConfigs) - 1
+	assert.Equal(t, "envoy", config.ScrapeConfigs[last].JobName)
+	for _, job := range config.ScrapeConfigs[:last] {
 		assert.Contains(t, job.JobName, "rls", "RlsNotScraped finds jobs by this name")
 	}
 
