@@ -39,15 +39,15 @@ func (s *Spec) GlobalProblem() string {
 	if err != nil || !s.Algorithm.UsesBurst() || s.Requests == 0 {
 		return "" // the caller reports the error
 	}
-	if l.capacity < minGlobalBurst || l.bucketWindow() < minBucketWindow {
+	if l.capacity < minGlobalBurst || l.regionalBucketWindow() < minBucketWindow {
 		return fmt.Sprintf("regions can divide a bucket only if its burst is at least %d, and at least the hits of 0.4 s; got burst %d with %d per %s", minGlobalBurst, l.capacity, s.Requests, l.Window())
 	}
 	return ""
 }
 
-// bucketWindow returns the length of the regional windows of a token bucket. The bucket gets at most a quarter of its burst
+// regionalBucketWindow returns the length of the regional windows of a token bucket. The bucket gets at most a quarter of its burst
 // in such a window.
-func (l *Limit) bucketWindow() int64 {
+func (l *Limit) regionalBucketWindow() int64 {
 	micros, _ := mulAddDiv(l.capacity, l.period, 0, 4*max(l.max, 1))
 	return min(micros/1000*1000, maxBucketWindow)
 }
@@ -99,7 +99,7 @@ func (l *Limit) RegionShare(r Regions) *RegionShare {
 	windowHits, floorsInWindow := l.max, int64(r.Count) // the floors that regions can use in the time of one window
 	switch {
 	case l.Algorithm.UsesBurst() && l.max > 0:
-		s.RateMicros = l.bucketWindow()
+		s.RateMicros = l.regionalBucketWindow()
 		s.stock.Unit, s.stock.Multiplier = Millisecond, uint32(s.RateMicros/1000)
 		s.tag += "w" + strconv.FormatInt(s.RateMicros/1000, 10)
 		windowHits, _ = mulAddDiv(s.RateMicros, l.max, 0, l.period)

@@ -227,8 +227,8 @@ func (l *Limiter) MeasureRoundTrip(ctx context.Context) time.Duration {
 	return l.RoundTrip()
 }
 
-// Now returns the time of the Redis that has the counter of h. If Redis has not told its time lately, ok is false.
-func (l *Limiter) Now(ctx context.Context, h *backend.Hit, callersNow time.Time) (now time.Time, ok bool) {
+// ServerTime returns the time of the Redis that has the counter of h. If Redis has not told its time lately, ok is false.
+func (l *Limiter) ServerTime(ctx context.Context, h *backend.Hit, callersNow time.Time) (now time.Time, ok bool) {
 	if l.options.CallersClock {
 		return callersNow, true
 	}

@@ -35,7 +35,7 @@ func (l *Limiter) Run(ctx context.Context) {
 			trips <- struct{}{}
 			go func() {
 				defer func() { <-trips }()
-				l.buy(ctx, batch)
+				l.buyHits(ctx, batch)
 			}()
 		}
 	}
@@ -44,21 +44,20 @@ func (l *Limiter) Run(ctx context.Context) {
 // purchase is the purchase of the hits of one counter.
 type purchase struct {
 	*stock
-	counter   *limit.Limit     // the counter of used hits
-	orders    [2]backend.Order // for the windows of the stock; the purchase makes no order with a Want of 0
-	isBuyer   bool             // this replica has the hold of the buyer
-	isPrebuy  bool             // the purchase also buys for the next window
-	isPartial bool             // the region has bought less than it wants
+	counter  *limit.Limit     // the counter of used hits
+	orders   [2]backend.Order // for the windows of the stock; the purchase makes no order with a Want of 0
+	isBuyer  bool             // this replica has the hold of the buyer
+	isPrebuy bool             // the purchase also buys for the next window
 }
 
-// buy buys hits for the counters of batch:
+// buyHits buys hits for the counters of batch:
 //
 //  1. a trip to the Redis of the region, which makes this replica the buyer, and reads the bought and the used hits;
 //  2. a trip to the ledger;
 //  3. a trip to the Redis of the region, which adds the bought hits and ends the hold.
 //
 // If the second or third step fails, hits may be sold that no region can use. Nobody can use them until the window ends.
-func (l *Limiter) buy(ctx context.Context, batch []*stock) {
+func (l *Limiter) buyHits(ctx context.Context, batch []*stock) {
 	ctx, cancel := context.WithTimeout(ctx, maxTripSeconds*time.Second)
 	defer cancel()
 	purchases := make([]*purchase, len(batch))
@@ -79,13 +78,13 @@ func (l *Limiter) buy(ctx context.Context, batch []*stock) {
 		l.options.Ledger.Buy(ctx, orders)
 		l.recordTrip(orders, time.Since(start))
 	}
-	l.endPurchases(ctx, purchases)
+	l.storePurchases(ctx, purchases)
 }
 
 func (l *Limiter) newPurchase(e *stock) *purchase {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	p := &purchase{stock: e, counter: e.windows[0].limit, isPrebuy: l.isPrebuyDue(e)}
+	p := &purchase{stock: e, counter: e.windows[0].limit, isPrebuy: l.shouldBuyForNextWindow(e)}
 	for i, w := range e.windows {
 		p.orders[i] = backend.Order{Key: e.key, Limit: e.limit, Share: e.share, Region: l.options.Region, WindowStart: w.start, WindowEnd: w.end}
 	}
@@ -113,28 +112,27 @@ func (l *Limiter) startPurchases(ctx context.Context, purchases []*purchase) {
 		p.isBuyer = answers[0].Err == nil && answers[0].Allowed
 		for w := range p.orders {
 			bought, used := &answers[1+2*w], &answers[2+2*w]
-			if bought.Err != nil || used.Err != nil {
-				p.isPartial = true
+			if p.orders[w].Err = cmp.Or(bought.Err, used.Err); p.orders[w].Err != nil {
 				continue
 			}
 			usedHits, boughtHits := p.counter.Spent(used.Result), p.share.Purchases.Spent(bought.Result)
-			p.setBought(p.orders[w].WindowStart, boughtHits)
-			l.setWant(p, w, boughtHits, p.share.Floor+boughtHits-usedHits)
+			p.setBoughtHits(p.orders[w].WindowStart, boughtHits)
+			l.setOrderSize(p, w, boughtHits, p.share.Floor+boughtHits-usedHits)
 		}
 	}
 }
 
-// setWant sets what the order for a window wants. left is what the region has left for the window.
-func (l *Limiter) setWant(p *purchase, index int, bought, left int64) {
+// setOrderSize sets what the order for a window wants. left is what the region has left for the window.
+func (l *Limiter) setOrderSize(p *purchase, index int, bought, left int64) {
 	e, o := p.stock, &p.orders[index]
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	o.Unused, o.Rate = max(min(left, bought), 0), max(e.peakRate()*1e6, 1)
-	wanted := e.wanted(l.roundTrip.Load())
-	windowHits := int64(e.peakRate() * float64(o.WindowEnd-o.WindowStart))
+	o.Unused, o.Rate = max(min(left, bought), 0), max(e.peakDemand()*1e6, 1)
+	wanted := e.targetHits(l.roundTrip.Load())
+	windowHits := int64(e.peakDemand() * float64(o.WindowEnd-o.WindowStart))
 	if index == 0 {
 		e.left = left
-		if e.now >= e.soldOutUntil && (left < e.lowMark() || e.deniedHits > 0) {
+		if e.now >= e.soldOutUntil && (left < e.buyThreshold() || e.deniedHits > 0) {
 			o.Want, o.Least = wanted+e.deniedHits-max(left, 0), e.mostDenied-max(left, 0)
 			o.Rate += float64(e.deniedHits)
 		}
@@ -145,40 +143,31 @@ func (l *Limiter) setWant(p *purchase, index int, bought, left int64) {
 	o.Want, o.Least = max(o.Want, 0), max(o.Least, 0)
 }
 
-// endPurchases adds the bought hits to the counters of the region.
-func (l *Limiter) endPurchases(ctx context.Context, purchases []*purchase) {
+// storePurchases adds the bought hits to the counters of the region, and ends the holds.
+func (l *Limiter) storePurchases(ctx context.Context, purchases []*purchase) {
 	var hits []backend.Hit
-	var orders []*backend.Order // the order of each hit, or nil
+	var owners []*purchase // the purchase of each hit
 	for _, p := range purchases {
 		if !p.isBuyer {
 			continue
 		}
-		for i := range p.orders {
-			o := &p.orders[i]
-			if o.Want > 0 && o.Err == nil && o.Granted > 0 {
+		for _, o := range p.orders {
+			if o.Err == nil && o.Granted > 0 {
 				hits = append(hits, backend.Hit{Key: p.key, Limit: p.share.Purchases, N: o.Granted, WindowStart: o.WindowStart, Shadow: true})
-				orders = append(orders, o)
+				owners = append(owners, p)
 			}
 		}
 		hits = append(hits, backend.Hit{Key: p.key, Limit: p.share.Buyer, N: -1, HoldID: l.replicaID, Shadow: true})
-		orders = append(orders, nil)
+		owners = append(owners, p)
 	}
 	results := make([]backend.Result, len(hits))
-	if len(hits) > 0 {
-		l.options.Counters.Take(ctx, time.Now(), hits, results)
-	}
-	bought := map[*backend.Order]int64{}
-	for i, o := range orders {
-		if o != nil && results[i].Err == nil {
-			bought[o] = hits[i].Limit.Spent(results[i].Result)
+	l.options.Counters.Take(ctx, time.Now(), hits, results)
+	for i, h := range hits {
+		if h.Limit == owners[i].share.Purchases && results[i].Err == nil {
+			owners[i].setBoughtHits(h.WindowStart, h.Limit.Spent(results[i].Result))
 		}
 	}
 	for _, p := range purchases {
-		for i := range p.orders {
-			if n := bought[&p.orders[i]]; n > 0 {
-				p.setBought(p.orders[i].WindowStart, n)
-			}
-		}
 		p.end()
 	}
 }
@@ -192,7 +181,7 @@ func (p *purchase) end() {
 	switch o := &p.orders[0]; {
 	case !p.isBuyer: // another replica buys
 		e.retryAt, e.nextPeek = e.now+peekPause, 0
-	case o.Err != nil || p.isPartial:
+	case o.Err != nil:
 		e.retryAt = e.now + retryPause
 	case o.Want > 0:
 		e.free, e.deniedHits, e.mostDenied = o.Free, 0, 0

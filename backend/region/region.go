@@ -31,8 +31,8 @@ type Options struct {
 	// Counters are the counters of this region, without a fallback.
 	Counters backend.Limiter
 
-	// Now returns the time of the server that counts h. If the time is not known, ok is false.
-	Now func(ctx context.Context, h *backend.Hit, callersNow time.Time) (now time.Time, ok bool)
+	// ServerTime returns the time of the server that counts h. If the time is not known, ok is false.
+	ServerTime func(ctx context.Context, h *backend.Hit, callersNow time.Time) (now time.Time, ok bool)
 
 	Ledger  backend.Ledger
 	Regions limit.Regions
@@ -70,27 +70,27 @@ func New(o Options) *Limiter {
 
 // call is a Take in progress.
 type call struct {
-	backend.SubBatch         // the hits with replaced limits, and then the peeks of bought hits
-	parts            []part  // one for each hit of the Take
-	peeked           []*part // the part of each peek
+	backend.SubBatch            // the hits with replaced limits, and then the peeks of bought hits
+	plans            []hitPlan  // one for each hit of the Take
+	peeked           []*hitPlan // the part of each peek
 }
 
-// part is how the region counts one hit.
-type part struct {
-	stock       *stock       // nil if the hit has another scope
-	window      *limit.Limit // the limit of the window
-	windowStart int64        // 0 means the window of the Redis
-	needsPeek   bool         // the call should look for bought hits
-	isRetried   bool
+// hitPlan is how the region counts one hit.
+type hitPlan struct {
+	stock            *stock       // nil if the hit has another scope
+	window           *limit.Limit // the limit of the window
+	windowStart      int64        // 0 means the window of the Redis
+	shouldReadBought bool         // the call should look for bought hits
+	isRetried        bool
 }
 
 var calls = sync.Pool{New: func() any { return new(call) }}
 
 func (c *call) release() {
 	clear(c.Hits)
-	clear(c.parts)
+	clear(c.plans)
 	clear(c.peeked)
-	c.Hits, c.Index, c.Results, c.parts, c.peeked = c.Hits[:0], c.Index[:0], c.Results[:0], c.parts[:0], c.peeked[:0]
+	c.Hits, c.Index, c.Results, c.plans, c.peeked = c.Hits[:0], c.Index[:0], c.Results[:0], c.plans[:0], c.peeked[:0]
 	calls.Put(c)
 }
 
@@ -114,18 +114,18 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 	defer c.release()
 	for i := range hits {
 		if h := &hits[i]; h.Limit.Scope == limit.Global && h.N <= -limit.MaxHits {
-			if err := l.reset(ctx, now, h); err != nil {
+			if err := l.resetLimit(ctx, now, h); err != nil {
 				results[i] = backend.Result{Err: err}
 				continue
 			}
 		}
 		results[i].Err = nil
 	}
-	l.addHits(ctx, now, c, hits, true)
+	l.addRegionalHits(ctx, now, c, hits, true)
 	c.SubBatch.Take(ctx, now, l.options.Next)
-	l.readPeeks(c, len(hits))
-	if l.chooseRetries(ctx, now, c, hits) {
-		backend.TakePart(ctx, now, l.options.Next, c.Hits[:len(hits)], c.Results[:len(hits)], func(i int) bool { return c.parts[i].isRetried })
+	l.readBoughtHits(c, len(hits))
+	if l.markRetries(ctx, now, c, hits) {
+		backend.TakePart(ctx, now, l.options.Next, c.Hits[:len(hits)], c.Results[:len(hits)], func(i int) bool { return c.plans[i].isRetried })
 	}
 	isGroupDenied := backend.IsGroupDenied(c.Hits[:len(hits)], c.Results[:len(hits)])
 	for i := range hits {
@@ -133,56 +133,56 @@ func (l *Limiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, r
 			continue
 		}
 		results[i] = c.Results[i]
-		if p := &c.parts[i]; p.stock != nil && results[i].Err == nil {
-			l.settle(&hits[i], &results[i], p, isGroupDenied && hits[i].IsInGroup())
+		if p := &c.plans[i]; p.stock != nil && results[i].Err == nil {
+			l.handleAnswer(&hits[i], &results[i], p, isGroupDenied && hits[i].IsInGroup())
 		}
 	}
 }
 
-// addHits adds to c the hits as the region counts them. mayPeek adds peeks of the bought hits, for counters that have few
+// addRegionalHits adds to c the hits as the region counts them. mayPeek adds peeks of the bought hits, for counters that have few
 // hits left.
-func (l *Limiter) addHits(ctx context.Context, now time.Time, c *call, hits []backend.Hit, mayPeek bool) {
+func (l *Limiter) addRegionalHits(ctx context.Context, now time.Time, c *call, hits []backend.Hit, mayPeek bool) {
 	for i, h := range hits {
-		p := part{}
+		p := hitPlan{}
 		if h.Limit.Scope == limit.Global {
-			p = l.find(ctx, now, &hits[i], mayPeek)
+			p = l.planHit(ctx, now, &hits[i], mayPeek)
 			h.Limit = p.window
 			if h.WindowStart == 0 {
 				h.WindowStart = p.windowStart
 			}
 		}
 		c.Add(i, h)
-		c.parts = append(c.parts, p)
+		c.plans = append(c.plans, p)
 	}
-	for i := range c.parts {
-		if p := &c.parts[i]; p.needsPeek {
+	for i := range c.plans {
+		if p := &c.plans[i]; p.shouldReadBought {
 			c.Add(len(c.Hits), backend.Hit{Key: hits[i].Key, Limit: p.stock.share.Purchases, WindowStart: p.windowStart, Shadow: true})
 			c.peeked = append(c.peeked, p)
 		}
 	}
 }
 
-// readPeeks reads the answers to the peeks of bought hits, which follow the answers to the hits.
-func (l *Limiter) readPeeks(c *call, hitCount int) {
+// readBoughtHits reads the answers to the peeks of bought hits, which follow the answers to the hits.
+func (l *Limiter) readBoughtHits(c *call, hitCount int) {
 	for i, p := range c.peeked {
 		if r := &c.Results[hitCount+i]; r.Err == nil && r.Source == backend.SourceRedis {
-			p.stock.setBought(p.windowStart, p.stock.share.Purchases.Spent(r.Result))
+			p.stock.setBoughtHits(p.windowStart, p.stock.share.Purchases.Spent(r.Result))
 		}
 	}
 }
 
-// chooseRetries marks the denied hits that can pass now, because the region has meanwhile bought hits. If a group was denied,
+// markRetries marks the denied hits that can pass now, because the region has meanwhile bought hits. If a group was denied,
 // the whole group passes or none, so it is asked again only if all its denied hits can pass.
-func (l *Limiter) chooseRetries(ctx context.Context, now time.Time, c *call, hits []backend.Hit) (hasRetries bool) {
+func (l *Limiter) markRetries(ctx context.Context, now time.Time, c *call, hits []backend.Hit) (hasRetries bool) {
 	isGroupDenied, retriesGroup := false, true
 	for i := range hits {
-		p, r := &c.parts[i], &c.Results[i]
+		p, r := &c.plans[i], &c.Results[i]
 		if r.Err != nil || r.Allowed || hits[i].N <= 0 {
 			continue
 		}
 		canPass := false
 		if p.stock != nil && !r.IsDegraded() {
-			if current := l.find(ctx, now, &hits[i], false); current.windowStart == p.windowStart && current.window.Max() > p.window.Max() || p.windowStart == 0 && current.windowStart != 0 {
+			if current := l.planHit(ctx, now, &hits[i], false); current.windowStart == p.windowStart && current.window.Max() > p.window.Max() || p.windowStart == 0 && current.windowStart != 0 {
 				*p, canPass = current, true
 				c.Hits[i].Limit, c.Hits[i].WindowStart = p.window, p.windowStart
 			}
@@ -196,7 +196,7 @@ func (l *Limiter) chooseRetries(ctx context.Context, now time.Time, c *call, hit
 	if isGroupDenied && retriesGroup {
 		for i := range hits {
 			if hits[i].IsInGroup() {
-				c.parts[i].isRetried, hasRetries = true, true
+				c.plans[i].isRetried, hasRetries = true, true
 			}
 		}
 	}
@@ -211,50 +211,50 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, p
 	}
 	c := calls.Get().(*call)
 	defer c.release()
-	l.lookUp(ctx, now, hits)
-	l.addHits(ctx, now, c, hits, false)
+	l.readHeldHits(ctx, now, hits)
+	l.addRegionalHits(ctx, now, c, hits, false)
 	l.options.Next.Peek(ctx, now, c.Hits, peeks)
 	for i := range peeks {
-		if p := &c.parts[i]; p.stock != nil && peeks[i].Err == nil {
-			p.stock.setPeek(&hits[i], &peeks[i].Result, p.windowStart)
+		if p := &c.plans[i]; p.stock != nil && peeks[i].Err == nil {
+			p.stock.learnFromPeek(&hits[i], &peeks[i].Result, p.windowStart)
 		}
 	}
 }
 
-// lookUp reads what the region has bought for the counters of hits, and what the ledger can still sell.
-func (l *Limiter) lookUp(ctx context.Context, now time.Time, hits []backend.Hit) {
+// readHeldHits reads what the region has bought for the counters of hits, and what the ledger can still sell.
+func (l *Limiter) readHeldHits(ctx context.Context, now time.Time, hits []backend.Hit) {
 	var peeks []backend.Hit
-	var parts []part
+	var plans []hitPlan
 	var orders []*backend.Order
 	for i := range hits {
 		h := &hits[i]
 		if h.Limit.Scope != limit.Global {
 			continue
 		}
-		p := l.find(ctx, now, h, false)
+		p := l.planHit(ctx, now, h, false)
 		start, end := p.window.WindowAt(now.UnixMicro())
 		if p.windowStart != 0 {
 			start, end = p.window.WindowAt(p.windowStart)
 		}
-		parts = append(parts, p)
+		plans = append(plans, p)
 		peeks = append(peeks, backend.Hit{Key: h.Key, Limit: p.stock.share.Purchases, WindowStart: start, Shadow: true})
 		orders = append(orders, &backend.Order{Key: h.Key, Limit: h.Limit, Share: p.stock.share, Region: l.options.Region, WindowStart: start, WindowEnd: end})
 	}
 	results := make([]backend.Result, len(peeks))
 	l.options.Counters.Take(ctx, now, peeks, results)
 	l.options.Ledger.Buy(ctx, orders)
-	for i, p := range parts {
+	for i, p := range plans {
 		if results[i].Err == nil {
-			p.stock.setBought(peeks[i].WindowStart, p.stock.share.Purchases.Spent(results[i].Result))
+			p.stock.setBoughtHits(peeks[i].WindowStart, p.stock.share.Purchases.Spent(results[i].Result))
 		}
 		if orders[i].Err == nil {
-			p.stock.setFree(orders[i].Free)
+			p.stock.setFreeHits(orders[i].Free)
 		}
 	}
 }
 
-// Holding says what a region has of a limit in the current window.
-type Holding struct {
+// HeldHits says what a region has of a limit in the current window.
+type HeldHits struct {
 	Region string `json:"region"`
 	Floor  int64  `json:"floor"`  // the hits that the region can admit without a purchase
 	Bought int64  `json:"bought"` // the hits that the region has bought
@@ -262,15 +262,15 @@ type Holding struct {
 	Free   int64  `json:"free"`   // the hits that all regions can still buy
 }
 
-// Holding returns what this replica knows of the holding of its region, or nil if h has another scope.
-func (l *Limiter) Holding(h *backend.Hit) *Holding {
+// HeldHits returns what this replica knows of the holding of its region, or nil if h has another scope.
+func (l *Limiter) HeldHits(h *backend.Hit) *HeldHits {
 	if h.Limit.Scope != limit.Global {
 		return nil
 	}
-	e := l.find(context.Background(), time.Now(), h, false).stock
+	e := l.planHit(context.Background(), time.Now(), h, false).stock
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return &Holding{l.options.Region, e.share.Floor, e.windows[0].bought, max(e.left, 0), e.free}
+	return &HeldHits{l.options.Region, e.share.Floor, e.windows[0].bought, max(e.left, 0), e.free}
 }
 
 // RegionalHit returns h as the region counts it.
@@ -278,7 +278,7 @@ func (l *Limiter) RegionalHit(h *backend.Hit) *backend.Hit {
 	if h.Limit.Scope != limit.Global {
 		return h
 	}
-	p, regional := l.find(context.Background(), time.Now(), h, false), *h
+	p, regional := l.planHit(context.Background(), time.Now(), h, false), *h
 	regional.Limit, regional.WindowStart = p.window, p.windowStart
 	return &regional
 }
@@ -300,10 +300,10 @@ func (l *Limiter) Forget(h *backend.Hit) {
 	l.options.Next.Forget(h)
 }
 
-// reset forgets the sold hits of h's counter in the ledger, and the hits that this region has bought. The caller resets the
+// resetLimit forgets the sold hits of h's counter in the ledger, and the hits that this region has bought. The caller resets the
 // counter of this region. Other regions keep the hits that they have bought and not used.
-func (l *Limiter) reset(ctx context.Context, now time.Time, h *backend.Hit) error {
-	p := l.find(ctx, now, h, false)
+func (l *Limiter) resetLimit(ctx context.Context, now time.Time, h *backend.Hit) error {
+	p := l.planHit(ctx, now, h, false)
 	start, end := p.window.WindowAt(now.UnixMicro())
 	o := backend.Order{Key: h.Key, Limit: h.Limit, Share: p.stock.share, WindowStart: start, WindowEnd: end}
 	if err := l.options.Ledger.Reset(ctx, &o); err != nil {

@@ -77,7 +77,7 @@ func newWorld(t *testing.T) *world {
 		for j := range w.replicas[i] {
 			client := newClient(t, w.redis[i])
 			l := region.New(region.Options{
-				Next: denycache.New(backend.Counters{Limiter: client}, denycache.Options{SizeBytes: 1 << 16}), Counters: client, Now: client.Now,
+				Next: denycache.New(backend.Counters{Limiter: client}, denycache.Options{SizeBytes: 1 << 16}), Counters: client, ServerTime: client.ServerTime,
 				Ledger: w.ledger, Regions: testRegions, Region: fmt.Sprint(i), OnTrip: func(error) {},
 			})
 			w.replicas[i][j] = l

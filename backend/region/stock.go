@@ -70,8 +70,8 @@ type window struct {
 	limit      *limit.Limit
 }
 
-// find returns how the region counts h now. mayPeek means that the call can look for bought hits.
-func (l *Limiter) find(ctx context.Context, now time.Time, h *backend.Hit, mayPeek bool) part {
+// planHit returns how the region counts h now. mayPeek means that the call can look for bought hits.
+func (l *Limiter) planHit(ctx context.Context, now time.Time, h *backend.Hit, mayPeek bool) hitPlan {
 	id := l.seeds.ID(h.Key, h.Limit.Tag())
 	share := h.Limit.RegionShare(l.options.Regions)
 	s := &l.stripes[id.Hi%stripeCount]
@@ -89,19 +89,19 @@ func (l *Limiter) find(ctx context.Context, now time.Time, h *backend.Hit, mayPe
 	}
 	s.mu.Unlock()
 
-	serverNow, ok := l.options.Now(ctx, &backend.Hit{Key: h.Key, Limit: share.Purchases}, now)
+	serverNow, ok := l.options.ServerTime(ctx, &backend.Hit{Key: h.Key, Limit: share.Purchases}, now)
 	if !ok {
-		return part{stock: e, window: share.Stock(0)}
+		return hitPlan{stock: e, window: share.Stock(0)}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.advance(serverNow.UnixMicro())
+	e.moveToWindowOf(serverNow.UnixMicro())
 	w := &e.windows[0]
 	// A limit without charge_denied needs a script in Redis. If many hits are left, a denial is so unlikely that a cheaper
 	// command decides. The hits of such a denial are lost.
-	hasMany := e.left-h.N >= max(e.lowMark(), manyHits)
-	needsPeek := mayPeek && h.N >= 0 && e.needsPeek(h.N)
-	return part{stock: e, window: w.limit.WithChargeDenied(hasMany), windowStart: w.start, needsPeek: needsPeek}
+	hasMany := e.left-h.N >= max(e.buyThreshold(), manyHits)
+	shouldReadBought := mayPeek && h.N >= 0 && e.shouldReadBought(h.N)
+	return hitPlan{stock: e, window: w.limit.WithChargeDenied(hasMany), windowStart: w.start, shouldReadBought: shouldReadBought}
 }
 
 func (l *Limiter) forgetStock(h *backend.Hit) {
@@ -112,8 +112,8 @@ func (l *Limiter) forgetStock(h *backend.Hit) {
 	s.mu.Unlock()
 }
 
-// advance makes the window that contains now the current window.
-func (e *stock) advance(now int64) {
+// moveToWindowOf makes the window that contains now the current window.
+func (e *stock) moveToWindowOf(now int64) {
 	e.now = now
 	if w := &e.windows[0]; w.limit != nil && w.start <= now && now < w.end {
 		return
@@ -122,29 +122,25 @@ func (e *stock) advance(now int64) {
 	if next := e.windows[1]; next.start == start && next.limit != nil {
 		e.windows[0] = next
 	} else {
-		e.windows[0] = e.newWindow(start, end)
+		e.windows[0] = window{start: start, end: end, limit: e.share.Stock(0)}
 	}
 	_, nextEnd := e.share.Purchases.WindowAt(end)
-	e.windows[1] = e.newWindow(end, nextEnd)
+	e.windows[1] = window{start: end, end: nextEnd, limit: e.share.Stock(0)}
 	e.left, e.nextPeek, e.usedBefore, e.measureStart = e.share.Floor, 0, 0, max(e.measureStart, start)
 	e.deniedHits, e.mostDenied, e.soldOutUntil = 0, 0, 0
 }
 
-func (e *stock) newWindow(start, end int64) window {
-	return window{start: start, end: end, limit: e.share.Stock(0)}
-}
-
-// needsPeek reports whether a call with n hits should look for bought hits. The caller locks e.
-func (e *stock) needsPeek(n int64) bool {
-	if e.windows[0].isKnown && (e.now < e.nextPeek || e.left-n >= e.lowMark()) {
+// shouldReadBought reports whether a call with n hits should look for bought hits. The caller locks e.
+func (e *stock) shouldReadBought(n int64) bool {
+	if e.windows[0].isKnown && (e.now < e.nextPeek || e.left-n >= e.buyThreshold()) {
 		return false
 	}
 	e.nextPeek = e.now + peekPause
 	return true
 }
 
-// setBought sets the bought hits of a window, unless this replica knows of more.
-func (e *stock) setBought(windowStart, bought int64) {
+// setBoughtHits sets the bought hits of a window, unless this replica knows of more.
+func (e *stock) setBoughtHits(windowStart, bought int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range e.windows {
@@ -162,47 +158,47 @@ func (e *stock) setBought(windowStart, bought int64) {
 	}
 }
 
-// setPeek learns from r, the answer to a peek with h, and gives r the numbers of the limit of all regions.
-func (e *stock) setPeek(h *backend.Hit, r *backend.Result, windowStart int64) {
+// learnFromPeek learns from r, the answer to a peek with h, and gives r the numbers of the limit of all regions.
+func (e *stock) learnFromPeek(h *backend.Hit, r *backend.Result, windowStart int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if r.Source == backend.SourceRedis && e.windows[0].start == windowStart {
 		e.left = r.Remaining
 	}
-	e.describe(h, r)
+	e.answerForAllRegions(h, r)
 }
 
-// setFree sets the hits that the ledger can still sell.
-func (e *stock) setFree(free int64) {
+// setFreeHits sets the hits that the ledger can still sell.
+func (e *stock) setFreeHits(free int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.free = free
 }
 
-// peakRate returns the demand in hits per microsecond: the peak of the last two measurements.
-func (e *stock) peakRate() float64 { return max(e.rate, e.rateBefore) }
+// peakDemand returns the demand in hits per microsecond: the peak of the last two measurements.
+func (e *stock) peakDemand() float64 { return max(e.rate, e.rateBefore) }
 
-// wanted returns the hits that the region should have in stock.
-func (e *stock) wanted(roundTrip int64) int64 {
-	return max(int64(e.peakRate()*float64(refresh+2*roundTrip)), 1)
+// targetHits returns the hits that the region should have in stock.
+func (e *stock) targetHits(roundTrip int64) int64 {
+	return max(int64(e.peakDemand()*float64(refresh+2*roundTrip)), 1)
 }
 
-// lowMark returns the number of hits below which the region buys further hits.
-func (e *stock) lowMark() int64 { return (e.wanted(firstRoundTrip) + 1) / 2 }
+// buyThreshold returns the number of hits below which the region buys further hits.
+func (e *stock) buyThreshold() int64 { return (e.targetHits(firstRoundTrip) + 1) / 2 }
 
-// settle learns from the answer r to h, and starts a purchase if the region has few hits left. r gets the numbers of the
+// handleAnswer learns from the answer r to h, and starts a purchase if the region has few hits left. r gets the numbers of the
 // limit of all regions.
-func (l *Limiter) settle(h *backend.Hit, r *backend.Result, p *part, isInDeniedGroup bool) {
+func (l *Limiter) handleAnswer(h *backend.Hit, r *backend.Result, p *hitPlan, isInDeniedGroup bool) {
 	p.stock.mu.Lock()
 	defer p.stock.mu.Unlock()
 	if r.Source.IsBackend() || r.Source == backend.SourceDenyCache {
-		l.learn(h, r, p, isInDeniedGroup)
+		l.learnFromAnswer(h, r, p, isInDeniedGroup)
 	}
-	p.stock.describe(h, r)
+	p.stock.answerForAllRegions(h, r)
 }
 
-// learn does the first part of settle.
-func (l *Limiter) learn(h *backend.Hit, r *backend.Result, p *part, isInDeniedGroup bool) {
+// learnFromAnswer does the first part of handleAnswer.
+func (l *Limiter) learnFromAnswer(h *backend.Hit, r *backend.Result, p *hitPlan, isInDeniedGroup bool) {
 	e := p.stock
 	if p.windowStart == 0 || e.windows[0].start != p.windowStart || h.N <= 0 || h.N > e.limit.Capacity() {
 		return
@@ -216,10 +212,10 @@ func (l *Limiter) learn(h *backend.Hit, r *backend.Result, p *part, isInDeniedGr
 		e.deniedHits += h.N
 		e.mostDenied = max(e.mostDenied, h.N)
 	}
-	e.measure(w.limit.Max() - e.left)
-	isLow := e.left < e.lowMark() || e.deniedHits > 0
+	e.measureDemand(w.limit.Max() - e.left)
+	isLow := e.left < e.buyThreshold() || e.deniedHits > 0
 	isBuyDue := isLow && e.now >= e.soldOutUntil
-	if e.isBuying || e.now < e.retryAt || !isBuyDue && !l.isPrebuyDue(e) {
+	if e.isBuying || e.now < e.retryAt || !isBuyDue && !l.shouldBuyForNextWindow(e) {
 		return
 	}
 	select {
@@ -229,14 +225,14 @@ func (l *Limiter) learn(h *backend.Hit, r *backend.Result, p *part, isInDeniedGr
 	}
 }
 
-// isPrebuyDue reports whether the current window ends so soon that the region should buy for the next window.
-func (l *Limiter) isPrebuyDue(e *stock) bool {
+// shouldBuyForNextWindow reports whether the current window ends so soon that the region should buy for the next window.
+func (l *Limiter) shouldBuyForNextWindow(e *stock) bool {
 	lead := 2*l.roundTrip.Load() + 100_000
-	return e.peakRate() > 0 && e.windows[0].end-e.now < lead && e.preboughtFrom != e.windows[1].start
+	return e.peakDemand() > 0 && e.windows[0].end-e.now < lead && e.preboughtFrom != e.windows[1].start
 }
 
-// measure measures the rate of the region. used is the number of used hits in the current window.
-func (e *stock) measure(used int64) {
+// measureDemand measures the demand of the region. used is the number of used hits in the current window.
+func (e *stock) measureDemand(used int64) {
 	elapsed := e.now - e.measureStart
 	rate := float64(max(used-e.usedBefore, 0)+e.measuredDenied) / float64(max(elapsed, measureTime))
 	if elapsed < measureTime {
@@ -250,8 +246,8 @@ func (e *stock) measure(used int64) {
 	e.measureStart, e.usedBefore, e.measuredDenied = e.now, used, 0
 }
 
-// describe gives r the numbers of the limit of all regions. The caller locks e.
-func (e *stock) describe(h *backend.Hit, r *backend.Result) {
+// answerForAllRegions gives r the numbers of the limit of all regions. The caller locks e.
+func (e *stock) answerForAllRegions(h *backend.Hit, r *backend.Result) {
 	free := e.free
 	if r.IsDegraded() {
 		free = 0

@@ -62,14 +62,14 @@ func newGlobalRedis(process *process, settings *env.Settings, serviceEvents *eve
 // addRegions adds the layer that divides limits of scope global among the regions.
 func addRegions(process *process, settings *env.Settings, serviceEvents *events.Events, counterBackend *counterBackend, client *redis.Limiter, global *globalRedis) {
 	regions := region.New(region.Options{
-		Next: counterBackend.Layer, Counters: client, Now: client.Now,
+		Next: counterBackend.Layer, Counters: client, ServerTime: client.ServerTime,
 		Ledger: global, Regions: settings.SharedRegions(), Region: settings.Region, OnTrip: global.events.TripEnded,
 	})
-	serviceEvents.Metrics.Regions(regions.Stats, global.events.Problems)
+	serviceEvents.Metrics.Regions(regions.Stats, global.events.Findings)
 	process.start(regions.Run)
 	counterBackend.Layer = regions
 	counterBackend.prefixResetter = regionPrefixResetter{client, global}
-	counterBackend.explain.Holding = regions.Holding
+	counterBackend.explain.RegionHits = regions.HeldHits
 	counterBackend.explain.RedisKey = func(h *backend.Hit) (server, key string) { return client.Counter(regions.RegionalHit(h)) }
 }
 

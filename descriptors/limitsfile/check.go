@@ -165,7 +165,7 @@ func (r *reader) readDescriptorItems(d *document, list *[]*Descriptor, parent *p
 		desc, oldErrorCount := &Descriptor{File: d.file, Line: item.Line}, d.errorCount
 		pos := &place{parent: parent, index: firstIndex + i, descriptor: desc}
 		o := d.readObject(descriptorObject, pos, item)
-		d.checkEmptyLimit(pos, item)
+		d.checkFieldsBesideEmptyLimit(pos, item)
 		key, value := o.field("key"), o.field("value")
 		desc.Key, desc.Value = key.Text, value.Text
 		isConditionValid := d.readCondition(desc, pos, o)
@@ -206,9 +206,9 @@ func (r *reader) readDescriptorItems(d *document, list *[]*Descriptor, parent *p
 	}
 }
 
-// checkEmptyLimit reports an empty rate_limit if its fields stand beside it in the descriptor item, because the author has
+// checkFieldsBesideEmptyLimit reports an empty rate_limit if its fields stand beside it in the descriptor item, because the author has
 // certainly meant a limit.
-func (d *document) checkEmptyLimit(pos *place, item *yaml.Node) {
+func (d *document) checkFieldsBesideEmptyLimit(pos *place, item *yaml.Node) {
 	hasEmptyLimit, misplacedField := false, (*yaml.Node)(nil)
 	for i := 0; i+1 < len(item.Content); i += 2 {
 		switch key := item.Content[i]; key.Value {

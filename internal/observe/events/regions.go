@@ -57,13 +57,6 @@ func (r *Regions) SettingsCompared(settings string, others map[string]string) {
 	r.Log.Error("settings of regions differ, so all regions together can admit more or less than a limit; make the settings equal", "this_region", settings, "other_regions", differences)
 }
 
-// Problems reports whether the Redis of all regions does not answer, and whether the settings of the regions differ.
-func (r *Regions) Problems() (isCutOff, hasDifferences bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return !r.failingSince.IsZero(), r.differences != ""
-}
-
 // Findings returns the problems of the regions for the live page.
 func (r *Regions) Findings() (findings []redis.Finding) {
 	r.mu.Lock()

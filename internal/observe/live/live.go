@@ -121,7 +121,7 @@ func (l *Live) addSample(now time.Time) {
 	l.lastCPUTime = cpuTime
 	if endsStep {
 		l.denials.update(now, &l.history.steps, l.options.Events)
-		l.denials.alarm.setOutage(l.redis())
+		l.denials.alarm.recordRedisState(l.redis())
 	}
 	if endsStep || now.Sub(l.viewedAt) < viewerTimeout {
 		l.traffic.addCounts(l.options.Counts(), endsStep, l.history.lastStepSeconds)

@@ -132,7 +132,7 @@ type denialAlarm struct {
 	outageMode    string    // how calls are decided while Redis is down; empty if Redis works
 }
 
-func (a *denialAlarm) setOutage(redis *Redis) {
+func (a *denialAlarm) recordRedisState(redis *Redis) {
 	a.outageMode = ""
 	if !redis.Up {
 		a.outage, a.outageMode = ": Redis is down", redis.modeText()

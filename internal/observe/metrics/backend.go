@@ -1,11 +1,14 @@
 package metrics
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/denycache"
 	"github.com/seed-81f232ab/rls/backend/lease"
+	"github.com/seed-81f232ab/rls/backend/redis"
 	"github.com/seed-81f232ab/rls/backend/region"
 )
 
@@ -32,16 +35,18 @@ func (m *Metrics) Leases(stats func() lease.Stats) {
 	})
 }
 
-// Regions registers the metrics of package region. Each scrape calls stats and problems.
-func (m *Metrics) Regions(stats func() region.Stats, problems func() (isCutOff, hasDifferences bool)) {
+// Regions registers the metrics of package region. Each scrape calls stats and findings.
+func (m *Metrics) Regions(stats func() region.Stats, findings func() []redis.Finding) {
 	m.registerReader(func(s scrape) {
-		currentStats := stats()
-		isCutOff, hasDifferences := problems()
+		currentStats, currentFindings := stats(), findings()
+		oneIfFound := func(check string) float64 {
+			return oneIf(slices.ContainsFunc(currentFindings, func(f redis.Finding) bool { return f.Check == check }))
+		}
 		s.sendCounter("rls_region_trips_total", "Trips to the global Redis that bought hits.", float64(currentStats.Trips))
 		s.sendCounter("rls_region_bought_hits_total", "Hits that this replica has bought for its region.", float64(currentStats.BoughtHits))
 		s.sendGauge("rls_region_round_trip_seconds", "Time of the last purchase in the global Redis.", currentStats.RoundTrip.Seconds())
-		s.sendGauge("rls_region_cut_off", "1 while the global Redis does not answer, so that this region buys no hits.", oneIf(isCutOff))
-		s.sendGauge("rls_region_settings_differ", "1 while another region has other values of REGIONS, REGION_FLOOR or REGION_WASTE.", oneIf(hasDifferences))
+		s.sendGauge("rls_region_cut_off", "1 while the global Redis does not answer, so that this region buys no hits.", oneIfFound(redis.CheckConnection))
+		s.sendGauge("rls_region_settings_differ", "1 while another region has other values of REGIONS, REGION_FLOOR or REGION_WASTE.", oneIfFound(redis.CheckRegions))
 	})
 }
 

@@ -165,7 +165,7 @@ func TestPurchasesOfTheRegionAreCounted(t *testing.T) {
 	metrics := New()
 	metrics.Regions(func() region.Stats {
 		return region.Stats{Trips: 9, BoughtHits: 400, RoundTrip: 80 * time.Millisecond}
-	}, func() (isCutOff, hasDifferences bool) { return true, false })
+	}, func() []redis.Finding { return []redis.Finding{{Check: redis.CheckConnection}} })
 	assertMetrics(t, metrics, `
 rls_region_bought_hits_total 400
 rls_region_cut_off 1
@@ -317,7 +317,7 @@ func newCompleteMetrics(t *testing.T) *Metrics {
 	metrics.RedisCheck(redis.Roles[:]...)
 	metrics.DenyCache()
 	metrics.Leases(func() lease.Stats { return lease.Stats{} })
-	metrics.Regions(func() region.Stats { return region.Stats{} }, func() (isCutOff, hasDifferences bool) { return false, false })
+	metrics.Regions(func() region.Stats { return region.Stats{} }, func() []redis.Finding { return nil })
 	metrics.Quotas(func() quota.Stats { return quota.Stats{Rules: []quota.RuleStats{{Path: "shop > tenant"}}} })
 	metrics.DecisionLog(func() decisionlog.Stats { return decisionlog.Stats{} })
 	gate := admission.New(admission.Options{})

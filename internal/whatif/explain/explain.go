@@ -36,7 +36,7 @@ type Options struct {
 
 	RedisKey     func(*backend.Hit) (server, key string)   // returns the place of the counter of a hit; nil without Redis
 	HeldPermits  func(now time.Time, h *backend.Hit) int64 // returns the permits of the counter that this replica holds; nil without leases
-	Holding      func(h *backend.Hit) *region.Holding      // returns what the region has of a limit of all regions; nil without regions
+	RegionHits   func(h *backend.Hit) *region.HeldHits     // returns what the region has of a limit of all regions; nil without regions
 	Shares       func(counter string) *quota.CounterShares // returns the shares of Envoys; nil if Envoys can't share limits
 	FailingSince func(*backend.Hit) time.Time              // returns the time since which the backend of a hit fails, or the zero Time
 
@@ -340,8 +340,8 @@ func (r *reporter) setCounter(limitReport *Limit, decision *service.Decision, pe
 	if r.options.HeldPermits != nil {
 		limitReport.Counter.Permits = r.options.HeldPermits(r.now, decision.Hit)
 	}
-	if r.options.Holding != nil {
-		limitReport.Counter.Region = r.options.Holding(decision.Hit)
+	if r.options.RegionHits != nil {
+		limitReport.Counter.Region = r.options.RegionHits(decision.Hit)
 	}
 	switch result := peek.Result; {
 	case result.Err != nil, result.IsDegraded() && result.Share == nil:

@@ -162,7 +162,7 @@ type Counter struct {
 	Key     string `json:"key,omitempty"`     // the key of the counter in Redis
 	Permits int64  `json:"permits,omitempty"` // the permits of the counter that this replica holds
 
-	Region *region.Holding `json:"region,omitempty"` // what the region has of a limit of all regions; nil for other limits
+	Region *region.HeldHits `json:"region,omitempty"` // what the region has of a limit of all regions; nil for other limits
 
 	// Degraded reports that the backend did not answer. The numbers then come from the fallback
 	// of this replica, and Capacity is the share of the limit that the fallback may admit.
