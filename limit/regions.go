@@ -95,7 +95,7 @@ func (l *Limit) RegionShare(r Regions) *RegionShare {
 		return s.share
 	}
 	s := &RegionShare{Pool: l.max, stock: l.Spec, tag: l.tag}
-	s.stock.Algorithm, s.stock.Burst, s.stock.ChargeDenied = FixedWindow, 0, false
+	s.stock.Algorithm, s.stock.Burst, s.stock.ChargeDenied, s.stock.Scope = FixedWindow, 0, false, Region
 	windowHits, floorsInWindow := l.max, int64(r.Count) // the floors that regions can use in the time of one window
 	switch {
 	case l.Algorithm.UsesBurst() && l.max > 0:

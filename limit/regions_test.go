@@ -97,6 +97,7 @@ func TestStockCountsInAlignedWindowsWithATagOfItsOwn(t *testing.T) {
 			stock := share.Stock(7)
 			assert.Equal(t, share.Floor+7, stock.Max())
 			assert.Equal(t, c.period, stock.Period())
+			assert.NotContains(t, stock.String(), "over all regions", "one region has the stock")
 			assert.False(t, stock.ChargeDenied)
 			for _, variant := range []*limit.Limit{stock, stock.Scaled(0.5), stock.WithChargeDenied(true)} {
 				assert.Equal(t, c.tag, variant.Tag())

@@ -205,7 +205,7 @@ type Settings struct {
 	GlobalAuthFile     string        `envconfig:"REDIS_GLOBAL_AUTH_FILE" only:"rls" desc:"As REDIS_AUTH_FILE."`
 	GlobalSentinelAuth string        `envconfig:"REDIS_GLOBAL_SENTINEL_AUTH" only:"rls" secret:"true" desc:"As REDIS_SENTINEL_AUTH."`
 	GlobalTLS          bool          `envconfig:"REDIS_GLOBAL_TLS" only:"rls" default:"false" desc:"As REDIS_TLS, with the same files."`
-	GlobalTimeout      time.Duration `envconfig:"REDIS_GLOBAL_TIMEOUT" only:"rls" default:"1s" min:"1ms" max:"10s" desc:"Maximum time of a purchase in REDIS_GLOBAL_URL. No call waits for it."`
+	GlobalTimeout      time.Duration `envconfig:"REDIS_GLOBAL_TIMEOUT" only:"rls" default:"1s" min:"1ms" max:"2s" desc:"Maximum time of a purchase in REDIS_GLOBAL_URL. No call waits for it."`
 
 	MemcacheHostPort        names         `envconfig:"MEMCACHE_HOST_PORT" desc:"Servers for BACKEND_TYPE=memcache: host:port,host:port. A path is a socket. All replicas need the same servers in the same order. See docs/memcached.md."`
 	MemcacheSRV             string        `envconfig:"MEMCACHE_SRV" desc:"Name whose SRV records list the servers, such as _memcache._tcp.example.com. The setting replaces MEMCACHE_HOST_PORT. If the name has no records at the start, the service does not start."`
