@@ -47,7 +47,6 @@ func newLimitsCLI() *cobra.Command {
 	return cmd
 }
 
-// addDomainFlag adds --domain, which the shell completes.
 func addDomainFlag(cmd *cobra.Command, domain *string) {
 	cmd.Flags().StringVarP(domain, "domain", "d", "", "domain of the limits")
 	_ = cmd.RegisterFlagCompletionFunc("domain", completeDomain)
@@ -311,7 +310,6 @@ func (c *change) put(cmd *cobra.Command, path string, query url.Values, fields [
 	return c.send(cmd, http.MethodPut, path, query, value)
 }
 
-// remove deletes the value of a target, and prints the answer.
 func (c *change) remove(cmd *cobra.Command, path string, query url.Values) error {
 	query.Set("reason", c.reason)
 	return c.send(cmd, http.MethodDelete, path, query, nil)

@@ -26,7 +26,6 @@ import (
 // a build with a normal build.
 var observers string
 
-// callObservers returns the observers of calls: otherObservers, and the observers that count metrics.
 func callObservers(settings *env.Settings, serviceEvents *events.Events, otherObservers ...service.Observer) []service.Observer {
 	if observers == "off" {
 		return nil

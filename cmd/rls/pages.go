@@ -90,7 +90,6 @@ func (a pageAccess) mayOpen(r *http.Request) bool {
 	return a.MayReadPages(r) || !a.CanAuthorize() && server.IsLocal(r)
 }
 
-// refusal returns the text for callers that may not open a private page.
 func (a pageAccess) refusal() string {
 	if a.CanAuthorize() {
 		return "send a token of ADMIN_TOKEN as Authorization: Bearer TOKEN, or use a client certificate"
@@ -98,7 +97,6 @@ func (a pageAccess) refusal() string {
 	return "only callers on the same host may open this page; use kubectl port-forward, or set ADMIN_TOKEN"
 }
 
-// help says in the list of pages who may open a private page.
 func (a pageAccess) help() string {
 	if a.CanAuthorize() {
 		return "needs a token or a client certificate"

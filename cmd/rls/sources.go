@@ -182,7 +182,6 @@ func (l limits) keepVersions(ctx context.Context, store *overrides.Store) {
 	}
 }
 
-// overrideStore stores overrides in Redis, or in memory.
 type overrideStore interface {
 	source.Source
 	MakeChange(context.Context, runtimechanges.Change) (runtimechanges.Result, error)
@@ -255,7 +254,6 @@ func newOverrides(process *process, settings *env.Settings, limits limits, reset
 
 var processStart = time.Now()
 
-// replicaName returns the name of this process in its reports.
 func replicaName() string {
 	host, _ := os.Hostname()
 	return fmt.Sprintf("%s/%d", host, os.Getpid())

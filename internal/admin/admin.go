@@ -89,7 +89,6 @@ type answer struct {
 	body any // if body is an Override, the header has its ETag too
 }
 
-// call is a request of an authorized caller.
 type call struct {
 	*http.Request
 	caller    Caller

@@ -239,7 +239,6 @@ func (counter *targetCounter) limits(now time.Time, peeks []backend.Peek) []Limi
 	return limits
 }
 
-// spentList describes the spent hits of each limit, for the audit log.
 func spentList(limits []Limit) string {
 	var texts []string
 	for _, l := range limits {
@@ -316,7 +315,6 @@ func (h *handler) resetPrefix(call *call) answer {
 	return okAnswer(answerBody)
 }
 
-// missedReplicaNotes returns a note if a reset did not reach the other replicas.
 func (h *handler) missedReplicaNotes(isPublished bool) []string {
 	switch {
 	case h.options.Counters.PerReplica:

@@ -122,7 +122,6 @@ func removeStaleSocket(path string) error {
 	return os.Remove(path)
 }
 
-// httpListener is an HTTP server with its own address.
 type httpListener struct {
 	name     string // the name in errors and in the log
 	listener net.Listener
@@ -151,7 +150,6 @@ func listenHTTP(name string, a Addr, gate *admission.Gate, certs *tlsReloader, h
 	}}, nil
 }
 
-// maxHeaderBytes bounds the headers of a request over HTTP or gRPC.
 const maxHeaderBytes = 32 << 10
 
 func (l *httpListener) serve() error {

@@ -246,7 +246,6 @@ func trueVariables(names ...string) string {
 	return strings.Join(slices.DeleteFunc(names, isNotTrue), ",")
 }
 
-// warnings returns warnings about settings that other settings turn off, and about a long REDIS_TIMEOUT.
 func (s *Settings) warnings() []Warning {
 	const longTimeout = time.Second
 	var warnings []Warning

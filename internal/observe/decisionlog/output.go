@@ -56,7 +56,6 @@ func (o *output) close() {
 	}
 }
 
-// reopenIfMoved opens the path again if the file is not open, or if a program has moved or removed the file.
 func (o *output) reopenIfMoved() {
 	if file, isFile := o.writer.(*os.File); isFile && o.path != "" {
 		openedFile, err := file.Stat()

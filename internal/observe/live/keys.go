@@ -81,7 +81,6 @@ func pathOf(key []byte) string {
 	return strings.Join(parts, " > ")
 }
 
-// keyText returns the text that viewers see for a key: the key or its hash.
 func (l *Live) keyText(key []byte) string {
 	text := strings.ToValidUTF8(string(key), "�")
 	if len(key) == maxKeyBytes {
@@ -96,7 +95,6 @@ func (l *Live) keyText(key []byte) string {
 // hashKeyText returns the hash of a key. Another process makes another hash of the same key.
 func (l *Live) hashKeyText(text string) string { return "#" + l.hash.Value(text) }
 
-// hashedKeys returns a copy of topKeys with hashes in place of the keys.
 func (l *Live) hashedKeys(topKeys TopKeys) TopKeys {
 	if topKeys.Mode != KeysOn {
 		return topKeys

@@ -193,7 +193,6 @@ func (g *Gate) addPendingBytes(n int64) {
 	}
 }
 
-// largestConn returns the connection with the most pending bytes, or nil if no connection has pending bytes.
 func (g *Gate) largestConn() (largest *conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -206,7 +205,6 @@ func (g *Gate) largestConn() (largest *conn) {
 	return largest
 }
 
-// cut closes c at once, and reports the reason.
 func (g *Gate) cut(c *conn, reason Reason) {
 	if c.Close() != nil {
 		return
@@ -234,7 +232,6 @@ func (g *Gate) reportRefusal(reason Reason, address string) {
 	})
 }
 
-// refusalLog counts the refusals with one reason since the last log line.
 type refusalLog struct {
 	count atomic.Int64
 	timer rate.Sometimes
