@@ -217,7 +217,7 @@ func checkCallerDomains(process *process, settings *env.Settings, next rlsv3.Rat
 	countRefusal, countReload := serviceEvents.Metrics.Callers()
 	file, err := callers.Open(settings.CallerDomainsFile, func(err error) {
 		countReload(err)
-		serviceEvents.CallersReloaded(settings.CallerDomainsFile, err)
+		serviceEvents.FileReloaded("callers", settings.CallerDomainsFile, err)
 	}, serviceEvents.Log)
 	if err != nil {
 		return nil, nil, err
@@ -248,7 +248,7 @@ func newCallers(process *process, settings *env.Settings, serviceEvents *events.
 		Paths: []string{settings.AdminTokensFile}, ContentName: "admin tokens", Apply: apply, Log: serviceEvents.Log,
 		Observe: func(err error) {
 			setValid(err)
-			serviceEvents.TokensReloaded(settings.AdminTokensFile, err)
+			serviceEvents.FileReloaded("admin tokens", settings.AdminTokensFile, err)
 		},
 	})
 	if err != nil {
@@ -271,6 +271,7 @@ func adminPages(callers *admin.Callers, limits limits, counters *counterBackend,
 			Layer:      layer,
 			PerReplica: counters.isPerReplica,
 			Prefixes:   counters.prefixResetter,
+			Now:        time.Now,
 		},
 		Log: log,
 	}

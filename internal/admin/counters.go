@@ -22,7 +22,7 @@ type Counters struct {
 	Layer      backend.Layer          // the layer of the service, which reads and resets counters
 	Prefixes   backend.PrefixResetter // nil if the backend can't reset counters by prefix
 	PerReplica bool                   // each replica has its own counters
-	Now        func() time.Time       // the default is time.Now
+	Now        func() time.Time       // the clock of the service
 
 	// PublishReset sends the target of a reset counter to the other replicas. It is nil if this replica can't reach them.
 	PublishReset func(ctx context.Context, target string) error

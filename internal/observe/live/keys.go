@@ -18,7 +18,7 @@ const (
 // topKeys returns the busiest keys. If accept is not nil, topKeys returns only keys for which accept returns true.
 func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
 	recorder := l.options.Recorder
-	topKeys := TopKeys{Mode: l.options.Keys, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, Callers: []Key{}, SampledShare: Value(recorder.sampledShare())}
+	topKeys := TopKeys{Mode: l.options.Keys, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, Callers: []Key{}, SampledShare: Value(1 / float64(recorder.sampleInterval.Load()))}
 	if l.options.Keys == KeysOff {
 		return topKeys
 	}

@@ -324,6 +324,3 @@ func (r *Recorder) collect(seconds float64) (counts callCounts, redisTrips histo
 	uses, r.ruleUses = r.ruleUses, make(map[string]float64, len(r.ruleUses))
 	return counts, redisTrips, uses
 }
-
-// sampledShare returns the share of the calls that is in the sketches.
-func (r *Recorder) sampledShare() float64 { return 1 / float64(r.sampleInterval.Load()) }
