@@ -254,7 +254,7 @@ func serverOptions(settings *env.Settings, serviceEvents *events.Events, recorde
 		}},
 		DebugNames:   settings.DebugNames,
 		DrainDelay:   settings.DrainDelay,
-		DrainTimeout: max(settings.DrainTimeout, time.Nanosecond), // 0 would mean the default
+		DrainTimeout: settings.DrainTimeout,
 		Log:          serviceEvents.Log,
 	}
 	if observers != "off" {

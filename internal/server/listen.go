@@ -178,7 +178,7 @@ func (l *httpListener) stop(ctx context.Context, beforeCut func()) error {
 // MetricsListener is a plain-text HTTP listener that serves metrics only.
 type MetricsListener struct {
 	Addr
-	Path    string // the whole path, such as "/metrics", which is the default
+	Path    string // the whole path, such as "/metrics"
 	Handler http.Handler
 }
 
