@@ -281,7 +281,6 @@ func (c *change) parseTargetArgs(args []string) (path string, query url.Values, 
 	return path, url.Values{"target": {target.String()}}, args[1:], err
 }
 
-// put sends FIELD=VALUE arguments to a path of the admin API, and prints the answer.
 func (c *change) put(cmd *cobra.Command, path string, query url.Values, fields []string) error {
 	if cmd.Flags().Changed("for") && (c.duration != 0 || path != "switches") {
 		if c.duration < time.Second {

@@ -190,7 +190,6 @@ type overrideStore interface {
 }
 
 const (
-	// overrideTimeout bounds each command to Redis about overrides.
 	overrideTimeout = time.Second
 
 	// An expired override stays in Redis for expiredRetention, so that a replica with a slow clock does not lose it too

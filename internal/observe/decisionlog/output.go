@@ -90,7 +90,6 @@ func (o *output) write(lines []byte) bool {
 	return true
 }
 
-// reportError logs an error, unless it has logged an error since the last write that worked.
 func (o *output) reportError(err error) {
 	if !o.isFailureLogged {
 		o.isFailureLogged = true

@@ -33,7 +33,7 @@ type Options struct {
 	// MaxStreams calls at once.
 	MaxStreams int64
 
-	// OnRefusal is called for each connection that the Gate refuses or cuts. OnRefusal can be nil.
+	// OnRefusal is called for each connection that the Gate refuses or cuts.
 	OnRefusal func(Reason)
 
 	// OnReset is called for each stream that a client resets, because the client gave up the call before it got the whole
@@ -98,9 +98,6 @@ const maxPeerCuts = 8
 
 // New returns a Gate without connections.
 func New(o Options) *Gate {
-	if o.OnRefusal == nil {
-		o.OnRefusal = func(Reason) {}
-	}
 	if o.OnReset == nil {
 		o.OnReset = func() {}
 	}

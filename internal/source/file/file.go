@@ -11,7 +11,6 @@
 package file
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -32,13 +31,13 @@ import (
 type Options struct {
 	Place Place
 
-	// Interval is the time between two checks of the files; 1 s by default.
+	// Interval is the time between two checks of the files.
 	Interval time.Duration
 
 	// Parse are the options for parsing the files.
 	Parse limitsfile.Options
 
-	// Log gets a line for each skipped file. It may be nil.
+	// Log gets a line for each skipped file.
 	Log *slog.Logger
 }
 
@@ -74,8 +73,6 @@ const (
 
 // New returns a Source. It reads nothing.
 func New(o Options) *Source {
-	o.Interval = cmp.Or(o.Interval, time.Second)
-	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Source{options: o, reloadRequests: make(chan struct{}, 1)}
 }
 

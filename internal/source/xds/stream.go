@@ -35,7 +35,6 @@ const (
 	pingInterval = 6 * time.Minute
 	pingTimeout  = 20 * time.Second
 
-	// maxReasonBytes bounds the reason in a NACK.
 	maxReasonBytes = 16 << 10
 )
 
