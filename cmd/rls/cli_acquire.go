@@ -35,7 +35,6 @@ const (
 // does not end this process.
 var passesSignals atomic.Bool
 
-// acquireFlags are the flags of the command rls acquire.
 type acquireFlags struct {
 	grpcFlags
 	permits int
@@ -76,7 +75,6 @@ func newAcquire() *cobra.Command {
 
 func acquireFailure(err error) error { return &errorWithCode{exitFailed, err} }
 
-// run waits for the permits and runs the command.
 func (f *acquireFlags) run(ctx context.Context, stderr io.Writer, descriptor string, command []string) error {
 	entries, err := client.ParseDescriptor(descriptor)
 	switch {

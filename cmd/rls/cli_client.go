@@ -77,7 +77,6 @@ func (c *adminClient) baseURL() (*url.URL, *tls.Config, error) {
 	return address, tlsConfig, err
 }
 
-// run sends a call to a path of the admin API, and prints the answer with a template.
 func (c *adminClient) run(cmd *cobra.Command, method, path string, query url.Values, body []byte, answer any, template string) error {
 	if err := c.call(cmd.Context(), method, admin.Prefix+path, query, body, answer); err != nil {
 		return err

@@ -52,7 +52,7 @@ descriptors:
 	srv := listen(admin.New(admin.Options{
 		Callers:   admin.Callers{Tokens: map[string]string{"ops": opsToken, "ci": "another"}, ClientCerts: true},
 		Overrides: r.overrides,
-		Counters:  admin.Counters{Limits: &r.overrides.Limits, Layer: backend.Counters{Limiter: r.counters}},
+		Counters:  admin.Counters{Limits: &r.overrides.Limits, Layer: backend.Counters{Limiter: r.counters}, Now: time.Now},
 	}))
 	t.Cleanup(srv.Close)
 	r.url = srv.URL

@@ -266,7 +266,6 @@ func (d *doctor) checkCertificates() {
 
 const expiryWarningTime = 14 * 24 * time.Hour // a certificate that expires within this time causes a warning
 
-// checkCertificate checks the dates of all certificates in a PEM file.
 func (d *doctor) checkCertificate(subject, path string) {
 	const area = "certificates"
 	data, err := os.ReadFile(path)

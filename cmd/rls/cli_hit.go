@@ -113,7 +113,6 @@ func (f *hitFlags) request(args []string) (*rlsv3.RateLimitRequest, error) {
 	return req, nil
 }
 
-// run sends calls, and prints the answers and a summary.
 func (f *hitFlags) run(ctx context.Context, out io.Writer, req *rlsv3.RateLimitRequest) error {
 	var files *clienttls.Files // nil means plain text
 	if f.useTLS {

@@ -47,7 +47,6 @@ func newLimitsCLI() *cobra.Command {
 	return cmd
 }
 
-// addDomainFlag adds --domain, which the shell completes.
 func addDomainFlag(cmd *cobra.Command, domain *string) {
 	cmd.Flags().StringVarP(domain, "domain", "d", "", "domain of the limits")
 	_ = cmd.RegisterFlagCompletionFunc("domain", completeDomain)
@@ -282,7 +281,6 @@ func (c *change) parseTargetArgs(args []string) (path string, query url.Values, 
 	return path, url.Values{"target": {target.String()}}, args[1:], err
 }
 
-// put sends FIELD=VALUE arguments to a path of the admin API, and prints the answer.
 func (c *change) put(cmd *cobra.Command, path string, query url.Values, fields []string) error {
 	if cmd.Flags().Changed("for") && (c.duration != 0 || path != "switches") {
 		if c.duration < time.Second {
@@ -311,7 +309,6 @@ func (c *change) put(cmd *cobra.Command, path string, query url.Values, fields [
 	return c.send(cmd, http.MethodPut, path, query, value)
 }
 
-// remove deletes the value of a target, and prints the answer.
 func (c *change) remove(cmd *cobra.Command, path string, query url.Values) error {
 	query.Set("reason", c.reason)
 	return c.send(cmd, http.MethodDelete, path, query, nil)

@@ -67,7 +67,6 @@ func newPlan() *cobra.Command {
 	return cmd
 }
 
-// run replays the logs and writes the report. It returns the report and the conditions.
 func (o *planOptions) run(cmd *cobra.Command, paths []string) (*limitsplan.Report, []*limitsplan.FailCondition, error) {
 	var conditions []*limitsplan.FailCondition
 	for _, text := range o.conditions {

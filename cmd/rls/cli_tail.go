@@ -18,7 +18,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/observe/decisionlog"
 )
 
-// decisionsPath is the path of the stream of live decisions on the debug listener.
 const decisionsPath = "/decisions"
 
 // errRefused means that the service refused the stream, so another attempt would not help.

@@ -136,7 +136,6 @@ func (t *top) run(ctx context.Context, keyboard, out *os.File) error {
 	return t.showScreens(ctx, firstSnapshot, size, newColourWriter(out))
 }
 
-// showScreens draws snapshot and further snapshots until ctx is done.
 func (t *top) showScreens(ctx context.Context, snapshot *live.Snapshot, size func() (width, height int), out io.Writer) error {
 	view := newTopView(snapshot)
 	for {
@@ -175,7 +174,6 @@ func quitOnKey(keyboard io.Reader, quit func()) {
 	}
 }
 
-// topView has the values that the template "top" shows.
 type topView struct {
 	*live.Snapshot
 	Problem string // the reason why the snapshot is old, or empty

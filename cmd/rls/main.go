@@ -28,7 +28,6 @@ func main() {
 	os.Exit(run(os.Args))
 }
 
-// run runs the command line and returns the exit code.
 func run(args []string) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -129,7 +128,6 @@ func newRoot() *cobra.Command {
 // version, commit and date are set by the build (deploy/scripts/ldflags).
 var version, commit, date string
 
-// build says which source the program is built from.
 type build struct {
 	Version string // the last tag, such as v1.2.0, or the version of the module
 	Commit  string // the hash of the commit

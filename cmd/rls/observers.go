@@ -26,7 +26,6 @@ import (
 // a build with a normal build.
 var observers string
 
-// callObservers returns the observers of calls: otherObservers, and the observers that count metrics.
 func callObservers(settings *env.Settings, serviceEvents *events.Events, otherObservers ...service.Observer) []service.Observer {
 	if observers == "off" {
 		return nil
@@ -42,7 +41,7 @@ const closeTimeout = 3 * time.Second
 // observers again: the hub, which sends live decisions to its subscribers, such as rls tail.
 func newDecisionObservers(process *process, settings *env.Settings, serviceEvents *events.Events) (*decisionlog.Hub, []service.Observer) {
 	hash := decisionlog.NewHash(settings.DecisionLogHashKey)
-	hub := decisionlog.NewHub(nil, hash)
+	hub := decisionlog.NewHub(time.Now, hash)
 	decisionObservers := []service.Observer{hub, decisionlog.CallLog{Log: serviceEvents.Log, Hash: hash}}
 	if settings.DecisionLog == env.DecisionLogOff {
 		return hub, decisionObservers
@@ -163,7 +162,7 @@ func startCandidate(process *process, settings *env.Settings, serviceEvents *eve
 	}
 	newCandidate := candidate.New(options)
 	serviceEvents.Metrics.Candidate(newCandidate.Status)
-	explainOptions.Limits, explainOptions.Layer = newCandidate.Store(), backend.Counters{Limiter: options.Limiter}
+	explainOptions.Limits, explainOptions.Layer = &newCandidate.Limits, backend.Counters{Limiter: options.Limiter}
 	files := filesource.New(filesource.Options{
 		Place:    filesource.Place{Root: settings.LimitsCandidate, IgnoreDotFiles: settings.RuntimeIgnoreDotFiles},
 		Interval: settings.SourcePollInterval,

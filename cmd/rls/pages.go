@@ -90,7 +90,6 @@ func (a pageAccess) mayOpen(r *http.Request) bool {
 	return a.MayReadPages(r) || !a.CanAuthorize() && server.IsLocal(r)
 }
 
-// refusal returns the text for callers that may not open a private page.
 func (a pageAccess) refusal() string {
 	if a.CanAuthorize() {
 		return "send a token of ADMIN_TOKEN as Authorization: Bearer TOKEN, or use a client certificate"
@@ -98,7 +97,6 @@ func (a pageAccess) refusal() string {
 	return "only callers on the same host may open this page; use kubectl port-forward, or set ADMIN_TOKEN"
 }
 
-// help says in the list of pages who may open a private page.
 func (a pageAccess) help() string {
 	if a.CanAuthorize() {
 		return "needs a token or a client certificate"
@@ -219,7 +217,7 @@ func checkCallerDomains(process *process, settings *env.Settings, next rlsv3.Rat
 	countRefusal, countReload := serviceEvents.Metrics.Callers()
 	file, err := callers.Open(settings.CallerDomainsFile, func(err error) {
 		countReload(err)
-		serviceEvents.CallersReloaded(settings.CallerDomainsFile, err)
+		serviceEvents.FileReloaded("callers", settings.CallerDomainsFile, err)
 	}, serviceEvents.Log)
 	if err != nil {
 		return nil, nil, err
@@ -250,7 +248,7 @@ func newCallers(process *process, settings *env.Settings, serviceEvents *events.
 		Paths: []string{settings.AdminTokensFile}, ContentName: "admin tokens", Apply: apply, Log: serviceEvents.Log,
 		Observe: func(err error) {
 			setValid(err)
-			serviceEvents.TokensReloaded(settings.AdminTokensFile, err)
+			serviceEvents.FileReloaded("admin tokens", settings.AdminTokensFile, err)
 		},
 	})
 	if err != nil {
@@ -273,6 +271,7 @@ func adminPages(callers *admin.Callers, limits limits, counters *counterBackend,
 			Layer:      layer,
 			PerReplica: counters.isPerReplica,
 			Prefixes:   counters.prefixResetter,
+			Now:        time.Now,
 		},
 		Log: log,
 	}

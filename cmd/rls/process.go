@@ -38,7 +38,6 @@ func (p *process) addCloser(f func()) { p.closers = append(p.closers, f) }
 // command to Redis continues until its timeout, or until a closer closes its client.
 const joinTime = time.Second
 
-// end waits for the goroutines, and calls all closers.
 func (p *process) end() {
 	p.cancel()
 	done := make(chan struct{})

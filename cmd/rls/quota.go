@@ -24,7 +24,6 @@ import (
 	"github.com/seed-81f232ab/rls/service/quota"
 )
 
-// quotaTimeout bounds each trip to Redis about quotas.
 const quotaTimeout = 200 * time.Millisecond
 
 // addQuotas adds Envoy's RateLimitQuotaService to serverOptions. The service ends when the process ends. memcached can't

@@ -254,7 +254,7 @@ func serverOptions(settings *env.Settings, serviceEvents *events.Events, recorde
 		}},
 		DebugNames:   settings.DebugNames,
 		DrainDelay:   settings.DrainDelay,
-		DrainTimeout: max(settings.DrainTimeout, time.Nanosecond), // 0 would mean the default
+		DrainTimeout: settings.DrainTimeout,
 		Log:          serviceEvents.Log,
 	}
 	if observers != "off" {
@@ -297,7 +297,6 @@ func metricsHandler(settings *env.Settings, serviceEvents *events.Events) http.H
 	return serviceEvents.Metrics.Handler(settings.ExtraTags, nil)
 }
 
-// newGate returns the gate of a listener. newGate adds the bounds on connections to options.
 func newGate(listener string, options admission.Options, settings *env.Settings, serviceEvents *events.Events, recorder *live.Recorder) *admission.Gate {
 	options.Listener, options.Log = listener, serviceEvents.Log
 	options.MaxConnections, options.MaxPeerConnections = settings.MaxConnections, settings.MaxPeerConnections

@@ -182,7 +182,6 @@ func (l limits) keepVersions(ctx context.Context, store *overrides.Store) {
 	}
 }
 
-// overrideStore stores overrides in Redis, or in memory.
 type overrideStore interface {
 	source.Source
 	MakeChange(context.Context, runtimechanges.Change) (runtimechanges.Result, error)
@@ -191,7 +190,6 @@ type overrideStore interface {
 }
 
 const (
-	// overrideTimeout bounds each command to Redis about overrides.
 	overrideTimeout = time.Second
 
 	// An expired override stays in Redis for expiredRetention, so that a replica with a slow clock does not lose it too
@@ -255,7 +253,6 @@ func newOverrides(process *process, settings *env.Settings, limits limits, reset
 
 var processStart = time.Now()
 
-// replicaName returns the name of this process in its reports.
 func replicaName() string {
 	host, _ := os.Hostname()
 	return fmt.Sprintf("%s/%d", host, os.Getpid())

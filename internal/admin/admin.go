@@ -72,9 +72,6 @@ type Overrides interface {
 // New returns the handler of the API. Requests must have their whole path.
 func New(options Options) http.Handler {
 	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
-	if options.Counters.Now == nil {
-		options.Counters.Now = time.Now
-	}
 	return &handler{options: options, unauthorizedLogs: rate.NewLimiter(rate.Every(time.Second), 1)}
 }
 
@@ -89,7 +86,6 @@ type answer struct {
 	body any // if body is an Override, the header has its ETag too
 }
 
-// call is a request of an authorized caller.
 type call struct {
 	*http.Request
 	caller    Caller

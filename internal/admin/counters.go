@@ -22,7 +22,7 @@ type Counters struct {
 	Layer      backend.Layer          // the layer of the service, which reads and resets counters
 	Prefixes   backend.PrefixResetter // nil if the backend can't reset counters by prefix
 	PerReplica bool                   // each replica has its own counters
-	Now        func() time.Time       // the default is time.Now
+	Now        func() time.Time       // the clock of the service
 
 	// PublishReset sends the target of a reset counter to the other replicas. It is nil if this replica can't reach them.
 	PublishReset func(ctx context.Context, target string) error
@@ -239,7 +239,6 @@ func (counter *targetCounter) limits(now time.Time, peeks []backend.Peek) []Limi
 	return limits
 }
 
-// spentList describes the spent hits of each limit, for the audit log.
 func spentList(limits []Limit) string {
 	var texts []string
 	for _, l := range limits {
@@ -316,7 +315,6 @@ func (h *handler) resetPrefix(call *call) answer {
 	return okAnswer(answerBody)
 }
 
-// missedReplicaNotes returns a note if a reset did not reach the other replicas.
 func (h *handler) missedReplicaNotes(isPublished bool) []string {
 	switch {
 	case h.options.Counters.PerReplica:

@@ -30,7 +30,6 @@ func (h *handler) findState(field string) *override.State {
 	return nil
 }
 
-// listFields returns the fields that the caller may see.
 func (h *handler) listFields(call *call) List {
 	answerList := List{Overrides: []Override{}, Rules: []Override{}, Switches: []Override{}, ShadowMode: []Override{}}
 	for _, s := range h.options.Overrides.States() {
@@ -143,7 +142,6 @@ func losesLongerValue(oldState, newState *override.State) bool {
 		(oldState.ExpiresAt.IsZero() || oldState.ExpiresAt.After(newState.ExpiresAt))
 }
 
-// store makes a change in the name of the caller.
 func (h *handler) store(call *call, change changes.Change) (changes.Result, error) {
 	ctx, cancel := context.WithTimeout(call.Context(), storeTimeout)
 	defer cancel()
@@ -216,7 +214,6 @@ type Conflict struct {
 // tagPattern matches a strong ETag.
 var tagPattern = regexp.MustCompile(`^"([^" ]+)"$`)
 
-// readCondition reads If-Match and If-None-Match.
 func (c *call) readCondition() error {
 	if values := c.Header.Values("If-Match"); len(values) > 0 {
 		text := strings.TrimSpace(strings.Join(values, ","))
@@ -239,7 +236,6 @@ func (c *call) readCondition() error {
 	return nil
 }
 
-// answerConflict answers 412 with the current value.
 func (h *handler) answerConflict(conflict *changes.ConflictError) answer {
 	kind, target := override.SplitField(conflict.Field)
 	var body Conflict

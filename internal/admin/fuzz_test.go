@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/backend/local"
@@ -30,7 +31,7 @@ func FuzzCalls(f *testing.F) {
 		handler := admin.New(admin.Options{
 			Callers:   admin.Callers{Tokens: map[string]string{"ops": token}},
 			Overrides: overrides,
-			Counters:  admin.Counters{Limits: &overrides.Limits, Layer: backend.Counters{Limiter: counters}},
+			Counters:  admin.Counters{Limits: &overrides.Limits, Layer: backend.Counters{Limiter: counters}, Now: time.Now},
 		})
 		address := &url.URL{Path: admin.Prefix + path}
 		if target != "" {

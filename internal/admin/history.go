@@ -38,7 +38,6 @@ type FieldChange struct {
 	NewValue json.RawMessage `json:"new,omitempty"`
 }
 
-// newChange returns a change with the fields that mayUseField allows.
 func newChange(entry *changes.Entry, mayUseField func(field string) bool) Change {
 	change := Change{Version: entry.Version, Origin: entry.Origin, Fields: []FieldChange{}}
 	for _, w := range entry.Fields {
@@ -81,7 +80,6 @@ func (h *handler) getHistory(call *call) answer {
 // KindLimits is the Kind of a FieldChange of limits that come from a file or another source.
 const KindLimits override.Kind = "limits"
 
-// maxLimitsFields bounds the fields of a change of limits.
 const maxLimitsFields = 100
 
 // limitsChanges returns the differences between the last versions of the limits, the newest first. Without Redis,

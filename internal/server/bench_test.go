@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/require"
@@ -94,8 +95,7 @@ func benchServer(variant string) {
 		server = grpc.NewServer()
 		rlsv3.RegisterRateLimitServiceServer(server, alwaysOK)
 	case "ours":
-		o := Options{Services: servicesOf(alwaysOK)}
-		o.setDefaults()
+		o := withDefaults(Options{Services: servicesOf(alwaysOK), ObserveMethod: func(string) func(time.Duration) { return func(time.Duration) {} }})
 		server = newGRPCServer(&o, nil, new(callCounter), context.Background())
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

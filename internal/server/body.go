@@ -108,7 +108,6 @@ type answerBounds struct {
 	peers map[string]*peerBound
 }
 
-// peerBound bounds the requests of one IP address.
 type peerBound struct {
 	bytes    *semaphore.Weighted // the bytes of the requests that the server is answering
 	requests int                 // the number of open streams, of requests that wait, and of requests that the server is answering
@@ -160,7 +159,6 @@ func (w *releasingWriter) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// addRequest counts one more request of address, and returns the bound of this address.
 func (a *answerBounds) addRequest(address string) *peerBound {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -173,7 +171,6 @@ func (a *answerBounds) addRequest(address string) *peerBound {
 	return p
 }
 
-// removeRequest removes a request that addRequest has counted.
 func (a *answerBounds) removeRequest(address string, p *peerBound) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -73,7 +73,6 @@ func debugHandler(pages []Page, allowedNames []string, streamCtx context.Context
 	return mux
 }
 
-// streamHandler serves h without a read timeout. The context of a request ends when streamCtx is done.
 func streamHandler(streamCtx context.Context, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})

@@ -145,7 +145,7 @@ func TestBadDebugTLSFilesFailStartEvenIfPortIsInUse(t *testing.T) {
 	firstServer := start(t, Options{})
 	files := tlsFiles(t)
 	o := Options{Services: servicesOf(alwaysOK), Debug: hostPort(t, firstServer.DebugAddr()), DebugTLS: &files}
-	_, err := New(o)
+	_, err := newServer(o)
 	assert.ErrorContains(t, err, "debug TLS: ")
 
 	issueTo(t, files, certtest.New(t), "server")

@@ -120,7 +120,6 @@ type callCounter struct {
 	total    atomic.Int64 // the number of calls since the start of the server
 }
 
-// beginCall counts a call as in flight until endCall is called.
 func (f *callCounter) beginCall() {
 	f.inFlight.Add(1)
 	f.total.Add(1)

@@ -234,7 +234,7 @@ func TestSilentConnectionDelaysShutdownByHandshakeTimeout(t *testing.T) {
 func TestServeReturnsIfContextIsDone(t *testing.T) {
 	t.Parallel()
 	freePort := Addr{Host: "127.0.0.1"}
-	server, err := New(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort})
+	server, err := newServer(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -245,7 +245,7 @@ func TestServeReturnsIfContextIsDone(t *testing.T) {
 func TestCloseReleasesServerThatNeverServed(t *testing.T) {
 	t.Parallel()
 	freePort := Addr{Host: "127.0.0.1"}
-	server, err := New(Options{
+	server, err := newServer(Options{
 		Services: servicesOf(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort,
 		Metrics: &MetricsListener{Addr: freePort, Handler: http.NotFoundHandler()},
 	})
@@ -264,7 +264,7 @@ func TestServeReturnsErrorOfFailedListener(t *testing.T) {
 		"HTTP listener": func(s *Server) net.Listener { return s.http.listener },
 	} {
 		t.Run(name, func(t *testing.T) {
-			server, err := New(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort})
+			server, err := newServer(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort})
 			require.NoError(t, err)
 			require.NoError(t, listener(server).Close())
 			assert.ErrorContains(t, server.Serve(t.Context()), name)
@@ -277,7 +277,7 @@ func TestServeSurvivesFailedDebugAndMetricsListeners(t *testing.T) {
 	t.Parallel()
 	freePort := Addr{Host: "127.0.0.1"}
 	var log logBuffer
-	server, err := New(Options{
+	server, err := newServer(Options{
 		Services: servicesOf(alwaysOK), JSON: alwaysOK, GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort,
 		Metrics: &MetricsListener{Addr: freePort, Handler: http.NotFoundHandler()},
 		Log:     slog.New(slog.NewTextHandler(&log, nil)),
@@ -335,7 +335,7 @@ func TestDrainDoesNotCountHealthChecks(t *testing.T) {
 func TestInterruptSkipsDelay(t *testing.T) {
 	t.Parallel()
 	freePort := Addr{Host: "127.0.0.1"}
-	server, err := New(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort, DrainDelay: time.Hour})
+	server, err := newServer(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{Addr: freePort}, HTTP: freePort, Debug: freePort, DrainDelay: time.Hour})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(ErrInterrupted)

@@ -33,8 +33,7 @@ func FuzzJSON(f *testing.F) {
 	statuses := []int{http.StatusOK, http.StatusTooManyRequests, http.StatusBadRequest, http.StatusRequestEntityTooLarge}
 	f.Fuzz(func(t *testing.T, body string) {
 		for _, refunds := range []bool{false, true} {
-			o := Options{JSON: service.New(service.Options{Limits: store, Limiter: local.New(local.Options{MaxKeys: 100})}), JSONRefunds: refunds}
-			o.setDefaults()
+			o := withDefaults(Options{JSON: service.New(service.Options{Limits: store, Limiter: local.New(local.Options{MaxKeys: 100})}), JSONRefunds: refunds})
 			w := httptest.NewRecorder()
 			httpHandler(&o, new(callCounter)).ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/json", strings.NewReader(body)))
 			if !slices.Contains(statuses, w.Code) || w.Body.Len() == 0 {

@@ -17,7 +17,6 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// httpHandler serves /json, /v1/check, /healthcheck and the pages of o.
 func httpHandler(o *Options, calls *callCounter) http.Handler {
 	mux := http.NewServeMux()
 	reader := &bodyReader{
@@ -111,7 +110,6 @@ func healthHandler(h *Health) http.HandlerFunc {
 	}
 }
 
-// httpError answers "<status text>: <reason>" as plain text.
 func httpError(w http.ResponseWriter, code int, reason string) {
 	http.Error(w, http.StatusText(code)+": "+reason, code)
 }

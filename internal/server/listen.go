@@ -122,7 +122,6 @@ func removeStaleSocket(path string) error {
 	return os.Remove(path)
 }
 
-// httpListener is an HTTP server with its own address.
 type httpListener struct {
 	name     string // the name in errors and in the log
 	listener net.Listener
@@ -151,7 +150,6 @@ func listenHTTP(name string, a Addr, gate *admission.Gate, certs *tlsReloader, h
 	}}, nil
 }
 
-// maxHeaderBytes bounds the headers of a request over HTTP or gRPC.
 const maxHeaderBytes = 32 << 10
 
 func (l *httpListener) serve() error {
@@ -180,7 +178,7 @@ func (l *httpListener) stop(ctx context.Context, beforeCut func()) error {
 // MetricsListener is a plain-text HTTP listener that serves metrics only.
 type MetricsListener struct {
 	Addr
-	Path    string // the whole path, such as "/metrics", which is the default
+	Path    string // the whole path, such as "/metrics"
 	Handler http.Handler
 }
 

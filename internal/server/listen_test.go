@@ -101,7 +101,7 @@ func TestNewFailsIfPortIsInUse(t *testing.T) {
 			Metrics: &MetricsListener{Addr: freePort, Handler: http.NotFoundHandler()},
 		}
 		setUsedAddr(&o)
-		_, err := New(o)
+		_, err := newServer(o)
 		assert.ErrorIs(t, err, syscall.EADDRINUSE, listener)
 		if runtime.GOOS == "linux" {
 			assert.ErrorContains(t, err, fmt.Sprintf(" (process %d); end this program, or change ", os.Getpid()), listener)
@@ -114,7 +114,7 @@ func TestNewFailsIfPortIsInUse(t *testing.T) {
 
 func TestNewFailsWithoutServices(t *testing.T) {
 	t.Parallel()
-	_, err := New(Options{})
+	_, err := newServer(Options{})
 	assert.ErrorContains(t, err, "Service")
 }
 
@@ -156,7 +156,7 @@ func TestNewFailsIfSocketPathIsInUse(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "rls.sock")
 			tt.usePath(t, path)
-			_, err := New(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{UDS: path}})
+			_, err := newServer(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{UDS: path}})
 			assert.ErrorContains(t, err, tt.want)
 			_, err = os.Lstat(path)
 			assert.NoError(t, err, "New does not remove the file")
@@ -166,6 +166,6 @@ func TestNewFailsIfSocketPathIsInUse(t *testing.T) {
 
 func TestNewFailsIfSocketDirectoryIsMissing(t *testing.T) {
 	t.Parallel()
-	_, err := New(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{UDS: filepath.Join(t.TempDir(), "no", "rls.sock")}})
+	_, err := newServer(Options{Services: servicesOf(alwaysOK), GRPC: GRPC{UDS: filepath.Join(t.TempDir(), "no", "rls.sock")}})
 	assert.ErrorContains(t, err, "gRPC listener")
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -76,6 +77,29 @@ type testServer struct {
 	log  *logBuffer
 }
 
+// withDefaults returns o with values for the required options that o does not set.
+func withDefaults(o Options) Options {
+	o.Health = cmp.Or(o.Health, NewHealth())
+	o.Log = cmp.Or(o.Log, slog.Default())
+	o.Observer = cmp.Or[Observer](o.Observer, noObserver{})
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, 20*time.Second)
+	o.GRPC.MaxMessageBytes = cmp.Or(o.GRPC.MaxMessageBytes, 1<<20)
+	o.GRPC.MaxStreams = cmp.Or(o.GRPC.MaxStreams, 1024)
+	if o.Metrics != nil {
+		o.Metrics.Path = cmp.Or(o.Metrics.Path, "/metrics")
+	}
+	return o
+}
+
+func newServer(o Options) (*Server, error) { return New(withDefaults(o)) }
+
+type noObserver struct{}
+
+func (noObserver) DrainStarted(int64)                   {}
+func (noObserver) DrainFinished(int64)                  {}
+func (noObserver) TLSReloaded(string, string, error)    {}
+func (noObserver) CertificateInForce(string, time.Time) {}
+
 // start serves o on free ports of 127.0.0.1 until the test ends.
 func start(t *testing.T, options Options) *testServer {
 	t.Helper()
@@ -96,7 +120,7 @@ func start(t *testing.T, options Options) *testServer {
 		}
 	}
 	var err error
-	r.Server, err = New(options)
+	r.Server, err = newServer(options)
 	require.NoError(t, err)
 
 	ctx, stop := context.WithCancel(context.Background())

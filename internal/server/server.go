@@ -4,7 +4,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +19,7 @@ import (
 	"github.com/seed-81f232ab/rls/internal/server/admission"
 )
 
-// Options are the options of New. Only Services is required.
+// Options are the options of New. Services, Health, Observer, Log, GRPC.MaxMessageBytes and GRPC.MaxStreams are required.
 type Options struct {
 	// Services register gRPC services. A panic in a service fails only the call that panicked.
 	Services []func(grpc.ServiceRegistrar)
@@ -40,7 +39,7 @@ type Options struct {
 	// HTTPContext returns the context for a call of JSON or Check. By default, this is the context of the request.
 	HTTPContext func(*http.Request) context.Context
 
-	// Health answers probes. The default Health is healthy until the server stops.
+	// Health answers probes.
 	Health *Health
 
 	GRPC GRPC
@@ -66,14 +65,13 @@ type Options struct {
 	// DrainDelay is the time in which the server still accepts calls after health has turned NOT_SERVING; default 0.
 	DrainDelay time.Duration
 
-	// DrainTimeout is the time that calls in flight have after DrainDelay; default 20s. Then the server cuts the calls.
+	// DrainTimeout is the time that calls in flight have after DrainDelay. Then the server cuts the calls.
 	// A client that never finishes its handshake can delay the end of the drain by 5s.
 	DrainTimeout time.Duration
 
-	// Observer gets rare events. The default ignores the events.
-	Observer Observer
+	Observer Observer // gets rare events
 
-	Log *slog.Logger // default slog.Default()
+	Log *slog.Logger
 }
 
 // GRPC is the gRPC part of Options.
@@ -82,14 +80,14 @@ type GRPC struct {
 	UDS string // path of a unix socket, used instead of Addr
 	TLS *TLS   // nil means plain text
 
-	// MaxMessageBytes is the size of the largest request over gRPC or HTTP; default 1 MiB.
+	// MaxMessageBytes is the size of the largest request over gRPC or HTTP.
 	MaxMessageBytes int
 
 	// MaxDescriptors bounds the descriptors of a request. MaxAllEntries bounds the entries of all these descriptors
 	// together. The server does not decode a larger request, because the service rejects it. 0 means no bound.
 	MaxDescriptors, MaxAllEntries int
 
-	// MaxStreams is the number of calls that a connection can have in flight; default 1024.
+	// MaxStreams is the number of calls that a connection can have in flight.
 	MaxStreams uint32
 
 	// Gate bounds the connections and the memory of all clients together; nil means no bound.
@@ -101,25 +99,6 @@ type GRPC struct {
 	// MaxConnectionAge is the age of a connection, ±10 %, at which the server asks the client to reconnect; 0 means
 	// never. MaxConnectionAgeGrace bounds the time of the calls that are then in flight; 0 means no bound.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
-}
-
-func (o *Options) setDefaults() {
-	if o.Health == nil {
-		o.Health = NewHealth()
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
-	if o.ObserveMethod == nil {
-		o.ObserveMethod = func(string) func(time.Duration) { return func(time.Duration) {} }
-	}
-	if o.Observer == nil {
-		o.Observer = noObserver{}
-	}
-	o.Health.logTo(o.Log)
-	o.DrainTimeout = cmp.Or(o.DrainTimeout, 20*time.Second)
-	o.GRPC.MaxMessageBytes = cmp.Or(o.GRPC.MaxMessageBytes, 1<<20)
-	o.GRPC.MaxStreams = cmp.Or(o.GRPC.MaxStreams, 1024)
 }
 
 // Observer gets the rare events of a Server. The log of the Server has the same events.
@@ -136,13 +115,6 @@ type Observer interface {
 	// CertificateInForce reports when the certificate of a listener expires. It is called at the start and after a change.
 	CertificateInForce(listener string, expiry time.Time)
 }
-
-type noObserver struct{}
-
-func (noObserver) DrainStarted(int64)                   {}
-func (noObserver) DrainFinished(int64)                  {}
-func (noObserver) TLSReloaded(string, string, error)    {}
-func (noObserver) CertificateInForce(string, time.Time) {}
 
 // Server is a set of listeners. New makes a Server, and Serve runs the Server once.
 type Server struct {
@@ -169,7 +141,10 @@ func New(o Options) (_ *Server, err error) {
 	if len(o.Services) == 0 {
 		return nil, errors.New("server: got no Options.Services, want at least one")
 	}
-	o.setDefaults()
+	if o.ObserveMethod == nil {
+		o.ObserveMethod = func(string) func(time.Duration) { return func(time.Duration) {} }
+	}
+	o.Health.logTo(o.Log)
 	s := &Server{options: o}
 	s.drainCtx, s.startDrain = context.WithCancel(context.Background())
 	s.streamCtx, s.endStreams = context.WithCancel(context.Background())
@@ -205,7 +180,7 @@ func New(o Options) (_ *Server, err error) {
 	}
 	if m := o.Metrics; m != nil {
 		// An address in use is an error, because nobody would notice missing metrics until the metrics are needed.
-		metrics, err := listenHTTP("metrics", m.Addr, nil, nil, servePath(cmp.Or(m.Path, "/metrics"), m.Handler), o.Log)
+		metrics, err := listenHTTP("metrics", m.Addr, nil, nil, servePath(m.Path, m.Handler), o.Log)
 		if err != nil {
 			return nil, err
 		}

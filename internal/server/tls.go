@@ -92,7 +92,6 @@ func (r *tlsReloader) config() *tls.Config {
 	}
 }
 
-// apply puts all files in force together.
 func (r *tlsReloader) apply(files [][]byte) error {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	cert, key := files[0], files[1]

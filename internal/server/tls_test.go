@@ -335,7 +335,7 @@ func TestNewFailsOnBadTLSFiles(t *testing.T) {
 				"gRPC":  {Services: servicesOf(alwaysOK), GRPC: GRPC{TLS: &files}},
 				"debug": {Services: servicesOf(alwaysOK), DebugTLS: &files},
 			} {
-				_, err := New(o)
+				_, err := newServer(o)
 				require.ErrorContains(t, err, listener+" TLS: ")
 				assert.ErrorContains(t, err, want)
 			}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime/debug"
 	"testing"
+	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
@@ -16,6 +17,8 @@ import (
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/observe/events"
+	"github.com/seed-81f232ab/rls/internal/observe/metrics"
 	"github.com/seed-81f232ab/rls/internal/server"
 	"github.com/seed-81f232ab/rls/service"
 )
@@ -116,12 +119,17 @@ descriptors:
 func serveOurs(ctx context.Context, svc rlsv3.RateLimitServiceServer) error {
 	debug.SetGCPercent(400) // as rls serve does
 	host := server.Addr{Host: "127.0.0.1"}
+	health, log := server.NewHealth(), slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	testServer, err := server.New(server.Options{
 		Services: []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, svc) }},
-		GRPC:     server.GRPC{Addr: host},
+		GRPC:     server.GRPC{Addr: host, MaxMessageBytes: 1 << 20, MaxStreams: 1024},
 		HTTP:     host,
 		Debug:    host,
-		Log:      slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Health:   health,
+		Observer: events.New(events.Options{Metrics: metrics.New(), Health: health, Log: log}),
+		Log:      log,
+
+		DrainTimeout: 20 * time.Second,
 	})
 	if err != nil {
 		return err

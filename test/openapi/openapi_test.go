@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/pb33f/libopenapi"
@@ -82,8 +84,9 @@ func newHTTP(t *testing.T) string {
 	freePort := server.Addr{Host: "127.0.0.1"}
 	testServer, err := server.New(server.Options{
 		Services: []func(grpc.ServiceRegistrar){func(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, rateLimiter) }},
-		Check:    check.New(check.Options{Service: rateLimiter}), GRPC: server.GRPC{Addr: freePort, MaxMessageBytes: 1000}, HTTP: freePort, Debug: freePort,
+		Check:    check.New(check.Options{Service: rateLimiter}), GRPC: server.GRPC{Addr: freePort, MaxMessageBytes: 1000, MaxStreams: 100}, HTTP: freePort, Debug: freePort,
 		HTTPPages: []server.Page{{Path: openapi.CheckPath, Handler: http.HandlerFunc(openapi.CheckHandler)}},
+		Health:    server.NewHealth(), Observer: noObserver{}, Log: slog.New(slog.DiscardHandler), DrainTimeout: 20 * time.Second,
 	})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
@@ -145,6 +148,12 @@ func operationsOf(t *testing.T, name string) map[string]bool {
 	return operations
 }
 
+// noObserver ignores the events of a server without TLS.
+type noObserver struct{ server.Observer }
+
+func (noObserver) DrainStarted(int64)  {}
+func (noObserver) DrainFinished(int64) {}
+
 const token = "t0p-secret"
 
 // newAdmin returns the admin API.
@@ -152,7 +161,7 @@ func newAdmin(t *testing.T) http.Handler {
 	overrides, counters := admintest.NewOverrides(t, limits), local.New(local.Options{MaxKeys: 100})
 	return admin.New(admin.Options{
 		Callers: admin.Callers{Tokens: map[string]string{"ops": token}}, Overrides: overrides,
-		Counters: admin.Counters{Limits: &overrides.Limits, Layer: backend.Counters{Limiter: counters}},
+		Counters: admin.Counters{Limits: &overrides.Limits, Layer: backend.Counters{Limiter: counters}, Now: time.Now},
 	})
 }
 

@@ -176,7 +176,6 @@ func (s *Settings) TLSFiles() []TLSFiles {
 	return files
 }
 
-// tlsFiles returns the files that three settings name.
 func (s *Settings) tlsFiles(isUsed bool, reason, cert, key, ca string) TLSFiles {
 	paths := map[string]string{}
 	for _, f := range settings {
@@ -212,7 +211,6 @@ func (ps *problems) read(f File) []byte {
 	return content
 }
 
-// nonEmptyVariablesWithPrefix returns the names of the variables of Settings that begin with prefix and are set.
 func nonEmptyVariablesWithPrefix(prefix string, exceptions ...string) string {
 	var names []string
 	for _, f := range settings {
@@ -246,7 +244,6 @@ func trueVariables(names ...string) string {
 	return strings.Join(slices.DeleteFunc(names, isNotTrue), ",")
 }
 
-// warnings returns warnings about settings that other settings turn off, and about a long REDIS_TIMEOUT.
 func (s *Settings) warnings() []Warning {
 	const longTimeout = time.Second
 	var warnings []Warning

@@ -62,7 +62,6 @@ var changedSettings = []remark{
 	{"RESPONSE_DYNAMIC_METADATA", "in rls, the setting also works for rules with detailed_metric or value_to_metric"},
 }
 
-// textAbout returns the text about a variable, or an empty string.
 func textAbout(variable string, remarks []remark) string {
 	for _, r := range remarks {
 		if slices.Contains(strings.Fields(r.Variables), variable) {

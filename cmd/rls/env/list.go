@@ -20,7 +20,6 @@ type Variable struct {
 	Meaning    string     `json:"meaning,omitempty"`
 }
 
-// maskedSecret is the text that rls shows in place of a secret.
 const maskedSecret = "(secret)"
 
 // WithoutLogin returns text with a mask in place of a user and password before an @.

@@ -46,10 +46,8 @@ func (s *Settings) checkStats(ps *problems) {
 	}
 }
 
-// mogrifierPrefix begins the names of the variables of mogrifiers.
 const mogrifierPrefix = "DOG_STATSD_MOGRIFIER_"
 
-// mogrifierParts end the names of the variables of a mogrifier.
 var mogrifierParts = []string{"_PATTERN", "_NAME", "_TAGS"}
 
 // Mogrifiers returns the mogrifiers of USE_DOG_STATSD_MOGRIFIERS.

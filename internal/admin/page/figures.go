@@ -30,7 +30,6 @@ type spark struct {
 // sparkHeight is the height of a spark in the units of its SVG. The distance between two points is one unit.
 const sparkHeight = 40
 
-// formats has the functions that format the values of sparks.
 var formats = map[string]func(live.Value) string{"rate": FormatRate, "share": FormatShare, "duration": FormatDuration}
 
 // newSpark returns the spark of two series with the same scale. Each series can be nil.
@@ -140,7 +139,6 @@ func formatSeconds(v live.Value) [2]string {
 	return [2]string{formatNumber(seconds), "s"}
 }
 
-// processText says how many calls callers gave up and rls refused, and how much CPU, memory and connections the process uses.
 func processText(s *live.Snapshot) string {
 	text := "Given up " + FormatRate(s.Figures.GivenUp.Now) + "/s · refused " + FormatRate(s.Figures.Refused.Now) + "/s · "
 	if s.State.Redis != nil {

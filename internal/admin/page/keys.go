@@ -69,10 +69,8 @@ func newKeyRow(mode live.KeyMode, key live.Key) keyRow {
 	return row
 }
 
-// maxLimitedKeys is the maximum number of rows under "Limited now".
 const maxLimitedKeys = 8
 
-// limitedKeys is the table under "Limited now".
 type limitedKeys struct {
 	Note string
 	Rows []keyRow

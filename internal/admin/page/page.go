@@ -148,7 +148,6 @@ func (p *Page) effectiveLimits(r *http.Request, rule *live.Rule) []explain.Limit
 	return report.Descriptors[0].Limits
 }
 
-// explain returns the form of explain, and the answer if the form is filled in.
 func (p *Page) explain(r *http.Request, domain, descriptor string) explainForm {
 	form := explainForm{Domain: domain, Descriptor: descriptor}
 	if p.options.Explain == nil || domain == "" && descriptor == "" {

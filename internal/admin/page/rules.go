@@ -55,7 +55,6 @@ func (c userChoice) SortHref(order string) string {
 	return c.href()
 }
 
-// href returns the address of the page with the choice c.
 func (c userChoice) href() string {
 	query := url.Values{"filter": {c.Filter}, "sort": {strings.TrimPrefix(c.Sort, "denied")}, "quiet": {""}, "rule": {c.Rule}}
 	if c.ShowsQuietRules {
@@ -124,7 +123,6 @@ func numberOrZero(v live.Value) float64 {
 	return 0
 }
 
-// ruleDetails has the details in an open row.
 type ruleDetails struct {
 	*live.Rule
 	Keys        []keyRow
@@ -190,7 +188,6 @@ func parentOf(branchesByPath map[string]*branch, path string) *branch {
 	return nil
 }
 
-// sort sorts the children of b and sets the index of b.
 func (b *branch) sort() {
 	for _, child := range b.children {
 		child.sort()

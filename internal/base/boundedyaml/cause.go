@@ -77,7 +77,6 @@ type causeFinder struct {
 	cause       *Problem // nil until an edit shows the cause
 }
 
-// edit replaces the bytes of data from start to end by text.
 type edit struct {
 	start, end int
 	text       string

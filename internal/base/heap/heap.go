@@ -41,7 +41,6 @@ func ProcessBytes() int64 {
 	return int64(readMetric("/memory/classes/total:bytes") - readMetric("/memory/classes/heap/released:bytes"))
 }
 
-// gcTuner sets GOGC.
 type gcTuner struct {
 	mu              sync.Mutex // guards the fields below
 	goroutines      int        // the number of goroutines that adapt GOGC to the live heap

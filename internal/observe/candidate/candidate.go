@@ -56,8 +56,9 @@ func (r Result) String() string {
 
 // Candidate evaluates a candidate. It is a service.Observer and safe for concurrent use.
 type Candidate struct {
+	Limits descriptors.Store // the limits of the candidate
+
 	options Options
-	store   descriptors.Store
 	queue   chan *evaluation
 	stats   stats
 }
@@ -78,12 +79,9 @@ func New(options Options) *Candidate {
 	return &Candidate{options: options, queue: make(chan *evaluation, queueSize), stats: stats{rules: map[string]uint64{}}}
 }
 
-// Store returns the store with the limits of the candidate.
-func (c *Candidate) Store() *descriptors.Store { return &c.store }
-
 // CallAnswered implements service.Observer. It copies the request for a later evaluation.
 func (c *Candidate) CallAnswered(_ context.Context, call *service.Call) {
-	if call.Err != nil || c.store.Load() == nil {
+	if call.Err != nil || c.Limits.Load() == nil {
 		return
 	}
 	e := &evaluation{
@@ -111,7 +109,7 @@ func (c *Candidate) Run(ctx context.Context) {
 				select {
 				case e := <-c.queue:
 					evaluatingService := service.New(service.Options{
-						Limits: &c.store, Limiter: c.options.Limiter, Observers: []service.Observer{e},
+						Limits: &c.Limits, Limiter: c.options.Limiter, Observers: []service.Observer{e},
 						AllOrNone: c.options.AllOrNone, QuotaMode: c.options.QuotaMode, Now: func() time.Time { return e.start },
 					})
 					_, _ = evaluatingService.ShouldRateLimit(ctx, e.request) // the CallAnswered of e gets the answer

@@ -92,7 +92,7 @@ func TestCandidateIsComparedWithTheLimitsInForce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				candidate := New(Options{Limiter: test.limiter})
-				candidate.store.Set(descriptors.Compile(limitsOf(t, test.candidateHits)))
+				candidate.Limits.Set(descriptors.Compile(limitsOf(t, test.candidateHits)))
 				candidate.stats.reset(time.Now())
 				go candidate.Run(ctx)
 				rateLimiter := newService(t, test.hitsInForce, candidate)
@@ -119,7 +119,7 @@ func TestCandidateIsComparedWithTheLimitsInForce(t *testing.T) {
 
 func TestFullQueueDropsCallsAndDelaysNone(t *testing.T) {
 	candidate := New(Options{Limiter: failingLimiter{}})
-	candidate.store.Set(descriptors.Compile(limitsOf(t, "1")))
+	candidate.Limits.Set(descriptors.Compile(limitsOf(t, "1")))
 	rateLimiter := newService(t, "4294967295", candidate)
 	for range queueSize + 3 { // the test does not call Run
 		assert.Equal(t, rlsv3.RateLimitResponse_OK, send(t, rateLimiter, "acme"))
@@ -156,7 +156,7 @@ func TestRejectedCandidateKeepsTheLastGoodCandidate(t *testing.T) {
 	candidate.Follow(t.Context(), updates{{Limits: limitsOf(t, "7")}, rejectedUpdate}, log)
 	assert.Contains(t, out.String(), "candidate limits rejected; the last good candidate is still evaluated")
 	assert.EqualError(t, candidate.Status().Problem, "limits.yaml:3: mistake")
-	assert.Equal(t, 1, candidate.Store().Load().RuleCount())
+	assert.Equal(t, 1, candidate.Limits.Load().RuleCount())
 	candidate.Follow(t.Context(), updates{{}}, log)
 	assert.NoError(t, candidate.Status().Problem)
 	candidate.Follow(t.Context(), updates{{Limits: limitsOf(t, "8")}}, log)

@@ -16,7 +16,7 @@ func (c *Candidate) Follow(ctx context.Context, s source.Source, log *slog.Logge
 		err := errors.Join(update.Problem, update.Outage)
 		c.stats.setProblem(err)
 		switch {
-		case err != nil && c.store.Load() == nil:
+		case err != nil && c.Limits.Load() == nil:
 			log.Error("candidate limits rejected; no candidate is evaluated", "problem", err)
 			return err
 		case err != nil:
@@ -26,7 +26,7 @@ func (c *Candidate) Follow(ctx context.Context, s source.Source, log *slog.Logge
 			return nil
 		}
 		config := descriptors.Compile(update.Limits)
-		c.store.Set(config)
+		c.Limits.Set(config)
 		c.stats.reset(time.Now())
 		log.Info("candidate limits evaluated", "rules", config.RuleCount())
 		return nil

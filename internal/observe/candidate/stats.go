@@ -30,7 +30,6 @@ type RuleCount struct {
 	NewlyDenied uint64 `json:"newly_denied"`
 }
 
-// stats has the counts of a Status.
 type stats struct {
 	mu        sync.Mutex
 	startTime time.Time

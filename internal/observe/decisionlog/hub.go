@@ -25,12 +25,9 @@ type Hub struct {
 
 var _ service.Observer = (*Hub)(nil)
 
-// NewHub returns a Hub without subscribers. now is the clock of the service, or nil for time.Now. hash replaces values
-// after the filters have compared them.
+// NewHub returns a Hub without subscribers. now is the clock of the service. hash replaces values after the filters have
+// compared them.
 func NewHub(now func() time.Time, hash *Hash) *Hub {
-	if now == nil {
-		now = time.Now
-	}
 	h := &Hub{now: now, hash: hash}
 	h.subscribers.Store(new([]*Subscription))
 	return h
@@ -38,9 +35,10 @@ func NewHub(now func() time.Time, hash *Hash) *Hub {
 
 // Subscription has the records for one subscriber.
 type Subscription struct {
+	Records chan Record // is never closed
+
 	hub       *Hub
 	filter    Filter
-	records   chan Record
 	dropCount atomic.Uint64
 }
 
@@ -53,17 +51,11 @@ func (h *Hub) Subscribe(filter Filter, bufferSize int) (*Subscription, error) {
 	if len(subscribers) >= MaxSubscribers {
 		return nil, fmt.Errorf("live decisions: got %d subscribers, want at most %d; close another one", len(subscribers)+1, MaxSubscribers)
 	}
-	s := &Subscription{hub: h, filter: filter, records: make(chan Record, bufferSize)}
+	s := &Subscription{hub: h, filter: filter, Records: make(chan Record, bufferSize)}
 	subscribers = append(slices.Clone(subscribers), s)
 	h.subscribers.Store(&subscribers)
 	return s, nil
 }
-
-// Records returns the channel of the records. The channel is never closed.
-func (s *Subscription) Records() <-chan Record { return s.records }
-
-// Dropped returns the number of dropped records.
-func (s *Subscription) Dropped() uint64 { return s.dropCount.Load() }
 
 // Close removes the subscriber from the Hub.
 func (s *Subscription) Close() {
@@ -92,14 +84,14 @@ func (s *Subscription) send(ctx context.Context, c *service.Call, duration time.
 		if !s.filter.selects(&outcome) {
 			continue
 		}
-		if len(s.records) == cap(s.records) { // skip the cost of making the record
+		if len(s.Records) == cap(s.Records) { // skip the cost of making the record
 			s.dropCount.Add(1)
 			continue
 		}
 		record := outcome.record(ctx, duration)
 		s.hub.hash.replaceValues(&record)
 		select {
-		case s.records <- record:
+		case s.Records <- record:
 		default:
 			s.dropCount.Add(1)
 		}

@@ -30,8 +30,8 @@ func subscribe(t *testing.T, h *Hub, f Filter, buffer int) *Subscription {
 // takeRecords takes all records from the buffer of s and returns the records.
 func takeRecords(s *Subscription) []Record {
 	var records []Record
-	for len(s.records) > 0 {
-		records = append(records, <-s.records)
+	for len(s.Records) > 0 {
+		records = append(records, <-s.Records)
 	}
 	return records
 }
@@ -68,7 +68,7 @@ func TestRecordOfDescriptorWithoutRuleHasIndexAndHits(t *testing.T) {
 
 func TestRecordHasTheHoldAndWhetherTheCallerWaits(t *testing.T) {
 	for _, hash := range []*Hash{nil, NewHash("secret")} {
-		hub := NewHub(nil, hash)
+		hub := NewHub(time.Now, hash)
 		subscription := subscribe(t, hub, Filter{}, 10)
 		rateLimiter := newService(t, nil, nil, hub)
 		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(limit.HoldKey, "holder", limit.AcquireKey, "true"))
@@ -120,7 +120,7 @@ func TestEachDecisionAndEachDescriptorWithoutDecisionHasARecord(t *testing.T) {
 		"refund rejected by the rule": {refundOf("tenant=x"), func(o *service.Options) { o.NoRefunds = true }, []row{{"shop > tenant", "", Failed, Failed, false}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			hub := NewHub(nil, nil)
+			hub := NewHub(time.Now, nil)
 			subscription := subscribe(t, hub, Filter{}, 10)
 			_, err := newService(t, nil, test.change, hub).ShouldRateLimit(t.Context(), test.req)
 			var rows []row
@@ -152,7 +152,7 @@ func (fallbackLimiter) Take(_ context.Context, _ time.Time, _ []backend.Hit, res
 }
 
 func TestRecordOfAFallbackHasItsReason(t *testing.T) {
-	hub := NewHub(nil, nil)
+	hub := NewHub(time.Now, nil)
 	subscription := subscribe(t, hub, Filter{}, 10)
 	rateLimiter := newService(t, nil, func(o *service.Options) { o.Limiter = fallbackLimiter{} }, hub)
 	_, err := rateLimiter.ShouldRateLimit(t.Context(), request("tenant=x"))
@@ -186,7 +186,7 @@ func TestFilterSelectsRecords(t *testing.T) {
 			require.NoError(t, err)
 			f, err := ParseFilter(values)
 			require.NoError(t, err)
-			hub := NewHub(nil, nil)
+			hub := NewHub(time.Now, nil)
 			subscription := subscribe(t, hub, f, 10)
 			rateLimiter := newService(t, nil, nil, hub)
 			_, err = rateLimiter.ShouldRateLimit(t.Context(), request("tenant=a", "tenant=b", "both=x", "none=1,user=u"))
@@ -220,7 +220,7 @@ func TestParseFilterNamesTheWrongParameter(t *testing.T) {
 }
 
 func TestFullBufferDropsRecords(t *testing.T) {
-	hub := NewHub(nil, nil)
+	hub := NewHub(time.Now, nil)
 	slowSubscriber, fastSubscriber := subscribe(t, hub, Filter{}, 2), subscribe(t, hub, Filter{}, 10)
 	rateLimiter := newService(t, nil, nil, hub)
 	for range 5 {
@@ -228,13 +228,13 @@ func TestFullBufferDropsRecords(t *testing.T) {
 		require.NoError(t, err)
 	}
 	assert.Len(t, takeRecords(slowSubscriber), 2)
-	assert.EqualValues(t, 3, slowSubscriber.Dropped())
+	assert.EqualValues(t, 3, slowSubscriber.dropCount.Load())
 	assert.Len(t, takeRecords(fastSubscriber), 5)
-	assert.Zero(t, fastSubscriber.Dropped())
+	assert.Zero(t, fastSubscriber.dropCount.Load())
 }
 
 func TestHubBoundsItsSubscribers(t *testing.T) {
-	hub := NewHub(nil, nil)
+	hub := NewHub(time.Now, nil)
 	var lastSubscription *Subscription
 	for range MaxSubscribers {
 		lastSubscription = subscribe(t, hub, Filter{}, 1)
@@ -247,6 +247,6 @@ func TestHubBoundsItsSubscribers(t *testing.T) {
 }
 
 func TestCallAnsweredWithoutSubscribersDoesNotAlloc(t *testing.T) {
-	hub := NewHub(nil, nil)
+	hub := NewHub(time.Now, nil)
 	assert.Zero(t, testing.AllocsPerRun(100, func() { hub.CallAnswered(t.Context(), nil) }))
 }

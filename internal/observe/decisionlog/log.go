@@ -183,7 +183,6 @@ func (l *Log) writeRecords(record Record) {
 	}
 }
 
-// reportDrops writes a line for each drop reason that has new drops since the last report.
 func (l *Log) reportDrops() {
 	l.lines.Reset()
 	drops := l.Stats().Dropped

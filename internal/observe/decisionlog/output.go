@@ -56,7 +56,6 @@ func (o *output) close() {
 	}
 }
 
-// reopenIfMoved opens the path again if the file is not open, or if a program has moved or removed the file.
 func (o *output) reopenIfMoved() {
 	if file, isFile := o.writer.(*os.File); isFile && o.path != "" {
 		openedFile, err := file.Stat()
@@ -91,7 +90,6 @@ func (o *output) write(lines []byte) bool {
 	return true
 }
 
-// reportError logs an error, unless it has logged an error since the last write that worked.
 func (o *output) reportError(err error) {
 	if !o.isFailureLogged {
 		o.isFailureLogged = true

@@ -140,7 +140,6 @@ func (o *outcome) requestEntries() []*ratelimitv3.RateLimitDescriptor_Entry {
 	return o.call.Request.Descriptors[o.descriptorIndex].GetEntries()
 }
 
-// entries returns a copy of the entries of the descriptor.
 func (o *outcome) entries() []Entry {
 	requestEntries := o.requestEntries()
 	entries := slices.Grow([]Entry(nil), len(requestEntries))
@@ -183,7 +182,6 @@ func (o *outcome) hash(seed maphash.Seed) uint64 {
 	return h.Sum64()
 }
 
-// record returns the Record of o. ctx is the context of the call, and duration is the duration of the call.
 func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 	call := o.call
 	record := Record{

@@ -93,7 +93,7 @@ func (s *stream) run(r *http.Request) {
 	reportedDrops := uint64(0)
 	sentRecords := 0 // the records since the last tick of dropsTicker
 	for s.write() {
-		records := s.records
+		records := s.Records
 		if s.perSecond > 0 && sentRecords >= s.perSecond {
 			records = nil // a nil channel sends nothing, so the stream waits for the next tick
 		}
@@ -102,13 +102,13 @@ func (s *stream) run(r *http.Request) {
 			return
 		case record := <-records:
 			appendLine(&s.lines, record)
-			for sentRecords++; s.lines.Len() < flushBytes && len(s.records) > 0 && (s.perSecond == 0 || sentRecords < s.perSecond); sentRecords++ {
-				appendLine(&s.lines, <-s.records)
+			for sentRecords++; s.lines.Len() < flushBytes && len(s.Records) > 0 && (s.perSecond == 0 || sentRecords < s.perSecond); sentRecords++ {
+				appendLine(&s.lines, <-s.Records)
 			}
 			heartbeat.Reset(HeartbeatPause)
 		case now := <-dropsTicker.C:
 			sentRecords = 0
-			if drops := s.Dropped(); drops > reportedDrops {
+			if drops := s.dropCount.Load(); drops > reportedDrops {
 				appendLine(&s.lines, Drops{now.UTC(), drops - reportedDrops, reason})
 				reportedDrops = drops
 			}

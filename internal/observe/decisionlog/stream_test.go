@@ -20,7 +20,7 @@ import (
 const maxWait = 20 * time.Second
 
 func TestStreamSendsSelectedRecordsAtOnce(t *testing.T) {
-	hub := NewHub(nil, NewHash("key"))
+	hub := NewHub(time.Now, NewHash("key"))
 	rateLimiter := newService(t, nil, nil, hub)
 	server := httptest.NewServer(hub)
 	defer server.Close()
@@ -43,7 +43,7 @@ func TestStreamSendsSelectedRecordsAtOnce(t *testing.T) {
 }
 
 func TestStreamRejectsWrongRequests(t *testing.T) {
-	hub := NewHub(nil, nil)
+	hub := NewHub(time.Now, nil)
 	for _, test := range []struct {
 		method, query string
 		subscribers   int
@@ -74,7 +74,7 @@ func (pipeWriter) Flush()              {}
 
 func TestStreamReportsDropsAndSendsHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hub := NewHub(nil, nil)
+		hub := NewHub(time.Now, nil)
 		rateLimiter := newService(t, nil, nil, hub)
 		pipeReader, writer := io.Pipe()
 		done := make(chan struct{})
@@ -118,7 +118,7 @@ func TestStreamReportsDropsAndSendsHeartbeats(t *testing.T) {
 
 func TestStreamWithPerSecondSendsRecentRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hub := NewHub(nil, nil)
+		hub := NewHub(time.Now, nil)
 		rateLimiter := newService(t, nil, nil, hub)
 		pipeReader, writer := io.Pipe()
 		done := make(chan struct{})

@@ -73,14 +73,10 @@ func (e *Events) CertificateInForce(listener string, expiry time.Time) {
 	e.Metrics.SetCertificateExpiry(strings.ToLower(listener), expiry)
 }
 
-// CallersReloaded reports that the new content of the file of callers is in force, or the error of rejected content.
-func (e *Events) CallersReloaded(file string, err error) {
-	e.addReload("callers reloaded", details("file", file), "callers rejected", err)
-}
-
-// TokensReloaded reports that the new content of the file of admin tokens is in force, or the error of rejected content.
-func (e *Events) TokensReloaded(file string, err error) {
-	e.addReload("admin tokens reloaded", details("file", file), "admin tokens rejected", err)
+// FileReloaded reports that the new content of file is in force, or the error of rejected content. contentName says what
+// the file has, such as "callers".
+func (e *Events) FileReloaded(contentName, file string, err error) {
+	e.addReload(contentName+" reloaded", details("file", file), contentName+" rejected", err)
 }
 
 // RejectedFiles returns the errors of files whose newest content is not in force. The key says what was rejected, such as

@@ -19,7 +19,6 @@ const (
 	SourceOverrides = "overrides"
 )
 
-// limitsObserver is a reload.Observer that reports changes of the limits in force.
 type limitsObserver struct {
 	reload.Observer // reports to the metrics
 	*Events

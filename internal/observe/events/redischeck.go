@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	// redisCheckPause is the pause between two checks of Redis.
 	redisCheckPause = time.Minute
 
 	// RedisCheckTimeout bounds a whole check of Redis. REDIS_TIMEOUT bounds each step of the check.

@@ -50,7 +50,6 @@ func causeText(err error) string {
 	return err.Error()
 }
 
-// outageSummary describes an outage, or returns nil if there was no outage.
 func outageSummary(outage *fallback.Outage) *live.Outage {
 	if outage.Start.IsZero() {
 		return nil

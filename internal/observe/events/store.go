@@ -92,7 +92,6 @@ func (s *Store) StateChanged(change fallback.StateChange) {
 		append(priceAttrs(outage), "hits_replayed", outage.ReplayedHits, "counters_kept", outage.CountersKept)...)
 }
 
-// causeAttrs returns the cause of an outage as names, each followed by its value.
 func (s *Store) causeAttrs(err error) []any {
 	return []any{"kind", redis.KindOf(err).String(), "error", err, "advice", s.Advice(err)}
 }

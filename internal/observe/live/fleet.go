@@ -184,7 +184,6 @@ func (l *Live) fleet(now time.Time) (fleet Fleet, aliveReplicas int) {
 	return fleet, aliveReplicas
 }
 
-// reportedFleet does the work of fleet with the reports of all replicas.
 func reportedFleet(ownReplica Replica, reports changes.Reports, comparesLimits bool, now time.Time) (fleet Fleet, aliveReplicas int) {
 	replicas := []Replica{ownReplica}
 	switch {

@@ -97,7 +97,6 @@ func setHeaders(w http.ResponseWriter, contentType string) {
 }
 
 const (
-	// maxViewers is the maximum number of viewers of the stream.
 	maxViewers = 20
 
 	// writeTimeout is the time that a viewer may take to read a snapshot of the stream.

@@ -28,7 +28,6 @@ func bucketOf(d time.Duration) int {
 	return 1 + (power-minDurationBits)<<bucketBits + bucketInPower
 }
 
-// bucketStart returns the shortest duration of a bucket.
 func bucketStart(bucket int) time.Duration {
 	if bucket == 0 {
 		return 0

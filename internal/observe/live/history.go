@@ -38,14 +38,12 @@ func (c *stepClock) ratePerSecond(currentCount, previousCount float64) float64 {
 	return (currentCount + c.previousStepShare()*previousCount) / (c.elapsedSeconds + c.previousStepShare()*c.lastStepSeconds)
 }
 
-// history has the figures of the last five minutes.
 type history struct {
 	stepClock
 	currentSample, previousSample sample  // the samples of the step in progress and of the previous step
 	steps                         Figures // has only the points, which describe past steps
 }
 
-// sample describes what happened in a span of time.
 type sample struct {
 	calls   callCounts
 	redis   histogram // the durations of round trips to Redis

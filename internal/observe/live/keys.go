@@ -18,7 +18,7 @@ const (
 // topKeys returns the busiest keys. If accept is not nil, topKeys returns only keys for which accept returns true.
 func (l *Live) topKeys(accept func(*entry) bool) TopKeys {
 	recorder := l.options.Recorder
-	topKeys := TopKeys{Mode: l.options.Keys, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, Callers: []Key{}, SampledShare: Value(recorder.sampledShare())}
+	topKeys := TopKeys{Mode: l.options.Keys, Hottest: []Key{}, Denied: []Key{}, Unmatched: []Key{}, Callers: []Key{}, SampledShare: Value(1 / float64(recorder.sampleInterval.Load()))}
 	if l.options.Keys == KeysOff {
 		return topKeys
 	}
@@ -81,7 +81,6 @@ func pathOf(key []byte) string {
 	return strings.Join(parts, " > ")
 }
 
-// keyText returns the text that viewers see for a key: the key or its hash.
 func (l *Live) keyText(key []byte) string {
 	text := strings.ToValidUTF8(string(key), "�")
 	if len(key) == maxKeyBytes {
@@ -96,7 +95,6 @@ func (l *Live) keyText(key []byte) string {
 // hashKeyText returns the hash of a key. Another process makes another hash of the same key.
 func (l *Live) hashKeyText(text string) string { return "#" + l.hash.Value(text) }
 
-// hashedKeys returns a copy of topKeys with hashes in place of the keys.
 func (l *Live) hashedKeys(topKeys TopKeys) TopKeys {
 	if topKeys.Mode != KeysOn {
 		return topKeys

@@ -203,7 +203,6 @@ func (l *Live) newSnapshot(now time.Time) *Snapshot {
 	}
 }
 
-// quotaRules returns the rules whose limits Envoys share, the rules with the most demand first.
 func (l *Live) quotaRules() []quota.RuleStats {
 	if l.options.Quotas == nil {
 		return nil
@@ -255,7 +254,6 @@ func (l *Live) ruleList() RuleList {
 	return list
 }
 
-// refreshLimits sets the state, the overrides and the rules again if other limits are in force.
 func (l *Live) refreshLimits() {
 	config := l.options.Store.Load()
 	if config == l.rules.config && l.overrides.Shown != nil {

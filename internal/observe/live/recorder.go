@@ -62,7 +62,6 @@ type stripe struct {
 	_ [64]byte // keeps two stripes out of one cache line
 }
 
-// callCounts has the numbers of calls and decisions in a span of time.
 type callCounts struct {
 	calls, deniedCalls, failedCalls uint64 // all calls, denied calls, and calls that failed for other reasons than refusedCalls and givenUpCalls
 	refusedCalls                    uint64 // calls of callers that had sent too many calls
@@ -153,7 +152,6 @@ func (r *Recorder) addCaller(ctx context.Context, call *service.Call, weight flo
 	r.callers.add(&newEvent, key[:min(len(key), maxKeyBytes)], weight)
 }
 
-// count counts call in the stripe that randomNumber chooses.
 func (r *Recorder) count(call *service.Call, randomNumber int) {
 	bucket := bucketOf(time.Since(call.Start))
 	stripe := r.lockStripe(randomNumber)
@@ -326,6 +324,3 @@ func (r *Recorder) collect(seconds float64) (counts callCounts, redisTrips histo
 	uses, r.ruleUses = r.ruleUses, make(map[string]float64, len(r.ruleUses))
 	return counts, redisTrips, uses
 }
-
-// sampledShare returns the share of the calls that is in the sketches.
-func (r *Recorder) sampledShare() float64 { return 1 / float64(r.sampleInterval.Load()) }

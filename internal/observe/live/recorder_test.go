@@ -189,7 +189,7 @@ func TestBusiestKeysOfSampledCallsAreFound(t *testing.T) {
 		counts, _, _ := recorder.collect(1)
 		require.EqualValues(t, perSecond, counts.decisions)
 	}
-	assert.InDelta(t, 0.1, recorder.sampledShare(), 0.01)
+	assert.InDelta(t, 0.1, 1/float64(recorder.sampleInterval.Load()), 0.01)
 	foundCount := 0
 	top := recorder.hottestKeys.topEntries(20, nil)
 	for i := range top {

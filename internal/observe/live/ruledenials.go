@@ -52,7 +52,6 @@ func (t *traffic) denialsSinceChange(now time.Time, events []timeline.Event, ear
 	return denials
 }
 
-// denialSinceChange compares the hits of a rule before and after a change of its limits.
 func (t *traffic) denialSinceChange(path string, timeSinceChange time.Duration) (denial ruleDenial, ok bool) {
 	rule := t.rules[path]
 	newSteps := int(timeSinceChange/(stepSeconds*time.Second)) + 1 // the steps that can have hits after the change
@@ -90,7 +89,6 @@ func (h hits) deniedShare() float64 {
 	return float64(h.denied) / max(float64(h.ok+h.denied+h.shadow), 1e-9)
 }
 
-// logNewDenials logs the denials that are not in earlier.
 func logNewDenials(denials, earlier []ruleDenial, log *slog.Logger) {
 	for _, d := range denials {
 		isSame := func(other ruleDenial) bool { return other.path == d.path && other.changeTime.Equal(d.changeTime) }

@@ -8,7 +8,6 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// ruleIndex finds the rules of the limits in force.
 type ruleIndex struct {
 	config  *descriptors.Config
 	rules   []Rule         // have no traffic, and are in file order

@@ -30,7 +30,6 @@ const (
 	floodGrowth       = 1.5              // if the calls grow by this factor, and no limits changed, some callers send more
 )
 
-// signals are figures that can make the state worse.
 type signals struct {
 	figures Figures // has only the points, which describe past steps
 	denials denialAlarm
@@ -43,7 +42,6 @@ type signals struct {
 	lastRefusal *connectionRefusal // nil if there was none
 }
 
-// describe calls addPart with each part of the headline, and addDetail with each detail.
 func (s signals) describe(now time.Time, addPart func(Level, string), addDetail func(Level, string, ...any)) {
 	s.denials.describe(now, addPart, addDetail)
 	const maxRuleDenials = 3
@@ -178,7 +176,6 @@ func (w *denialWatch) log(now time.Time, log *slog.Logger) {
 	}
 }
 
-// update sets or ends the alarm after a step.
 func (w *denialWatch) update(now time.Time, figures *Figures, events *timeline.Timeline) {
 	calls, shares := figures.Calls.Points, figures.DeniedShare.Points
 	recentStart := max(len(calls)-recentSteps, 0)

@@ -21,7 +21,6 @@ type sketch struct {
 	clock   stepClock
 }
 
-// entry is a key in a sketch.
 type entry struct {
 	hash             uint64
 	count, overcount float64 // the real count of the key is from count - overcount to count

@@ -11,7 +11,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// setSummary sets the level, the headline and the details of s. The details have fleetNotes too.
 func (s *State) setSummary(now time.Time, signals signals, fleetNotes []string) {
 	s.Level, s.Details = Well, []string{}
 	parts := map[Level][]string{} // the parts of the headline
@@ -119,7 +118,6 @@ func (s *State) describeUnknownDomain(unmatchedKeys []Key, addPart func(Level, s
 // findingLevels maps the level of a finding to its level in State.Details, which leaves out notes.
 var findingLevels = map[string]Level{"problem": Trouble, "warning": Warning}
 
-// worseLevel returns the worse of two levels.
 func worseLevel(a, b Level) Level {
 	if a == Trouble || b == Well {
 		return a
@@ -157,7 +155,6 @@ func (r *Redis) outageText(now time.Time) string {
 	return text
 }
 
-// modeText says how calls are decided without Redis.
 func (r *Redis) modeText() string {
 	switch r.Mode {
 	case "allow":

@@ -138,7 +138,6 @@ func increase(newCount, oldCount uint64) float32 {
 	return float32(newCount - oldCount)
 }
 
-// lastTotal returns the counts of the named limit at the last reading.
 func (r *ruleTraffic) lastTotal(limit string) *limitTotal {
 	i := slices.IndexFunc(r.totals, func(t limitTotal) bool { return t.limit == limit })
 	if i < 0 {

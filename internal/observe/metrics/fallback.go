@@ -11,7 +11,6 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// outageObserver is a fallback.Observer that measures outages of Redis.
 type outageObserver struct {
 	upGauge                               prometheus.Gauge
 	downChanges, upChanges                prometheus.Counter // changes of upGauge

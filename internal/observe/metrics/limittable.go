@@ -59,7 +59,6 @@ func (t *limitTable) keep(name limitName) *limitSeries {
 	return l
 }
 
-// markRemoved marks the limits that are not in the newest configuration as removed at now.
 func (t *limitTable) markRemoved(now time.Time) {
 	t.walk(now, func(l *limitSeries) {
 		if l.config != t.configCount && l.removedAt == 0 {

@@ -13,7 +13,6 @@ import (
 // redisServers is a redis.Observer that measures the batches to each Redis. The index is the redis.Role.
 type redisServers [len(redis.Roles)]*redisServer
 
-// redisServer has the metrics of one Redis.
 type redisServer struct {
 	errors             []prometheus.Counter // the index is the redis.ErrorKind
 	failedBatches      prometheus.Counter

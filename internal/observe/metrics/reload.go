@@ -6,7 +6,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/source/reload"
 )
 
-// reloadObserver is a reload.Observer that counts changes of the limits and describes their state.
 type reloadObserver struct {
 	loadedSets, rejectedSets prometheus.Counter
 	problems, domains, rules prometheus.Gauge

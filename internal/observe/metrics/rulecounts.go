@@ -49,7 +49,6 @@ func (s *HitSums) add(other HitSums) {
 	s.RefundedHits += other.RefundedHits
 }
 
-// hitClassifier decides whether a hit counts as within, near or over its limit.
 type hitClassifier struct {
 	nearRatio float32
 }

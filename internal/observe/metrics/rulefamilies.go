@@ -30,7 +30,6 @@ var RuleMetrics = []RuleMetric{
 	{"total_negative_hits", "Hits that refunds have taken off.", func(s *HitSums) uint64 { return s.RefundedHits }, true},
 }
 
-// ruleSample has the counts of one series of the metrics of rules.
 type ruleSample struct {
 	labels ruleLabels
 	HitSums

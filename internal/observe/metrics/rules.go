@@ -41,7 +41,6 @@ type RuleCounts struct {
 	HitSums
 }
 
-// rules is a service.Observer that counts the hits of all rules.
 type rules struct {
 	hitClassifier
 	options              RuleOptions
@@ -275,7 +274,6 @@ func (r *rules) prepare(config *descriptors.Config, now time.Time) {
 	r.limits.markRemoved(now)
 }
 
-// deleteIdleValues deletes the series without a hit since the last check.
 func (v *varyingSeries) deleteIdleValues(now time.Time) {
 	v.checkedAt = now
 	v.values.deleteFunc(func(s *series) bool {
@@ -318,7 +316,6 @@ func windowText(l *limit.Limit) string {
 	return kind
 }
 
-// domainCounter counts descriptors by the domain of their request.
 type domainCounter struct {
 	counters *prometheus.CounterVec
 	domains  boundedMap[prometheus.Counter]

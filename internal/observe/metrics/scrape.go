@@ -25,7 +25,6 @@ const (
 	maxScrapeTime = 15 * time.Second
 )
 
-// family is the series of one metric.
 type family struct {
 	name  string
 	write func(io.Writer) error // writes the series in the text format
@@ -108,7 +107,6 @@ func (m *Metrics) families(labels extraLabels, names []string, mapFamilies Mappe
 	return families, nil
 }
 
-// writeFamilies answers r in the text format, in the encoding that r accepts.
 func writeFamilies(w http.ResponseWriter, r *http.Request, families []family) error {
 	format := expfmt.NegotiateAccept(r.Header, expfmt.NewFormat(expfmt.TypeTextPlain))
 	w.Header().Set("Content-Type", string(format))

@@ -13,7 +13,6 @@ import (
 	"github.com/seed-81f232ab/rls/service/quota"
 )
 
-// callObserver is a service.Observer that counts calls, errors and decisions.
 type callObserver struct {
 	okDecisions, deniedDecisions, shadowDecisions []prometheus.Counter // the index is the backend.Source
 

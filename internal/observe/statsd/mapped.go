@@ -43,7 +43,6 @@ func FamilyMapper(metricMapper *mapper.MetricMapper, rules func() iter.Seq[metri
 
 type mappedFamilies map[string]*mappedFamily // the key is the name of the family
 
-// mappedFamily is a metric and its series.
 type mappedFamily struct {
 	kind    kind
 	help    string
@@ -167,7 +166,6 @@ func (f *mappedFamily) newMetric(series *mappedSeries) *dto.Metric {
 	return metric
 }
 
-// callsUpTo returns the number of calls that took at most this duration.
 func (s *mappedSeries) callsUpTo(duration float64) *uint64 {
 	n := uint64(0)
 	for d, calls := range s.calls {

@@ -22,7 +22,6 @@ const (
 	timer   kind = "timer"
 )
 
-// point is the value of one metric in one flush.
 type point struct {
 	name     string
 	tags     []Tag // the labels of a metric that only rls has

@@ -41,7 +41,6 @@ type Server struct {
 
 func (s *Server) address() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
 
-// sink receives the points of each flush.
 type sink interface {
 	// flush sends the points that readPoints returns. If flush fails before it calls readPoints, the
 	// next flush sends the points. If flush fails later, the points are lost, because the server
@@ -91,7 +90,6 @@ func (e *Exporter) Close() {
 	e.goroutine.Wait()
 }
 
-// run flushes at intervals, and once more when ctx is done.
 func (e *Exporter) run(ctx context.Context) {
 	for wait.Sleep(ctx, e.interval) {
 		e.flush(ctx)

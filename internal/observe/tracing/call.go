@@ -27,7 +27,6 @@ var callSpanOptions = []trace.SpanStartOption{
 	),
 }
 
-// tracedService makes a span for each call of a service.
 type tracedService struct {
 	rlsv3.RateLimitServiceServer
 	*Tracer

@@ -33,7 +33,7 @@ type Options struct {
 	// MaxStreams calls at once.
 	MaxStreams int64
 
-	// OnRefusal is called for each connection that the Gate refuses or cuts. OnRefusal can be nil.
+	// OnRefusal is called for each connection that the Gate refuses or cuts.
 	OnRefusal func(Reason)
 
 	// OnReset is called for each stream that a client resets, because the client gave up the call before it got the whole
@@ -98,9 +98,6 @@ const maxPeerCuts = 8
 
 // New returns a Gate without connections.
 func New(o Options) *Gate {
-	if o.OnRefusal == nil {
-		o.OnRefusal = func(Reason) {}
-	}
 	if o.OnReset == nil {
 		o.OnReset = func() {}
 	}
@@ -193,7 +190,6 @@ func (g *Gate) addPendingBytes(n int64) {
 	}
 }
 
-// largestConn returns the connection with the most pending bytes, or nil if no connection has pending bytes.
 func (g *Gate) largestConn() (largest *conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -206,7 +202,6 @@ func (g *Gate) largestConn() (largest *conn) {
 	return largest
 }
 
-// cut closes c at once, and reports the reason.
 func (g *Gate) cut(c *conn, reason Reason) {
 	if c.Close() != nil {
 		return
@@ -234,7 +229,6 @@ func (g *Gate) reportRefusal(reason Reason, address string) {
 	})
 }
 
-// refusalLog counts the refusals with one reason since the last log line.
 type refusalLog struct {
 	count atomic.Int64
 	timer rate.Sometimes

@@ -193,7 +193,6 @@ func (c *streamConn) addFrame(f frame) {
 	c.admittedConn.addPendingBytes(n)
 }
 
-// scanMessages passes the content of a frame to its stream.
 func (c *streamConn) scanMessages(data []byte) {
 	if c.dataStream != nil {
 		c.mu.Lock()
@@ -218,7 +217,6 @@ func (c *streamConn) subtractMessages(streamID uint32) {
 	c.admittedConn.addPendingBytes(-releasedBytes)
 }
 
-// removeStream subtracts the bytes of a stream from the pending bytes, and remembers the stream as answered.
 func (c *streamConn) removeStream(streamID uint32) {
 	if !c.hasStreams.Load() {
 		return
@@ -307,7 +305,6 @@ func (f frame) endsStream() bool { return f.flags&1 != 0 }
 
 const frameHeaderSize = 9
 
-// frameScanner finds the frames in one direction of a connection.
 type frameScanner struct {
 	skipBytes   int // the number of bytes before the next frame
 	header      [frameHeaderSize]byte
@@ -381,7 +378,6 @@ func newFrameBudget(o *Options, now time.Time) frameBudget {
 	return b
 }
 
-// take takes n frames from the budget. It returns false if fewer frames are left.
 func (b *frameBudget) take(n int64) bool {
 	if b.framesLeft < n {
 		return false
@@ -390,7 +386,6 @@ func (b *frameBudget) take(n int64) bool {
 	return true
 }
 
-// refillAndTake adds frames for the time and for the answers since the last refill. Then it calls take.
 func (b *frameBudget) refillAndTake(n, answers int64, now time.Time) bool {
 	if b.framesPerSecond == 0 {
 		b.framesLeft = math.MaxInt64

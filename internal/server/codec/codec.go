@@ -100,7 +100,6 @@ func (c Codec) Unmarshal(data mem.BufferSlice, message any) error {
 // maxUsages bounds the buckets in a report of quotas. A decoded bucket takes at least 400 bytes.
 const maxUsages = 16_384
 
-// checkQuotaReports returns an error if data is a report of quotas with too many buckets.
 func checkQuotaReports(data []byte) error {
 	usages := 0
 	forEachBytesField(data, func(tag byte, _ []byte) {

@@ -51,7 +51,6 @@ func decodeRequest(data string, request *rlsv3.RateLimitRequest) bool {
 	return true
 }
 
-// requestParts are the domain, the number of descriptors and the number of all entries of a request.
 type requestParts struct {
 	domain               string
 	descriptors, entries int
@@ -118,7 +117,6 @@ func forEachBytesField(data []byte, f func(tag byte, value []byte)) (ok bool) {
 	return true
 }
 
-// field is a field of a request.
 type field struct {
 	tag    byte
 	value  string // the value of a field with bytes

@@ -11,7 +11,6 @@
 package file
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -32,13 +31,13 @@ import (
 type Options struct {
 	Place Place
 
-	// Interval is the time between two checks of the files; 1 s by default.
+	// Interval is the time between two checks of the files.
 	Interval time.Duration
 
 	// Parse are the options for parsing the files.
 	Parse limitsfile.Options
 
-	// Log gets a line for each skipped file. It may be nil.
+	// Log gets a line for each skipped file.
 	Log *slog.Logger
 }
 
@@ -74,8 +73,6 @@ const (
 
 // New returns a Source. It reads nothing.
 func New(o Options) *Source {
-	o.Interval = cmp.Or(o.Interval, time.Second)
-	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Source{options: o, reloadRequests: make(chan struct{}, 1)}
 }
 
@@ -92,7 +89,6 @@ func (s *Source) Run(ctx context.Context, apply func(source.Update) error) error
 	})
 }
 
-// fingerprint returns the fingerprint of the limits files and of their lists.
 func (s *Source) fingerprint() fingerprint {
 	placeFingerprint := s.options.Place.fingerprint()
 	if len(s.lists) == 0 {
@@ -158,8 +154,7 @@ func (s *Source) poll(ctx context.Context, handle func(*snapshot), handleUnchang
 	}
 }
 
-// apply parses and applies the files of newSnapshot. It reports whether the limits of the files are in force.
-func (s *Source) apply(newSnapshot *snapshot, apply func(source.Update) error) bool {
+func (s *Source) apply(newSnapshot *snapshot, apply func(source.Update) error) (isInForce bool) {
 	defer heap.BeginLoad()()
 	s.logSkippedEntries(newSnapshot.skippedEntries)
 	if newSnapshot.err != nil {
@@ -180,7 +175,6 @@ func (s *Source) apply(newSnapshot *snapshot, apply func(source.Update) error) b
 	return err == nil
 }
 
-// logSkippedEntries logs the skipped entries that the previous snapshot did not have.
 func (s *Source) logSkippedEntries(entries []SkippedEntry) {
 	skippedNow := map[SkippedEntry]bool{}
 	for _, entry := range entries {
@@ -191,7 +185,6 @@ func (s *Source) logSkippedEntries(entries []SkippedEntry) {
 	s.loggedEntries = skippedNow
 }
 
-// snapshot has all files at a place at one time.
 type snapshot struct {
 	files          []limitsfile.File
 	skippedEntries []SkippedEntry
@@ -245,7 +238,6 @@ func Parse(files []limitsfile.File, o limitsfile.Options) (*limitsfile.Set, erro
 // listDigests has the digests of files with lists. The key is the path. An unreadable file has the digest of its error.
 type listDigests map[string][sha256.Size]byte
 
-// read calls ReadList, and adds the digest of the result to l.
 func (l listDigests) read(path string) ([]byte, error) {
 	data, err := ReadList(path)
 	if err != nil {

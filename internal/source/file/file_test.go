@@ -44,7 +44,7 @@ func startSettledSource(t *testing.T, root string, place Place) *runningSource {
 // startSource runs a Source of place, which is below root.
 func startSource(t *testing.T, root string, place Place) *runningSource {
 	place.Root = filepath.Join(root, place.Root)
-	f := &runningSource{New(Options{Place: place}), t, root, make(chan *snapshot, 1000)}
+	f := &runningSource{New(Options{Place: place, Interval: interval, Log: slog.New(slog.DiscardHandler)}), t, root, make(chan *snapshot, 1000)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -483,7 +483,7 @@ func TestRunParsesFiles(t *testing.T) {
 		root := newTree(t, map[string]string{"a.yaml": rule("a"), "a.md": ""})
 		var log bytes.Buffer
 		s := New(Options{
-			Place: Place{Root: root}, Parse: limitsfile.Options{MergeDomains: true},
+			Place: Place{Root: root}, Interval: interval, Parse: limitsfile.Options{MergeDomains: true},
 			Log: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		ctx, cancel := context.WithCancel(context.Background())
@@ -530,7 +530,7 @@ func TestUnchangedFilesAreReportedAsRead(t *testing.T) {
 				unchangedReads := 0
 				var goroutine sync.WaitGroup
 				goroutine.Go(func() {
-					_ = New(Options{Place: Place{Root: path}}).Run(ctx, func(u source.Update) error {
+					_ = New(Options{Place: Place{Root: path}, Interval: interval, Log: slog.New(slog.DiscardHandler)}).Run(ctx, func(u source.Update) error {
 						if u.Limits == nil && u.Problem == nil {
 							unchangedReads++
 						}
@@ -555,7 +555,7 @@ func TestChangedListIsApplied(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {
-			done <- New(Options{Place: Place{Root: root}}).Run(ctx, func(u source.Update) error {
+			done <- New(Options{Place: Place{Root: root}, Interval: interval, Log: slog.New(slog.DiscardHandler)}).Run(ctx, func(u source.Update) error {
 				if u.Limits != nil || u.Problem != nil {
 					updates <- u
 				}

@@ -83,7 +83,6 @@ func (p Place) fingerprint() fingerprint {
 	return fingerprint(w.stats.Sum(nil))
 }
 
-// walker visits the limits files at a place.
 type walker struct {
 	place Place
 	stats hash.Hash // gets the metadata of the files; nil means that the walker reads the files
@@ -191,7 +190,6 @@ func (w *walker) visitEntry(path string, e fs.DirEntry) {
 	}
 }
 
-// isEditorFile reports whether name is the name of a backup or swap file of an editor.
 func isEditorFile(name string) bool {
 	isVimFile := strings.HasPrefix(name, ".") && (strings.HasSuffix(name, ".swp") || strings.HasSuffix(name, ".swx"))
 	return isVimFile || strings.HasPrefix(name, ".#") || strings.HasSuffix(name, "~")

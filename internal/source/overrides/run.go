@@ -75,7 +75,6 @@ func (s *Store) startBackoff() *backoff.ExponentialBackOff {
 	return wait.Backoff{Initial: min(100*time.Millisecond, resync), Max: min(5*time.Second, resync), Jitter: 0.2}.Start()
 }
 
-// followMessages handles the messages of all replicas until ctx is done. It renews a failed subscription.
 func (s *Store) followMessages(ctx context.Context) {
 	retry := s.startBackoff()
 	for isLost := false; ; {

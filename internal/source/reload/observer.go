@@ -184,7 +184,6 @@ func (r *Reloader) logProblem(s *override.State) {
 	r.options.Log.Log(context.Background(), level, message, "problem", strings.ReplaceAll(problem, "\n", "; "), "effect", effect)
 }
 
-// isSwitched reports whether s is a switch, or a change of shadow mode, that is in force.
 func isSwitched(s *override.State) bool {
 	return (s.Kind == override.KindSwitch || s.Kind == override.KindShadowMode) && s.Limits != ""
 }

@@ -172,7 +172,6 @@ const (
 	maxLoggedBytes    = 1 << 10 // bounds one problem of an override
 )
 
-// logLimits logs the number of limits in force, with attributes of the update and of the changed rules.
 func (r *Reloader) logLimits(updateAttrs, ruleAttrs []slog.Attr) {
 	config := r.options.Store.Load()
 	attrs := slices.Concat(updateAttrs, []slog.Attr{slog.Int("domains", len(config.Domains())), slog.Int("rules", config.RuleCount())}, ruleAttrs)
@@ -205,7 +204,6 @@ func changeAttrs(c *LimitsChange) []slog.Attr {
 	return attrs
 }
 
-// logWarnings logs the warnings that the previous limits didn't have.
 func (r *Reloader) logWarnings(warnings fields.Problems) {
 	newWarnings := map[string]bool{}
 	for _, w := range warnings {
@@ -241,7 +239,6 @@ func (r *Reloader) reject(err error, hasValidPart bool) {
 	}
 }
 
-// problems returns the problems of the newest limits and overrides, one line for each problem.
 func (r *Reloader) problems() []string {
 	var lines []string
 	if r.problem != nil {

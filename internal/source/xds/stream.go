@@ -35,7 +35,6 @@ const (
 	pingInterval = 6 * time.Minute
 	pingTimeout  = 20 * time.Second
 
-	// maxReasonBytes bounds the reason in a NACK.
 	maxReasonBytes = 16 << 10
 )
 
@@ -55,7 +54,6 @@ type stream struct {
 	nackBackoff     *backoff.ExponentialBackOff
 }
 
-// run connects, subscribes and receives. It returns the error that ended the stream.
 func (s *stream) run(ctx context.Context) error {
 	c := s.client
 	creds, err := c.TLS.Credentials()
@@ -133,7 +131,6 @@ func (s *stream) subscribe() error {
 	return s.ads.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: typeURL})
 }
 
-// answer applies r and sends an ACK or a NACK.
 func (s *stream) answer(ctx context.Context, r *discoveryv3.DiscoveryResponse) error {
 	c := s.client
 	if r.GetTypeUrl() != typeURL {

@@ -212,7 +212,7 @@ descriptors:
 			denials++
 		}
 		for range 3 { // the tenant has two limits
-			log.Write(decisionlog.EncodeLine(<-records.Records()))
+			log.Write(decisionlog.EncodeLine(<-records.Records))
 		}
 	}
 	require.NotZero(t, denials)
