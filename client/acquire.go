@@ -140,7 +140,6 @@ func (c *Client) endPauses(r *Request) {
 	}
 }
 
-// The bounds on the calls of a queue.
 const (
 	maxBatchWaiters    = 64                    // the maximum number of waiters that share a call
 	firstOutagePause   = 50 * time.Millisecond // the first pause between calls while the service fails
@@ -166,7 +165,6 @@ type queue struct {
 	denial  *answer       // the last denial, while the goroutine pauses because of this denial; otherwise nil
 }
 
-// waiter is a caller in a queue.
 type waiter struct {
 	permits   int
 	holdID    string

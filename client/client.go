@@ -173,7 +173,6 @@ func (c *Client) Peek(ctx context.Context, domain string, ds ...Descriptor) (Dec
 	return a.decision(), nil
 }
 
-// send asks the decider for the permits of the request of newCall.
 func (c *Client) send(ctx context.Context, newCall call) (*answer, error) {
 	newCall.n = newCall.request.n()
 	return c.decide(ctx, newCall)

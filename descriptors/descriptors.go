@@ -112,7 +112,6 @@ func (d *Domain) match(l *lookup, entries []*ratelimitv3.RateLimitDescriptor_Ent
 	return n.rule
 }
 
-// find returns the node that entries match, or nil.
 func (d *Domain) find(l *lookup, entries []*ratelimitv3.RateLimitDescriptor_Entry) *node {
 	siblings := &d.root
 	for i := range entries {

@@ -41,7 +41,6 @@ func (c *Config) OffSwitches() []OffSwitch {
 // HasOffSwitch reports whether a switch has turned off limits.
 func (c *Config) HasOffSwitch() bool { return c.hasOffSwitch }
 
-// offSwitch returns the switch that has turned off all limits of d, or nil.
 func (d *Domain) offSwitch() *OffSwitch {
 	switch s := d.source.OffSwitch; {
 	case s == nil:

@@ -37,7 +37,6 @@ type hold struct {
 	id            string // empty for an anonymous hold; anonymous holds with the same expiry are one hold
 }
 
-// holdSet has the holds of one key.
 type holdSet struct {
 	holds    []hold           // sorted by expiry; of holds with the same expiry, the anonymous hold comes first
 	expiries map[string]int64 // the expiries of the named holds; the key is the id

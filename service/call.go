@@ -112,7 +112,6 @@ func (c *Call) hitsEnd(i, firstHit int) int {
 	return end
 }
 
-// match finds the rule of each descriptor of req and prepares the hits.
 func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, o *Options) error {
 	domain := config.Domain(req.Domain)
 	c.HasDomain = domain != nil

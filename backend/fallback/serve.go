@@ -146,7 +146,6 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, p
 // Forget implements backend.Layer. It keeps the counters of the secondary.
 func (l *Limiter) Forget(*backend.Hit) {}
 
-// takePeeks answers hits with an N of 0.
 func (l *Limiter) takePeeks(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	l.askPrimary(ctx, now, hits, results)
 	localBatch := backend.NewSubBatch()

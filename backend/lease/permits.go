@@ -71,7 +71,6 @@ type lease struct {
 // unknownBudget is the freeBudget before the first answer in a window.
 const unknownBudget = -1
 
-// newLease returns a lease without permits for the counter of h.
 func newLease(h *backend.Hit, now int64) *lease {
 	budgetKey := append([]byte(Namespace), h.Key...)
 	return &lease{

@@ -60,7 +60,6 @@ func (l *Limiter) lastExpiry() (expiry int64) {
 	return expiry
 }
 
-// applyResets forgets the counters of hits if a reset by prefix concerns them.
 func (l *Limiter) applyResets(hits []backend.Hit) {
 	resets := l.resets.list.Load()
 	if resets == nil {

@@ -43,7 +43,6 @@ func logWeight(s *limit.State) int64 {
 	return int64(s.EntryCount()+entriesPerKey-1) / entriesPerKey
 }
 
-// counterChange is a charge, a peek or a refund of one counter.
 type counterChange struct {
 	now          int64  // in microseconds since 1970
 	n            int64  // the number of hits

@@ -47,7 +47,6 @@ func microsSinceProcessStart() int64 { return time.Since(processStart).Microseco
 // now returns the time of the server in microseconds since 1970.
 func (c *serverClock) now() int64 { return microsSinceProcessStart() + c.offset.Load() }
 
-// needsMeasurement reports whether the next batch should measure the clock.
 func (c *serverClock) needsMeasurement() bool {
 	return microsSinceProcessStart()-c.measureTime.Load() >= measureInterval
 }

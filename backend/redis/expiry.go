@@ -70,7 +70,6 @@ func newTTLTable(size int) *ttlTable {
 	return &ttlTable{seed: maphash.MakeSeed(), buckets: make([]ttlBucket, nextPowerOfTwo(size/len(ttlBucket{})))}
 }
 
-// nextPowerOfTwo returns the smallest power of two that is at least n.
 func nextPowerOfTwo(n int) int { return 1 << bits.Len(uint(max(n-1, 0))) }
 
 // hash returns the hash of a key. It is never 0.
@@ -117,7 +116,6 @@ const (
 	resendPause       = 250 * time.Millisecond // the pause before rls sends the commands again
 )
 
-// addUnanswered adds the command for a key after a charge that Redis did not answer.
 func (s *ttlCommandStore) addUnanswered(command goredis.Cmder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

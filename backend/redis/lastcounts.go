@@ -113,7 +113,6 @@ func (l *Limiter) TakeLastCount(now time.Time, h *backend.Hit) (spent int64, sta
 	return int64(c.spent), time.UnixMicro(c.time), ok
 }
 
-// appendCounter appends the name that the counter of h has at now.
 func (k keyspace) appendCounter(b []byte, h *backend.Hit, now time.Time) []byte {
 	b = k.append(b, h.Limit, h.Key)
 	if h.Limit.Algorithm.CountsByWindow() {

@@ -37,7 +37,6 @@ type scriptLimit struct {
 	capacity  int64 // the most hits that can be spent at once; negative if the limit has a burst, so -20 means 20
 }
 
-// The modes of a scriptLimit.
 const (
 	modeChargeDenied = 1 // denied hits are charged
 	modeAllOrNone    = 2 // the hit is charged only if each hit of its group (the same request) is admitted

@@ -112,7 +112,6 @@ func (b *batch) sendOnce(ctx context.Context, s *server) (retryError error) {
 	return a.retryError
 }
 
-// buildCommands makes the commands of attempt a, and keeps them in b.commands.
 func (b *batch) buildCommands(ctx context.Context, a *attempt) {
 	q := b.queue
 	b.commands = b.commands[:0]

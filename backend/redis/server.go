@@ -54,7 +54,6 @@ func (s *server) measureClock(ctx context.Context) error {
 	return s.clock.addReply(start, cmd)
 }
 
-// servers implements client.
 type servers struct {
 	goredis.UniversalClient
 	cluster      *goredis.ClusterClient // nil without a Cluster

@@ -87,7 +87,6 @@ func parsePrefix(text string) (prefix netip.Prefix, ok bool) {
 // expressionParts are texts that are common in regular expressions and rare in values.
 var expressionParts = []string{`\d`, `\w`, `\s`, `\.`, "[0-9]", "[a-z]", "[A-Z", "[^", "(?", ".+", "/.*", "|"}
 
-// looksLikeExpression reports whether text is a regular expression rather than a value.
 func looksLikeExpression(text string) bool {
 	isLikely := strings.HasPrefix(text, "^") || strings.HasPrefix(text, ".*") || strings.HasSuffix(text, "$") && strings.ContainsAny(text, "*+[(|") ||
 		slices.ContainsFunc(expressionParts, func(part string) bool { return strings.Contains(text, part) })

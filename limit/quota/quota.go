@@ -171,7 +171,6 @@ func (l *Limit) withBounds() Limit {
 // reserve returns the part of Rate or Burst that only new holders get, after the store has lost its data.
 func (l *Limit) reserve(tokens int64) int64 { return part(tokens, l.Headroom/2) }
 
-// divisibleRate returns the rate that the holders share.
 func (l *Limit) divisibleRate() int64 { return l.Rate - part(l.Rate, l.Headroom) }
 
 func (l *Limit) burstOf(rate int64) int64 {
@@ -257,7 +256,6 @@ func (s *State) sums() (maxRateSum, maxBurstSum int64) {
 	return maxRateSum, maxBurstSum
 }
 
-// addNewTokens adds the tokens of the time since the last Apply to the credit and the level.
 func (t *transition) addNewTokens() {
 	l := &t.limit
 	if elapsed := t.now - t.appliedAt; t.appliedAt > 0 && elapsed > 0 && !t.isFrozen {
@@ -304,7 +302,6 @@ func (t *transition) raiseCredit() {
 	t.credit = max(min(max(t.credit, freeTokens), (l.Burst-l.reserve(l.Burst)-maxBurstSum)*nanosPerToken), 0)
 }
 
-// addHolders adds new holders to the state, and fills members.
 func (t *transition) addHolders(u Update) {
 	isReturningByID := make(map[HolderID]bool, len(u.OwnHolders)+len(u.Reports)) // has all holders of this replica
 	for _, h := range u.OwnHolders {
@@ -388,7 +385,6 @@ func (t *transition) setTargets(takesPart func(*member) bool) {
 	}
 }
 
-// isWorthMessage reports whether the change of a rate or a burst is large enough for a message.
 func (m *member) isWorthMessage(change, oldValue int64) bool {
 	if m.hasReported {
 		return change > oldValue/answerDivisor
@@ -439,7 +435,6 @@ func (t *transition) payRenewals() {
 	}
 }
 
-// admitNewcomers gives rates to the holders without a rate.
 func (t *transition) admitNewcomers() {
 	l := &t.limit
 	var newcomers []*member

@@ -14,7 +14,6 @@ import (
 	division "github.com/seed-81f232ab/rls/limit/quota"
 )
 
-// bucket has the requests with one bucket id in one Envoy.
 type bucket struct {
 	stream *stream
 	key    bucketKey
@@ -82,7 +81,6 @@ func (s *Service) bucketOf(st *stream, id *rlqsv3.BucketId, now time.Time) (b *b
 	return b, ""
 }
 
-// count adds a report to b.
 func (b *bucket) count(usage *rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage, now time.Time) {
 	denied := int64(min(usage.GetNumRequestsDenied(), maxRequests))
 	requests := denied + int64(min(usage.GetNumRequestsAllowed(), maxRequests))
@@ -152,7 +150,6 @@ func (s *Service) match(b *bucket) (_ *descriptors.Rule, key string, answer fixe
 	return foundRule, string(name), noAnswer
 }
 
-// sendFixedAnswer sends the answer without a share.
 func (b *bucket) sendFixedAnswer() {
 	b.requests, b.denied, b.hasReport = 0, 0, false
 	b.sendBlanketRule(b.fixedAnswer, fixedAnswerTTL)

@@ -287,7 +287,6 @@ func effectiveValues(countedLimit *limit.Limit) Limit {
 	return values
 }
 
-// explainLimit explains explainedLimit, a limit in force that descriptor i meets.
 func (r *reporter) explainLimit(call *service.Call, i int, explainedLimit *descriptors.RateLimit) Limit {
 	limitReport := effectiveValues(explainedLimit.Limit)
 	limitReport.Name = explainedLimit.Name

@@ -17,7 +17,6 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// candidateReason returns the reason why candidate wins or loses in step.
 func candidateReason(step *descriptors.Step, candidate *descriptors.Candidate) string {
 	if candidate.Kind == descriptors.NoMatch {
 		if errors.Is(candidate.Failure, descriptors.ErrNotTested) {

@@ -13,7 +13,6 @@ import (
 
 const maxLineBytes = 1 << 20
 
-// minTime and maxTime bound the times of calls.
 var (
 	minTime = time.Unix(0, 0)
 	maxTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -87,7 +86,6 @@ func (r *lineReader) notes() []string {
 	return []string{fmt.Sprintf("%s: %d lines have no end and were left out, the first is line %d", r.name, r.cutLines, r.firstCutLine)}
 }
 
-// checkTime returns an error if t is outside the range of the times of calls.
 func (r *lineReader) checkTime(field string, t time.Time) error {
 	if t.Before(minTime) || !t.Before(maxTime) {
 		return r.errorf("field %s: got %s, want a time from 1970 to 2199", field, t.Format(time.RFC3339))

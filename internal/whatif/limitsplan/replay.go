@@ -94,7 +94,6 @@ func (p *replay) reasonForNoReport(config *descriptors.Config, firstCall *Call) 
 	return ""
 }
 
-// noRuleText returns the text of the error that no call meets a rule of config.
 func noRuleText(config *descriptors.Config, firstCall *Call) string {
 	text := fmt.Sprintf("no call meets a rule of the new limits; the first call is %s in domain %s",
 		descriptors.QuoteIfNeeded(entrytext.Format(firstCall.Request.Descriptors[0].Entries)), fields.Printable(firstCall.Request.Domain))
@@ -151,7 +150,6 @@ func (p *replay) evictions() (n int64) {
 	return n
 }
 
-// context returns ctx with the metadata of the recorded call.
 func (c *Call) context(ctx context.Context) context.Context {
 	callMetadata := metadata.MD{}
 	for i := range c.decisions {

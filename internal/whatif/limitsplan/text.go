@@ -52,7 +52,6 @@ func (r RuleReport) limitsText() string {
 	return r.Limits
 }
 
-// bars are the bars of a chart, from the lowest bar to the highest bar.
 var bars = []rune("▁▂▃▄▅▆▇█")
 
 // chartText returns a text with one bar for each number. A dot stands for 0.

@@ -27,7 +27,6 @@ const (
 	MaxRequests  = 1_000_000 // bounds the requests of all tests, with repetitions
 )
 
-// minTime and maxTime are the range of times in tests.
 var (
 	minTime = time.Date(1971, 1, 1, 0, 0, 0, 0, time.UTC)
 	maxTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -179,7 +178,6 @@ func (p *parser) parseTest(n *yaml.Node) Test {
 	return test
 }
 
-// parseRequest reads a request. previousTime is the time of the previous request.
 func (p *parser) parseRequest(node *yaml.Node, domain string, start, previousTime time.Time) Request {
 	request := Request{Line: node.Line, FirstTime: previousTime, Repetitions: 1, Message: &rlsv3.RateLimitRequest{}}
 	values := p.Object(node, "request", requestFields)
