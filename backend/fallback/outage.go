@@ -151,9 +151,9 @@ func (l *Limiter) recordDecisions(hits []backend.Hit, results []backend.Result, 
 			case h.Limit.Algorithm.HasHolds():
 				l.recordHold(h)
 			case r.Reason == backend.ReasonBreakerOpen:
-				l.breakerOf(h).logForReplay(h, counts, excess)
+				l.breakerOf(h).keepForReplay(h, counts, excess)
 			case backend.IsNotSent(f.err):
-				l.breakerOf(h).logAndReplay(h, counts, excess)
+				l.breakerOf(h).chargeLater(h, counts, excess)
 			}
 		}
 		if r.Reason != backend.ReasonBreakerOpen && h.N > 0 {

@@ -158,7 +158,7 @@ func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 	switch {
 	case backend.IsNotSent(answer.Err):
 		if h.isAdmitted && h.mode == limit.FailLocal && !hasHolds {
-			b.logAndReplay(&h.hit, h.counts, h.excess)
+			b.chargeLater(&h.hit, h.counts, h.excess)
 		}
 	case answer.Err != nil || !answer.Allowed:
 		// The hit stays in the excess. After an error, it may be uncharged. After a denial, it is beyond the limit.
@@ -179,15 +179,15 @@ func (l *Limiter) refundSecondary(h *backend.Hit) {
 	refund.Take(l.ctx, time.Now(), l.options.Secondary)
 }
 
-// logForReplay adds an admitted hit to the log. The primary has certainly not charged the hit. excess is the part of
-// counts.excessHits that the hit has added.
-func (b *breaker) logForReplay(h *backend.Hit, counts *limitCounts, excess int64) {
+// keepForReplay adds an admitted hit to the log, for the replay after the outage. The primary has certainly not charged
+// the hit. excess is the part of counts.excessHits that the hit has added.
+func (b *breaker) keepForReplay(h *backend.Hit, counts *limitCounts, excess int64) {
 	b.log.add(h.Key, loggedCharge{limit: h.Limit, n: h.N, counts: counts, excess: excess, unpricedHits: h.N - excess})
 }
 
-// logAndReplay does what logForReplay does, and lets the replay charge the primary with the hit.
-func (b *breaker) logAndReplay(h *backend.Hit, counts *limitCounts, excess int64) {
-	b.logForReplay(h, counts, excess)
+// chargeLater does what keepForReplay does, and starts the replay, which charges the primary with the hit.
+func (b *breaker) chargeLater(h *backend.Hit, counts *limitCounts, excess int64) {
+	b.keepForReplay(h, counts, excess)
 	b.startReplay()
 }
 
