@@ -24,8 +24,9 @@ package quota
 import (
 	"cmp"
 	"math"
-	"math/bits"
 	"slices"
+
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // Limit is what the holders share. Times are microseconds.
@@ -550,27 +551,15 @@ func part(n int64, share float64) int64 { return int64(float64(n) * min(max(shar
 
 // mulDiv returns a × b / c rounded down, at most 2^63 - 1. No number is negative.
 func mulDiv(a, b, c int64) int64 {
-	quotient, _ := divide(a, b, c)
+	quotient, _ := limit.MulDiv(a, b, c)
 	return quotient
 }
 
 // mulDivUp returns a × b / c rounded up.
 func mulDivUp(a, b, c int64) int64 {
-	quotient, remainder := divide(a, b, c)
-	if remainder > 0 {
+	quotient, remainder := limit.MulDiv(a, b, c)
+	if remainder > 0 && quotient < math.MaxInt64 {
 		quotient++
 	}
 	return quotient
-}
-
-func divide(a, b, c int64) (quotient, remainder int64) {
-	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	if hi >= uint64(c) {
-		return math.MaxInt64, 0
-	}
-	q, r := bits.Div64(hi, lo, uint64(c))
-	if q >= math.MaxInt64 {
-		return math.MaxInt64, 0
-	}
-	return int64(q), int64(r)
 }
