@@ -131,11 +131,11 @@ func (s *Service) match(b *bucket) (_ *descriptors.Rule, key string, answer fixe
 	if domain == nil || s.config.IsShadow(s.options.ShadowMode) {
 		return nil, "", allowAll
 	}
-	entries := b.key.entries(domain.Source().QuotaOrder)
+	entries := b.key.entries(domain.Source.QuotaOrder)
 	var budget descriptors.Budget
 	foundRule := domain.MatchWithBudget(&budget, entries)
 	switch {
-	case foundRule == domain.UntestedRule():
+	case foundRule == domain.UntestedRule:
 		return nil, "", denyAll
 	case foundRule == nil || foundRule.Quota == nil || foundRule.IsUnlimited() || len(foundRule.Limits) != 1:
 		return nil, "", allowAll

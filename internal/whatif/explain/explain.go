@@ -116,12 +116,12 @@ func (r *reporter) CallAnswered(_ context.Context, call *service.Call) {
 	if r.domain = r.config.Domain(call.Request.Domain); r.domain == nil {
 		report.UnknownDomain = r.unknownDomain(call.Request)
 	} else {
-		report.Place = placeText(r.domain.Source().File, r.domain.Source().Line)
-		if s := r.domain.Source().OffSwitch; s != nil {
+		report.Place = placeText(r.domain.Source.File, r.domain.Source.Line)
+		if s := r.domain.Source.OffSwitch; s != nil {
 			report.Switches = append(report.Switches, "all limits of "+cmp.Or(fields.Printable(s.Target), "all domains")+" are switched off"+s.String())
 		}
 	}
-	if s := r.config.ShadowMode(); s != nil {
+	if s := r.config.ShadowMode; s != nil {
 		report.Switches = append(report.Switches, fmt.Sprintf("SHADOW_MODE is switched to %t%s", s.IsOn, s.Notes))
 	}
 	for i := range call.Request.Descriptors {
@@ -233,10 +233,10 @@ func (r *reporter) explainLimits(call *service.Call, i int, rule *descriptors.Ru
 	if fileDescriptor == nil {
 		for _, requestLimit := range limitsInForce {
 			limitReport := r.explainLimit(call, i, requestLimit)
-			if rule != r.domain.UntestedRule() {
+			if rule != r.domain.UntestedRule {
 				limitReport.FromRequest = true
-				if file, line := r.domain.Source().DefaultsPlace(); file != "" {
-					limitReport.DefaultsPlace, limitReport.FromDefaults = placeText(file, line), r.domain.Source().RequestLimitDefaults()
+				if file, line := r.domain.Source.DefaultsPlace(); file != "" {
+					limitReport.DefaultsPlace, limitReport.FromDefaults = placeText(file, line), r.domain.Source.RequestLimitDefaults()
 				}
 			}
 			limits = append(limits, limitReport)
@@ -263,7 +263,7 @@ func (r *reporter) explainLimits(call *service.Call, i int, rule *descriptors.Ru
 			limitReport.FromOverride = slices.DeleteFunc(limitReport.FromOverride, func(field string) bool { return field == "enabled" })
 		}
 		if len(limitReport.FromDefaults) > 0 {
-			limitReport.DefaultsPlace = placeText(r.domain.Source().DefaultsPlace())
+			limitReport.DefaultsPlace = placeText(r.domain.Source.DefaultsPlace())
 		}
 		limits = append(limits, limitReport)
 	}

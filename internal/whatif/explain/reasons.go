@@ -91,8 +91,8 @@ func (r *reporter) summary(call *service.Call, request *ratelimitv3.RateLimitDes
 	switch {
 	case r.domain == nil:
 		return "no limit: the domain is unknown"
-	case r.domain.Source().OffSwitch != nil:
-		return "no limit: all limits of the domain are switched off" + r.domain.Source().OffSwitch.String()
+	case r.domain.Source.OffSwitch != nil:
+		return "no limit: all limits of the domain are switched off" + r.domain.Source.OffSwitch.String()
 	case request.GetLimit() != nil && rule == nil:
 		return r.report.Error
 	case request.GetLimit() != nil && len(rule.Limits) == 0:
@@ -139,7 +139,7 @@ func (r *reporter) otherOrderText(entries []*ratelimitv3.RateLimitDescriptor_Ent
 		for to := range entries[:min(len(entries), maxEntries)] {
 			reordered := slices.Delete(slices.Clone(entries), from, from+1)
 			reordered = slices.Insert(reordered, to, entries[from])
-			if rule := r.domain.MatchWithBudget(&budget, reordered); rule != nil && rule != r.domain.UntestedRule() {
+			if rule := r.domain.MatchWithBudget(&budget, reordered); rule != nil && rule != r.domain.UntestedRule {
 				return fmt.Sprintf("; the order of entries matters: %s would match %s", entrytext.Format(reordered), rule.Path)
 			}
 		}

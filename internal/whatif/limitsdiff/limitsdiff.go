@@ -90,7 +90,7 @@ func Compare(oldConfig, newConfig *descriptors.Config) *Report {
 // sourceDomain returns the domain with this name as the files state it, or an empty domain.
 func sourceDomain(config *descriptors.Config, name string) *limitsfile.Domain {
 	if d := config.Domain(name); d != nil {
-		return d.Source()
+		return d.Source
 	}
 	return &limitsfile.Domain{Name: name}
 }

@@ -105,7 +105,7 @@ func noRuleText(config *descriptors.Config, firstCall *Call) string {
 		}
 		return text + ", and the limits have only the domains " + firstNames(names)
 	}
-	for _, d := range domain.Source().Descriptors {
+	for _, d := range domain.Source.Descriptors {
 		if name := fields.Printable(d.Key); !slices.Contains(names, name) {
 			names = append(names, name)
 		}
