@@ -52,7 +52,6 @@ func (c *Client) waitForPermits(ctx context.Context, request *Request, holdID st
 	return waiter.grant, err
 }
 
-// enqueue adds waiter to the queue of request. If request has no queue yet, enqueue starts a queue.
 func (c *Client) enqueue(request *Request, waiter *waiter) (*queue, error) {
 	key := request.key()
 	if waiter.holdID != "" {

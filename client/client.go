@@ -178,7 +178,6 @@ func (c *Client) send(ctx context.Context, newCall call) (*answer, error) {
 	return c.decide(ctx, newCall)
 }
 
-// decide checks the request of newCall, and lets the decider decide newCall within c.timeout.
 func (c *Client) decide(ctx context.Context, newCall call) (*answer, error) {
 	if err := newCall.request.check(); err != nil {
 		return nil, err

@@ -189,7 +189,6 @@ func (l *lookup) firstMetCondition(nodes []*node, entries []*ratelimitv3.RateLim
 	return nil
 }
 
-// originalOf returns the node of the original of d. If d is not a copy, it returns nil.
 func (s *siblingNodes) originalOf(d *limitsfile.Descriptor) *node {
 	if d.Original == nil {
 		return nil

@@ -222,7 +222,6 @@ func (set *holdSet) setExpiry(i int, expiry int64) {
 	set.add(h)
 }
 
-// setSlots changes the slots of hold i. With 0 slots, it removes the hold.
 func (set *holdSet) setSlots(i int, slots int64) {
 	h := &set.holds[i]
 	set.redisMembers -= h.redisMembers()

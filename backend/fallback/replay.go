@@ -18,7 +18,6 @@ const (
 	firstReplayPause = 20 * time.Millisecond // the pause before startReplay replays a log
 )
 
-// startReplay starts replayUntilEmpty in the background, unless it is running.
 func (b *breaker) startReplay() {
 	if b.isReplaying.Load() || !b.isReplaying.CompareAndSwap(false, true) {
 		return

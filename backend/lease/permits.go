@@ -104,7 +104,6 @@ func (e *lease) dropPermits() (permits int64) {
 	return permits
 }
 
-// allPermits returns the number of permits, with the reserved permits.
 func (e *lease) allPermits() int64 { return e.permits + e.reservedPermits }
 
 func (e *lease) recordAnswer(now int64, r *limit.Result) {

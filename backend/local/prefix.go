@@ -75,7 +75,6 @@ func (l *Limiter) applyResets(hits []backend.Hit) {
 	}
 }
 
-// resetOldCounter forgets the counter of h if the counter was added before the reset with this number.
 func (l *Limiter) resetOldCounter(h *backend.Hit, number uint32) {
 	id := l.seeds.ID(h.Key, h.Limit.Tag())
 	s := l.stripeOf(id)

@@ -137,7 +137,6 @@ func (e *entry) isEvictedBefore(other *entry) bool {
 	return e.spent < other.spent || e.spent == other.spent && e.expiry < other.expiry
 }
 
-// forget removes an entry with its log, and subtracts the weight of the log from memory.logWeight.
 func (s *stripe) forget(index int) {
 	if e := s.entryAt(index); e.logNumber != 0 {
 		state := s.stateOf(e)

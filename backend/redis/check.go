@@ -286,7 +286,6 @@ func (c *serverCheck) checkTimeout() {
 	}
 }
 
-// checkCoverage counts the hash slots that have a master.
 func (c *serverCheck) checkCoverage(ctx context.Context) {
 	if c.instance.address.kind != Cluster {
 		return

@@ -284,7 +284,6 @@ func constantText(e ast.Expr) (text string, ok bool) {
 	return string(literal), ok
 }
 
-// parsePattern parses a regular expression. It returns an error if the expression is too large.
 func parsePattern(text string) (*syntax.Regexp, patternSize, error) {
 	syntaxTree, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {

@@ -290,7 +290,6 @@ func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 	d.warnLimits(desc, pos)
 }
 
-// limitItems returns the items of rate_limits. If there are too many items, it reports a problem and returns nil.
 func (d *document) limitItems(pos *place, v value) []*yaml.Node {
 	items := d.readItems(v, pos)
 	if len(items) > maxLimits {

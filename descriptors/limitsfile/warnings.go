@@ -196,7 +196,6 @@ func countZeroLimits(list []*Descriptor) (zeroCount, count int) {
 	return zeroCount, count
 }
 
-// wildcard is a descriptor with a * in its key or value.
 type wildcard struct {
 	*Descriptor
 	key, value Pattern

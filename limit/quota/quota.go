@@ -533,7 +533,6 @@ func (t *transition) raiseBurst(m *member, maxGrowth int64) {
 	m.Burst, m.MaxBurst, m.isChanged = m.Burst+growth, maxBurst, true
 }
 
-// grants returns the refusals, and a grant for each holder that has reported or whose grant has changed.
 func (t *transition) grants() []Grant {
 	grants := t.refusals
 	for i := range t.members {

@@ -166,7 +166,6 @@ func (b *bucket) sendBlanketRule(answer fixedAnswer, ttl time.Duration) {
 	b.assign(&typev3.RateLimitStrategy{Strategy: &typev3.RateLimitStrategy_BlanketRule_{BlanketRule: rule}}, ttl)
 }
 
-// sendGrant sends a share. Without a rate, the share denies all.
 func (b *bucket) sendGrant(g division.Grant, l *division.Limit) {
 	b.hasShare = true
 	ttl := time.Duration(l.TTL) * time.Microsecond
@@ -188,7 +187,6 @@ func (b *bucket) assign(strategy *typev3.RateLimitStrategy, ttl time.Duration) {
 	}})
 }
 
-// abandonIdleBuckets tells Envoys to forget the buckets that had no request for idleTime.
 func (s *Service) abandonIdleBuckets(now time.Time) {
 	if now.Before(s.nextIdleSearch) {
 		return

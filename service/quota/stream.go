@@ -158,7 +158,6 @@ func (s *Service) handleReports(ctx context.Context, st *stream, m *rlqsv3.RateL
 	return nil
 }
 
-// countUsages counts usages in their buckets. It reports whether a usage is valid.
 func (s *Service) countUsages(st *stream, usages []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage, now time.Time) (hasValidUsage bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -78,7 +78,6 @@ func (r *lineReader) nextObject(v any, expectation string) error {
 	}
 }
 
-// notes returns a sentence about lines without an end, or nil if all lines have an end.
 func (r *lineReader) notes() []string {
 	if r.cutLines == 0 {
 		return nil

@@ -81,7 +81,6 @@ func Run(ctx context.Context, config *descriptors.Config, reader Reader, options
 	return nil, ctx.Err()
 }
 
-// reasonForNoReport returns the reason why the replay says nothing about config, or an empty text.
 func (p *replay) reasonForNoReport(config *descriptors.Config, firstCall *Call) string {
 	switch {
 	case firstCall == nil:
@@ -169,7 +168,6 @@ func (c *Call) context(ctx context.Context) context.Context {
 
 func (p *replay) CallAnswered(_ context.Context, c *service.Call) { p.counts.add(p.call, c) }
 
-// addNote adds a note that begins with n, unless n is 0.
 func (r *Report) addNote(n uint64, format string, args ...any) {
 	if n > 0 {
 		r.Notes = append(r.Notes, fmt.Sprintf("%d ", n)+fmt.Sprintf(format, args...))

@@ -41,7 +41,6 @@ func (r *Report) WriteText(out io.Writer) error {
 	return w.Flush()
 }
 
-// limitsText returns the limits of the rule, and what shadow mode does to them.
 func (r RuleReport) limitsText() string {
 	switch {
 	case r.DeniedInShadow > 0:

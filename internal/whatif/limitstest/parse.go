@@ -146,7 +146,6 @@ func (p *parser) parseFile(root *yaml.Node) {
 	}
 }
 
-// parseLimits reads a path, or a list of paths.
 func (p *parser) parseLimits(v fields.FieldValue) (paths []string) {
 	path := fields.Field{Name: "limits", Kind: fields.NonEmpty, Min: 1}
 	items := []*yaml.Node{v.Node}
