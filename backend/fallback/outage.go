@@ -158,7 +158,9 @@ func (l *Limiter) recordDecisions(hits []backend.Hit, results []backend.Result, 
 		}
 		if r.Reason != backend.ReasonBreakerOpen && h.N > 0 {
 			if lateError := (*backend.LateError)(nil); errors.As(f.err, &lateError) {
-				l.awaitLateAnswer(lateError, &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, excess: excess, chargeEnd: chargeEnd(h, r), counts: counts})
+				late := &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, excess: excess, chargeEnd: chargeEnd(h, r), counts: counts}
+				late.hit.Key = slices.Clone(h.Key)
+				lateError.OnArrival(func(answer backend.Result) { l.settle(late, answer) })
 			}
 		}
 	}

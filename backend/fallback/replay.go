@@ -143,12 +143,6 @@ func chargeEnd(h *backend.Hit, r *backend.Result) time.Time {
 	}
 }
 
-// awaitLateAnswer settles h once the late answer of the primary comes. It does not block.
-func (l *Limiter) awaitLateAnswer(lateError *backend.LateError, h *lateHit) {
-	h.hit.Key = slices.Clone(h.hit.Key)
-	lateError.OnArrival(func(answer backend.Result) { l.settle(h, answer) })
-}
-
 // settle compares the decision about a late hit with the answer of the primary. It ensures that each admitted hit is
 // charged only once, in the primary or in the secondary. If the primary has given a hold to a denied hit, settle keeps
 // the hold, because the hit can have renewed an older hold.

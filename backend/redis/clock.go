@@ -90,10 +90,6 @@ func (c *serverClock) addReply(start int64, cmd *goredis.Cmd) error {
 	return err
 }
 
-func newTimeCommand(ctx context.Context) *goredis.Cmd {
-	return goredis.NewCmd(ctx, "TIME")
-}
-
 // microsOf returns the reply of a TIME command, in microseconds since 1970. Redis replies with seconds and the
 // microseconds of this second. Envoy's redis_proxy (1.40) replies with seconds and all microseconds since 1970.
 func microsOf(cmd *goredis.Cmd) (int64, error) {

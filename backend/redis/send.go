@@ -137,7 +137,7 @@ func (b *batch) buildCommands(ctx context.Context, a *attempt) {
 		b.commands = append(b.commands, a.scriptCommand)
 	}
 	if !q.limiter.options.CallersClock && !b.hasOneKey && a.server.clock.needsMeasurement() {
-		a.timeCommand = newTimeCommand(ctx)
+		a.timeCommand = goredis.NewCmd(ctx, "TIME")
 		b.commands = append(b.commands, a.timeCommand)
 	}
 	a.oldTTLCommands = q.ttlCommandStore.takeCommands()

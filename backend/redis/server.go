@@ -48,7 +48,7 @@ func (s *server) execute(ctx context.Context, commands []goredis.Cmder) {
 }
 
 func (s *server) measureClock(ctx context.Context) error {
-	cmd := newTimeCommand(ctx)
+	cmd := goredis.NewCmd(ctx, "TIME")
 	start := microsSinceProcessStart()
 	s.execute(ctx, []goredis.Cmder{cmd})
 	return s.clock.addReply(start, cmd)

@@ -63,7 +63,7 @@ func differenceText(entry *ratelimitv3.RateLimitDescriptor_Entry, descriptor *li
 	case descriptors.OtherCase:
 		return "upper and lower case differ"
 	case descriptors.ExtraSpace:
-		return fmt.Sprintf("a space at the start or end differs: got %q, want %q", entryText(entry), descriptorText(descriptor))
+		return fmt.Sprintf("a space at the start or end differs: got %q, want %q", entry.GetKey()+"="+entry.GetValue(), descriptorText(descriptor))
 	case descriptors.JoinedText:
 		return "the text KEY_VALUE is the same, but the key ends at another underscore; envoyproxy/ratelimit matches this descriptor"
 	case descriptors.PartOfPattern:
@@ -180,11 +180,6 @@ func limitedSummary(descriptor *Descriptor) string {
 		text += fmt.Sprintf("; the call has %d hits, and max_hits of the rule is %d, so nothing is charged", descriptor.Hits, descriptor.MaxHits)
 	}
 	return text
-}
-
-// entryText returns the key and the value of e without quotes.
-func entryText(e *ratelimitv3.RateLimitDescriptor_Entry) string {
-	return e.GetKey() + "=" + e.GetValue()
 }
 
 // descriptorText returns the key and the value of d without quotes.

@@ -100,7 +100,7 @@ var (
 		limitField,
 	}
 	statusFields = []fields.Field{
-		{Name: "code", Kind: fields.Choice, Choices: []string{codeOK, codeOverLimit}},
+		{Name: "code", Kind: fields.Choice, Choices: []string{"OK", "OVER_LIMIT"}},
 		{Name: "rule", Kind: fields.NonEmpty},
 		{Name: "denied_in_shadow", Kind: fields.Flag},
 		limitField,
