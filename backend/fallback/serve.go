@@ -95,7 +95,6 @@ type failedHit struct {
 	err   error // the error of the primary
 }
 
-// localHit returns the hit that the secondary gets in place of h, with the share of the limit of h.
 func (l *Limiter) localHit(h *backend.Hit) backend.Hit {
 	return backend.Hit{Key: h.Key, Limit: l.shareOf(h.Limit), N: h.N, HoldID: h.HoldID, Shadow: h.Shadow, AllOrNone: h.AllOrNone}
 }

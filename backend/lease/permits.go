@@ -110,7 +110,6 @@ func (e *lease) recordAnswer(now int64, r *limit.Result) {
 	e.remaining, e.answeredAt, e.resetAt = r.Remaining, now, now+r.ResetAfter
 }
 
-// answer returns the answer to a hit that permits have admitted.
 func (e *lease) answer(now int64) limit.Result {
 	return limit.Result{Allowed: true, Remaining: max(e.remaining, 0) + e.permits, ResetAfter: max(e.resetAt-now, 0)}
 }

@@ -337,7 +337,6 @@ const (
 	waitMargin       = time.Millisecond // the time from the timeout of a WAIT until the answer of Redis
 )
 
-// sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges.
 func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
 	if microsSinceProcessStart() < s.nextWaitCommandTime.Load() {
 		b.hasTooFewReplicas = true

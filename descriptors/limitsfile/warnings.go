@@ -179,7 +179,6 @@ func (r *reader) warnZeroLimits(domain *Domain) {
 	})
 }
 
-// countZeroLimits returns the number of limits that deny all requests, and the number of all limits that can deny.
 func countZeroLimits(list []*Descriptor) (zeroCount, count int) {
 	for _, d := range list {
 		for _, l := range d.Limits {

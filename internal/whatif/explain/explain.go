@@ -270,7 +270,6 @@ func (r *reporter) explainLimits(call *service.Call, i int, rule *descriptors.Ru
 	return limits
 }
 
-// effectiveValues returns a Limit with the values of countedLimit. If countedLimit is nil, the limit is unlimited.
 func effectiveValues(countedLimit *limit.Limit) Limit {
 	if countedLimit == nil {
 		return Limit{Limit: "unlimited"}

@@ -182,7 +182,6 @@ func limitedSummary(descriptor *Descriptor) string {
 	return text
 }
 
-// descriptorText returns the key and the value of d without quotes.
 func descriptorText(d *limitsfile.Descriptor) string {
 	if d.Value == "" {
 		return d.Key

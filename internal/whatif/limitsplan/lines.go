@@ -26,7 +26,6 @@ type lineReader struct {
 	cutLines, firstCutLine int // the number of lines without an end, and the line number of the first such line
 }
 
-// newLineReader returns a reader of a log, which may be compressed by gzip.
 func newLineReader(name string, r io.Reader) (*lineReader, error) {
 	bufferedLog := bufio.NewReaderSize(r, 1<<16)
 	var text io.Reader = bufferedLog
