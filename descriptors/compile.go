@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -105,14 +104,11 @@ func (c *compiler) newRule(d *limitsfile.Descriptor, p path) *Rule {
 		Limits:       limits,
 		RuleFields:   d.RuleFields,
 		enforcement:  newEnforcement(d.EnforcedPercent),
-		HasHolds:     slices.ContainsFunc(d.Limits, hasHolds),
+		HasHolds:     d.HasHolds(),
 		sharedValues: sharedValues(p.trail),
 		metricKey:    newMetricKey(p),
 	}
 }
-
-// hasHolds reports whether l has holds, even if l is off, because callers still release the holds that they have.
-func hasHolds(l *limitsfile.Limit) bool { return !l.Unlimited && l.Limit.Algorithm.HasHolds() }
 
 // sharedValues returns the Rule.sharedValues of the rule at the end of trail. It adds a = in front of the text of a
 // condition. Patterns have a = only in escaped form, so no pattern has the same text.
