@@ -89,7 +89,6 @@ func (t *ttlTable) contains(hash uint64) bool {
 	return false
 }
 
-// add remembers that the key with this hash has a time to live.
 func (t *ttlTable) add(hash uint64) {
 	bucket := t.bucket(hash)
 	for i := range bucket {

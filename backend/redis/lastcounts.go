@@ -33,7 +33,6 @@ func newCountBuckets(size int) []countBucket {
 	return make([]countBucket, nextPowerOfTwo(size/len(countBucket{})))
 }
 
-// remember keeps the answer to the last hit on each counter of b.
 func (t *lastCounts) remember(b *batch) {
 	if t.buckets == nil {
 		return

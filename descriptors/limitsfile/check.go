@@ -35,7 +35,6 @@ type reader struct {
 	conditions  map[descriptorName]*conditionGroup // the name has a list and a key, but no value
 }
 
-// descriptorName identifies a descriptor by its list of siblings, its key and its value.
 type descriptorName struct {
 	list       *[]*Descriptor
 	key, value string

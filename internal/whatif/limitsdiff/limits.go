@@ -13,7 +13,6 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// differences are the kind of a change and the reasons for this kind.
 type differences struct {
 	kind    Kind
 	reasons []string
