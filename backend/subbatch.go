@@ -65,11 +65,9 @@ func (s *SubBatch) CopyResults(results []Result) {
 
 // HasGroup reports whether there are several hits and at least one of them is in the group of its Take.
 func HasGroup(hits []Hit) bool {
-	if len(hits) > 1 {
-		for i := range hits {
-			if hits[i].IsInGroup() {
-				return true
-			}
+	for i := range hits {
+		if len(hits) > 1 && hits[i].IsInGroup() {
+			return true
 		}
 	}
 	return false

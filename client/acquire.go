@@ -52,7 +52,6 @@ func (c *Client) waitForPermits(ctx context.Context, request *Request, holdID st
 	return waiter.grant, err
 }
 
-// enqueue adds waiter to the queue of request. If request has no queue yet, enqueue starts a queue.
 func (c *Client) enqueue(request *Request, waiter *waiter) (*queue, error) {
 	key := request.key()
 	if waiter.holdID != "" {
@@ -140,7 +139,6 @@ func (c *Client) endPauses(r *Request) {
 	}
 }
 
-// The bounds on the calls of a queue.
 const (
 	maxBatchWaiters    = 64                    // the maximum number of waiters that share a call
 	firstOutagePause   = 50 * time.Millisecond // the first pause between calls while the service fails
@@ -166,7 +164,6 @@ type queue struct {
 	denial  *answer       // the last denial, while the goroutine pauses because of this denial; otherwise nil
 }
 
-// waiter is a caller in a queue.
 type waiter struct {
 	permits   int
 	holdID    string
@@ -223,11 +220,12 @@ func (q *queue) run() {
 			}
 			bound = batchBound{waiters: len(batch) / 2, permits: int64(answer.Remaining)}
 		case answer.Never:
-			q.finishBatch(batch, nil, newWeightError(permits, answer))
+			q.finishBatch(batch, nil, &WeightError{N: permits, Name: answer.Name, Limit: answer.Limit})
 		case answer.holdTime > 0: // only a slot is missing, and a holder can release a slot at any time
 			q.pause(min(slotPauses.NextBackOff(), max(answer.retryAfter, firstSlotPause)), nil)
 		default:
-			q.pause(answer.retryAfter+randomDelay(answer.retryAfter), answer)
+			delay := rand.N(min(extraDelay+answer.retryAfter/20, maxDelay)) // so that not all processes that wait for the same reset call at the same time
+			q.pause(answer.retryAfter+delay, answer)
 		}
 		outagePauses.Reset()
 	}
@@ -237,11 +235,6 @@ func newBackoff(first, longest time.Duration) *backoff.ExponentialBackOff {
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval, b.MaxInterval, b.Multiplier = first, longest, 2
 	return b
-}
-
-// randomDelay returns a random delay, so that not all processes that wait for the same reset call at the same time.
-func randomDelay(wait time.Duration) time.Duration {
-	return rand.N(min(extraDelay+wait/20, maxDelay))
 }
 
 // nextBatch returns the first waiters within bound, and the sum of their permits. The batch always has the first

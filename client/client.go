@@ -173,13 +173,11 @@ func (c *Client) Peek(ctx context.Context, domain string, ds ...Descriptor) (Dec
 	return a.decision(), nil
 }
 
-// send asks the decider for the permits of the request of newCall.
 func (c *Client) send(ctx context.Context, newCall call) (*answer, error) {
 	newCall.n = newCall.request.n()
 	return c.decide(ctx, newCall)
 }
 
-// decide checks the request of newCall, and lets the decider decide newCall within c.timeout.
 func (c *Client) decide(ctx context.Context, newCall call) (*answer, error) {
 	if err := newCall.request.check(); err != nil {
 		return nil, err

@@ -197,7 +197,3 @@ func (e *WeightError) Error() string {
 	}
 	return fmt.Sprintf("%d permits can never pass the limit%s of %d in a window; ask for fewer permits at a time", e.N, name, e.Limit)
 }
-
-func newWeightError(n int, a *answer) error {
-	return &WeightError{N: n, Name: a.Name, Limit: a.Limit}
-}

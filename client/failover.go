@@ -131,7 +131,6 @@ func hasServiceAnswered(err error) bool {
 	return isStatus && s.Code() != codes.Canceled && !isOutage(err)
 }
 
-// isMissedDeadline reports whether the call that returned err has missed its deadline.
 func isMissedDeadline(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded
 }

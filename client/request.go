@@ -95,7 +95,6 @@ func (r *Request) check() error {
 	return nil
 }
 
-// key returns a text that identifies the domain and the descriptors of r.
 func (r *Request) key() string {
 	key := fmt.Appendf(nil, "%d:%s", len(r.Domain), r.Domain)
 	for _, d := range r.Descriptors {

@@ -36,7 +36,7 @@ func (c *Client) ReserveN(ctx context.Context, n int, domain string, ds ...Descr
 	case err != nil:
 		return nil, err
 	case a.Never:
-		return nil, newWeightError(n, a)
+		return nil, &WeightError{N: n, Name: a.Name, Limit: a.Limit}
 	}
 	r.grant = a
 	return r, nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -27,17 +26,17 @@ func letCallsRun(i int) {
 
 // Compile returns the Config of a checked set. It can't fail.
 func Compile(set *limitsfile.Set) *Config {
-	c := &Config{domains: map[string]*Domain{}, shadowMode: set.ShadowMode}
+	c := &Config{domains: map[string]*Domain{}, ShadowMode: set.ShadowMode}
 	compiler := compiler{responses: responses{}}
 	for _, d := range set.Domains {
-		domain := &Domain{Name: d.Name, source: d, untestedRule: newUntestedRule(d.Name)}
+		domain := &Domain{Name: d.Name, Source: d, UntestedRule: newUntestedRule(d.Name)}
 		domain.requestSpec, domain.allowsRequestLimits = d.RequestLimit()
 		domain.allowsRequestLimits = domain.allowsRequestLimits && d.OffSwitch == nil
 		domain.root = compiler.compile(d.Descriptors, path{domain: d.Name, isSwitchedOff: d.OffSwitch != nil})
 		c.domains[d.Name] = domain
 		c.domainsInFileOrder = append(c.domainsInFileOrder, domain)
 		c.hasQuota = compiler.hasQuota
-		c.hasOffSwitch = c.hasOffSwitch || compiler.hasOffSwitch || d.OffSwitch != nil
+		c.HasOffSwitch = c.HasOffSwitch || compiler.hasOffSwitch || d.OffSwitch != nil
 	}
 	return c
 }
@@ -105,14 +104,11 @@ func (c *compiler) newRule(d *limitsfile.Descriptor, p path) *Rule {
 		Limits:       limits,
 		RuleFields:   d.RuleFields,
 		enforcement:  newEnforcement(d.EnforcedPercent),
-		HasHolds:     slices.ContainsFunc(d.Limits, hasHolds),
+		HasHolds:     d.HasHolds(),
 		sharedValues: sharedValues(p.trail),
 		metricKey:    newMetricKey(p),
 	}
 }
-
-// hasHolds reports whether l has holds, even if l is off, because callers still release the holds that they have.
-func hasHolds(l *limitsfile.Limit) bool { return !l.Unlimited && l.Limit.Algorithm.HasHolds() }
 
 // sharedValues returns the Rule.sharedValues of the rule at the end of trail. It adds a = in front of the text of a
 // condition. Patterns have a = only in escaped form, so no pattern has the same text.
@@ -170,9 +166,6 @@ func (d *Domain) RequestPath() string {
 	return fields.Printable(d.Name) + " > the request's own limit"
 }
 
-// RequestMetrics returns the Attachment of all limits that RuleOfRequestLimit returns.
-func (d *Domain) RequestMetrics() *Attachment { return &d.requestMetrics }
-
 // RuleOfRequestLimit returns the rule for a limit that is part of a request. The domain sets the algorithm of such limits.
 // If the domain does not allow limits in requests, the rule has no limits.
 func (d *Domain) RuleOfRequestLimit(override *ratelimitv3.RateLimitDescriptor_RateLimitOverride) (*Rule, error) {
@@ -193,10 +186,10 @@ func (d *Domain) RuleOfRequestLimit(override *ratelimitv3.RateLimitDescriptor_Ra
 		}
 		spec.Multiplier = m.GetValue()
 	}
-	l, err := limit.New(d.source.WithCalendar(spec))
+	l, err := limit.New(d.Source.WithCalendar(spec))
 	if err != nil {
 		return nil, fmt.Errorf("limit: %w", err)
 	}
-	r.Limits = []*RateLimit{{Limit: l, Response: newResponse(l, ""), Metrics: &d.requestMetrics}}
+	r.Limits = []*RateLimit{{Limit: l, Response: newResponse(l, ""), Metrics: &d.RequestMetrics}}
 	return r, nil
 }

@@ -39,7 +39,7 @@ descriptors:
 
 func TestCopyForOneValueHasTheRulesBelowItsOriginal(t *testing.T) {
 	otherChildren := compileFiles(t, expandDay(`domain: d
-descriptors: [{key: other, DAY, descriptors: [{key: x, DAY}]}]`)).Domain("d").Source().Descriptors[0].Descriptors
+descriptors: [{key: other, DAY, descriptors: [{key: x, DAY}]}]`)).Domain("d").Source.Descriptors[0].Descriptors
 	for _, c := range []struct {
 		name, yaml string
 		change     func(*limitsfile.Descriptor)
@@ -66,7 +66,7 @@ func TestChangesBelowACopyAreListed(t *testing.T) {
 	changedFile := strings.Replace(tenantFile, "{key: user, DAY}", "{key: user, rate_limit: {unit: day, requests_per_unit: 2}}", 1)
 	// withChildrenOf returns a function that gives a copy the children of the first descriptor of c.
 	withChildrenOf := func(c *Config) func(*limitsfile.Descriptor) {
-		list := c.Domain("d").Source().Descriptors[0].Descriptors
+		list := c.Domain("d").Source.Descriptors[0].Descriptors
 		return func(d *limitsfile.Descriptor) { d.Descriptors = list }
 	}
 	sharedChildren := compileWithCopy(t, tenantFile, nil)
@@ -100,7 +100,7 @@ descriptors:
 - {key: tier, value: gold, DAY}
 - {key: ip, cidr: [10.0.0.0/8], DAY}
 - {key: plan, cel: 'entries.plan == "free"', DAY}
-`)).Domain("d").Source().Descriptors
+`)).Domain("d").Source.Descriptors
 	index := NewIndex(list)
 	for _, c := range []struct {
 		key, value string

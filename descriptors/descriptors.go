@@ -26,8 +26,8 @@ type Config struct {
 	domains            map[string]*Domain // the key is the name
 	domainsInFileOrder []*Domain
 
-	shadowMode   *limitsfile.ShadowMode // nil if no switch replaces SHADOW_MODE
-	hasOffSwitch bool                   // a switch has turned off some limits
+	ShadowMode   *limitsfile.ShadowMode // the switch that replaces SHADOW_MODE, or nil
+	HasOffSwitch bool                   // a switch has turned off some limits
 	hasQuota     bool                   // a rule in force has a quota
 
 	hashOnce sync.Once
@@ -47,32 +47,29 @@ func (c *Config) Domains() []*Domain {
 	})
 }
 
-// ShadowMode returns the switch that replaces SHADOW_MODE, or nil.
-func (c *Config) ShadowMode() *limitsfile.ShadowMode { return c.shadowMode }
-
 // IsShadow reports whether the service answers OK to all requests. setting is the value of SHADOW_MODE, which has an effect
 // only if no switch replaces it.
 func (c *Config) IsShadow(setting bool) bool {
-	if c.shadowMode != nil {
-		return c.shadowMode.IsOn
+	if c.ShadowMode != nil {
+		return c.ShadowMode.IsOn
 	}
 	return setting
 }
 
 // Domain is a namespace of rules.
 type Domain struct {
-	Name string
+	Name         string
+	Source       *limitsfile.Domain // the domain of the limits file, before it was compiled
+	UntestedRule *Rule              // the rule of descriptors that are denied because a condition was not tested
 
-	root   siblingNodes
-	source *limitsfile.Domain // the domain before it was compiled
+	RequestMetrics Attachment // the counts of the metrics of all limits that RuleOfRequestLimit returns
+
+	root siblingNodes
 
 	// requestSpec has the defaults for limits that are part of requests. allowsRequestLimits reports whether such limits
-	// have an effect. requestMetrics has the counts of their metrics.
+	// have an effect.
 	requestSpec         limit.Spec
 	allowsRequestLimits bool
-	requestMetrics      Attachment
-
-	untestedRule *Rule // the result of UntestedRule
 
 	observer Observer // nil before the Config is in force, and without an Observer
 }
@@ -105,14 +102,13 @@ func (d *Domain) match(l *lookup, entries []*ratelimitv3.RateLimitDescriptor_Ent
 	n := d.find(l, entries)
 	switch {
 	case l.isDenied:
-		return d.untestedRule
+		return d.UntestedRule
 	case n == nil:
 		return nil
 	}
 	return n.rule
 }
 
-// find returns the node that entries match, or nil.
 func (d *Domain) find(l *lookup, entries []*ratelimitv3.RateLimitDescriptor_Entry) *node {
 	siblings := &d.root
 	for i := range entries {
@@ -272,6 +268,3 @@ func newUntestedRule(domain string) *Rule {
 
 // untestedCounter replaces the entries in names of counters. untestedMetric replaces the entries in metric keys.
 const untestedCounter, untestedMetric = "|=not%20tested", ".not_tested"
-
-// UntestedRule returns the rule of descriptors that are denied because a condition was not tested.
-func (d *Domain) UntestedRule() *Rule { return d.untestedRule }

@@ -38,12 +38,8 @@ func (c *Config) OffSwitches() []OffSwitch {
 	return switches
 }
 
-// HasOffSwitch reports whether a switch has turned off limits.
-func (c *Config) HasOffSwitch() bool { return c.hasOffSwitch }
-
-// offSwitch returns the switch that has turned off all limits of d, or nil.
 func (d *Domain) offSwitch() *OffSwitch {
-	switch s := d.source.OffSwitch; {
+	switch s := d.Source.OffSwitch; {
 	case s == nil:
 		return nil
 	case s.Target == "":

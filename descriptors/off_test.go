@@ -40,7 +40,7 @@ descriptors:
 			c.change(set.Domains[0])
 			config := Compile(set)
 			assert.Equal(t, c.switches, config.OffSwitches())
-			assert.Equal(t, c.switches != nil, config.HasOffSwitch())
+			assert.Equal(t, c.switches != nil, config.HasOffSwitch)
 			for text, want := range map[string]string{"a=1": c.outer, "a=1,b=2": c.inner, "c=3": c.unknown, "a=1,b=2,c=3": c.unknown} {
 				offSwitch := config.Domain("d").OffSwitchFor(entries(strings.FieldsFunc(text, func(c rune) bool { return c == '=' || c == ',' })...))
 				if want == "" {
@@ -76,7 +76,7 @@ func TestSwitchReplacesTheSettingOfShadowMode(t *testing.T) {
 	for _, setting := range []bool{false, true} {
 		assert.Equal(t, setting, (&Config{}).IsShadow(setting))
 		for _, isOn := range []bool{false, true} {
-			assert.Equal(t, isOn, (&Config{shadowMode: &limitsfile.ShadowMode{IsOn: isOn}}).IsShadow(setting))
+			assert.Equal(t, isOn, (&Config{ShadowMode: &limitsfile.ShadowMode{IsOn: isOn}}).IsShadow(setting))
 		}
 	}
 }

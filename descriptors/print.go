@@ -14,12 +14,12 @@ import (
 // WriteTree writes all limits as a tree for people. The tree also has the limits that are off.
 func (c *Config) WriteTree(w io.Writer) error {
 	b := bufio.NewWriter(w)
-	if c.shadowMode != nil {
-		fmt.Fprintln(b, "SHADOW_MODE:", c.shadowMode.IsOn)
+	if c.ShadowMode != nil {
+		fmt.Fprintln(b, "SHADOW_MODE:", c.ShadowMode.IsOn)
 	}
 	for _, d := range c.Domains() {
 		name := fields.Printable(d.Name)
-		if d.source.OffSwitch != nil {
+		if d.Source.OffSwitch != nil {
 			name += " (off)"
 		}
 		fmt.Fprintln(b, name)
@@ -37,14 +37,14 @@ func (c *Config) WriteTree(w io.Writer) error {
 // WriteLines writes a line for each limit, in file order. The lines have the form of /rlconfig of envoyproxy/ratelimit.
 func (c *Config) WriteLines(w io.Writer) error {
 	b := bufio.NewWriter(w)
-	if s := c.shadowMode; s != nil {
+	if s := c.ShadowMode; s != nil {
 		fmt.Fprintf(b, "# SHADOW_MODE is %t%s\n", s.IsOn, s.Notes)
 	}
 	for _, offSwitch := range c.OffSwitches() {
 		fmt.Fprintf(b, "# off: %s%s\n", offSwitch.Path, offSwitch.Notes)
 	}
 	c.forEachPair(nil, func(n, _ *node, p path) {
-		changes := runtimeChanges(c.domains[p.domain].source, n.Descriptor)
+		changes := runtimeChanges(c.domains[p.domain].Source, n.Descriptor)
 		for _, l := range n.Limits {
 			state := ""
 			if !l.Enabled || n.rule == nil {

@@ -11,7 +11,6 @@ import (
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 )
 
-// node is a compiled descriptor.
 type node struct {
 	*limitsfile.Descriptor
 	rule      *Rule         // nil if no limit is in force
@@ -173,7 +172,6 @@ func (s *siblingNodes) find(entries []*ratelimitv3.RateLimitDescriptor_Entry, l 
 	return nodesOfKey.anyValue
 }
 
-// firstMetCondition returns the first node with a condition that the last entry meets, or nil.
 func (l *lookup) firstMetCondition(nodes []*node, entries []*ratelimitv3.RateLimitDescriptor_Entry) *node {
 	v := condition.NewValue(entries)
 	for _, n := range nodes {
@@ -191,7 +189,6 @@ func (l *lookup) firstMetCondition(nodes []*node, entries []*ratelimitv3.RateLim
 	return nil
 }
 
-// originalOf returns the node of the original of d. If d is not a copy, it returns nil.
 func (s *siblingNodes) originalOf(d *limitsfile.Descriptor) *node {
 	if d.Original == nil {
 		return nil
@@ -209,7 +206,6 @@ func (s *siblingNodes) ownChildren(n *node) *siblingNodes {
 
 var anyText = limitsfile.NewPattern("*")
 
-// wildcard is a node with a * in its key or value.
 type wildcard struct {
 	key, value limitsfile.Pattern
 	fileIndex  int // the index of node among all siblings, in file order

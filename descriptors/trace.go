@@ -13,9 +13,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// Source returns the domain of the limits file, before it was compiled.
-func (d *Domain) Source() *limitsfile.Domain { return d.source }
-
 // Trace is the result of Match and the steps that lead to it.
 type Trace struct {
 	// Rule is the rule that Match returns, or nil.
@@ -94,7 +91,7 @@ func (d *Domain) TraceWithBudget(b *Budget, entries []*ratelimitv3.RateLimitDesc
 		n := siblings.find(entries[:i+1], &l)
 		if l.isDenied {
 			n = nil
-			t.Rule = d.untestedRule
+			t.Rule = d.UntestedRule
 		}
 		candidateLookup := lookup{untestedNodes: l.untestedNodes} // has a full budget, to test all candidates
 		t.Steps = append(t.Steps, siblings.step(entries[:i+1], n, &candidateLookup))

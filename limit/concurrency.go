@@ -37,11 +37,10 @@ type hold struct {
 	id            string // empty for an anonymous hold; anonymous holds with the same expiry are one hold
 }
 
-// holdSet has the holds of one key.
 type holdSet struct {
-	holds    []hold           // sorted by expiry; of holds with the same expiry, the anonymous hold comes first
-	expiries map[string]int64 // the expiries of the named holds; the key is the id
-	members  int64            // the number of members that lua/concurrency.lua would store for the holds in Redis
+	holds        []hold           // sorted by expiry; of holds with the same expiry, the anonymous hold comes first
+	expiries     map[string]int64 // the expiries of the named holds; the key is the id
+	redisMembers int64            // the number of members that lua/concurrency.lua would store for the holds in Redis
 }
 
 // concurrency counts the slots that holders of a key have taken. A hit of n takes n slots. The slots are free again after
@@ -77,7 +76,7 @@ func concurrency(s *State, l *Limit, now, n int64, id string) Result {
 			set.setExpiry(i, now+l.period)
 		}
 	default:
-		r.Allowed = takenSlots+max(n, 1) <= l.max && set.members < maxHoldEntries
+		r.Allowed = takenSlots+max(n, 1) <= l.max && set.redisMembers < maxHoldEntries
 		if n > 0 && r.Allowed {
 			if s.log == nil {
 				log = &Log{holds: new(holdSet)}
@@ -213,7 +212,7 @@ func (set *holdSet) add(h hold) {
 		return
 	}
 	set.holds = slices.Insert(set.holds, i, h)
-	set.members += h.members()
+	set.redisMembers += h.redisMembers()
 }
 
 func (set *holdSet) setExpiry(i int, expiry int64) {
@@ -223,13 +222,12 @@ func (set *holdSet) setExpiry(i int, expiry int64) {
 	set.add(h)
 }
 
-// setSlots changes the slots of hold i. With 0 slots, it removes the hold.
 func (set *holdSet) setSlots(i int, slots int64) {
 	h := &set.holds[i]
-	set.members -= h.members()
+	set.redisMembers -= h.redisMembers()
 	if slots > 0 {
 		h.slots = slots
-		set.members += h.members()
+		set.redisMembers += h.redisMembers()
 		return
 	}
 	delete(set.expiries, h.id)
@@ -247,8 +245,8 @@ func (set *holdSet) setSlots(i int, slots int64) {
 	}
 }
 
-// members returns the number of members that lua/concurrency.lua would store for h in Redis.
-func (h hold) members() int64 { return min(h.slots, 2) }
+// redisMembers returns the number of members that lua/concurrency.lua would store for h in Redis.
+func (h hold) redisMembers() int64 { return min(h.slots, 2) }
 
 // timeWhenSlotsExpire returns the time at which at least this number of slots has expired. The set must have at least
 // this number of slots.

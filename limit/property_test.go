@@ -91,7 +91,7 @@ func clone(s State) State {
 		return s
 	}
 	if set := s.log.holds; set != nil {
-		s.log = &Log{holds: &holdSet{slices.Clone(set.holds), maps.Clone(set.expiries), set.members}}
+		s.log = &Log{holds: &holdSet{slices.Clone(set.holds), maps.Clone(set.expiries), set.redisMembers}}
 		return s
 	}
 	s.log = &Log{entries: append([]hitEntry(nil), s.log.entries[s.log.head:]...)}

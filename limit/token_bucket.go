@@ -103,6 +103,9 @@ func mulAddDiv(a, b, c, d int64) (quotient, remainder int64) {
 	return int64(min(q, math.MaxInt64)), int64(r)
 }
 
+// MulDiv returns the quotient, at most 2^63 - 1, and the remainder of a × b / d. No number is negative.
+func MulDiv(a, b, d int64) (quotient, remainder int64) { return mulAddDiv(a, b, 0, d) }
+
 // span is an exact span of time: us + frac/parts microseconds with 0 ≤ frac < parts. parts is the Max of the limit.
 type span struct{ us, frac int64 }
 

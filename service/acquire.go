@@ -122,7 +122,7 @@ func (c *Call) sendHold(ctx context.Context, code rlsv3.RateLimitResponse_Code) 
 		switch {
 		case c.hits[j].HoldID != "":
 			shortestHold = min(shortestHold, l.Hold)
-		case code == rlsv3.RateLimitResponse_OVER_LIMIT && !l.Algorithm.HasHolds() && c.isDenied(j):
+		case code == rlsv3.RateLimitResponse_OVER_LIMIT && !l.Algorithm.HasHolds() && !c.results[j].Allowed && !c.hits[j].Shadow:
 			return
 		}
 	}
@@ -130,6 +130,3 @@ func (c *Call) sendHold(ctx context.Context, code rlsv3.RateLimitResponse_Code) 
 		_ = grpc.SetHeader(ctx, metadata.Pairs(limit.HoldKey, secondsText(shortestHold))) // it fails only without a gRPC call, which has no headers
 	}
 }
-
-// isDenied reports whether hit j is denied by a limit that can deny the call.
-func (c *Call) isDenied(j int) bool { return !c.results[j].Allowed && !c.hits[j].Shadow }

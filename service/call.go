@@ -41,6 +41,9 @@ type Call struct {
 	// GlobalShadow reports that the shadow mode of the whole service has replaced the code OVER_LIMIT by OK.
 	GlobalShadow bool
 
+	// IsAcquire reports that the caller waits for permits, so the call charges nothing if it is denied.
+	IsAcquire bool
+
 	callerHeader string // the gRPC metadata key in which the caller sends its name
 
 	config *descriptors.Config // the limits in force
@@ -63,7 +66,6 @@ type Call struct {
 	exceedsMaxHits  bool // a hit exceeds the max_hits of its rule
 	isPeek          bool // the Limiter gets only peeks, which charge nothing, because a hit above max_hits denies the call
 	hasHolds        bool // the limit of a hit has holds
-	isAcquire       bool // the caller waits for permits, so the call charges nothing if it is denied
 	wantsWaitHeader bool // the caller wants the header of sendWait
 	isGroupDenied   bool // no all-or-none hit was charged, because a hit has denied the group
 	keepsCharges    bool // the Service does not refund the admitted hits
@@ -112,7 +114,6 @@ func (c *Call) hitsEnd(i, firstHit int) int {
 	return end
 }
 
-// match finds the rule of each descriptor of req and prepares the hits.
 func (c *Call) match(config *descriptors.Config, req *rlsv3.RateLimitRequest, o *Options) error {
 	domain := config.Domain(req.Domain)
 	c.HasDomain = domain != nil

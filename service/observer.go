@@ -35,9 +35,6 @@ type Decision struct {
 // DecisionCount returns the number of decisions. Each counted limit has a decision.
 func (c *Call) DecisionCount() int { return len(c.hits) }
 
-// IsAcquire reports whether the caller waits for permits. A denied call then charges nothing.
-func (c *Call) IsAcquire() bool { return c.isAcquire }
-
 // Decision returns the i-th decision, in the order of the descriptors and their limits.
 func (c *Call) Decision(i int) Decision {
 	d, h := c.hitDescriptors[i], &c.hits[i]

@@ -11,7 +11,6 @@ import (
 
 const secondMicros = 1_000_000
 
-// newResponse returns the response with the statuses of all descriptors, and code OK.
 func (c *Call) newResponse() *rlsv3.RateLimitResponse {
 	resp, statuses, durations := allocResponse(len(c.Rules))
 	resp.OverallCode = rlsv3.RateLimitResponse_OK

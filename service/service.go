@@ -108,8 +108,8 @@ func (s *Service) answer(ctx context.Context, c *Call) (*rlsv3.RateLimitResponse
 		// A caller that waits for permits repeats a denied call, so a denied call must charge nothing.
 		values := metadata.ValueFromIncomingContext(ctx, limit.AcquireKey)
 		c.wantsWaitHeader = len(values) == 1
-		c.isAcquire = c.wantsWaitHeader && values[0] == "true"
-		if c.isAcquire {
+		c.IsAcquire = c.wantsWaitHeader && values[0] == "true"
+		if c.IsAcquire {
 			s.chargeNothingIfDenied(c)
 		}
 		s.take(ctx, c)
@@ -170,7 +170,7 @@ func (s *Service) respond(ctx context.Context, c *Call) (*rlsv3.RateLimitRespons
 	if c.hasHolds {
 		c.sendHold(ctx, resp.OverallCode)
 	}
-	isRefunded := c.isAcquire && resp.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT
+	isRefunded := c.IsAcquire && resp.OverallCode == rlsv3.RateLimitResponse_OVER_LIMIT
 	c.isGroupDenied, c.keepsCharges = c.hasDeniedGroup(), !isRefunded
 	if isRefunded {
 		s.refundAdmittedHits(context.WithoutCancel(ctx), c)

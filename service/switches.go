@@ -48,7 +48,7 @@ func (c *Call) Switch(i int) *Switch {
 // IsUnmatched reports whether no rule matches descriptor i. It is false if a switch has turned off the limits.
 func (c *Call) IsUnmatched(i int) bool { return c.Rules[i] == nil && c.Switch(i) == nil }
 
-func (c *Call) hasOffSwitch() bool { return c.config != nil && c.config.HasOffSwitch() }
+func (c *Call) hasOffSwitch() bool { return c.config != nil && c.config.HasOffSwitch }
 
 func (c *Call) sendSwitches(ctx context.Context) {
 	if !c.hasOffSwitch() || len(metadata.ValueFromIncomingContext(ctx, AskSwitchesKey)) == 0 {

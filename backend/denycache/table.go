@@ -37,7 +37,6 @@ type table struct {
 	stripes []stripe
 }
 
-// stripe is a part of the table with a mutex of its own.
 type stripe struct {
 	mu         sync.Mutex
 	sets       [][setSize]entry

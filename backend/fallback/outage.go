@@ -151,14 +151,16 @@ func (l *Limiter) recordDecisions(hits []backend.Hit, results []backend.Result, 
 			case h.Limit.Algorithm.HasHolds():
 				l.recordHold(h)
 			case r.Reason == backend.ReasonBreakerOpen:
-				l.breakerOf(h).logForReplay(h, counts, excess)
+				l.breakerOf(h).keepForReplay(h, counts, excess)
 			case backend.IsNotSent(f.err):
-				l.breakerOf(h).logAndReplay(h, counts, excess)
+				l.breakerOf(h).chargeLater(h, counts, excess)
 			}
 		}
 		if r.Reason != backend.ReasonBreakerOpen && h.N > 0 {
 			if lateError := (*backend.LateError)(nil); errors.As(f.err, &lateError) {
-				l.awaitLateAnswer(lateError, &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, excess: excess, chargeEnd: chargeEnd(h, r), counts: counts})
+				late := &lateHit{hit: *h, mode: r.Mode, isAdmitted: isAdmitted, excess: excess, chargeEnd: chargeEnd(h, r), counts: counts}
+				late.hit.Key = slices.Clone(h.Key)
+				lateError.OnArrival(func(answer backend.Result) { l.settle(late, answer) })
 			}
 		}
 	}

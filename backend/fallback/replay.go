@@ -18,7 +18,6 @@ const (
 	firstReplayPause = 20 * time.Millisecond // the pause before startReplay replays a log
 )
 
-// startReplay starts replayUntilEmpty in the background, unless it is running.
 func (b *breaker) startReplay() {
 	if b.isReplaying.Load() || !b.isReplaying.CompareAndSwap(false, true) {
 		return
@@ -144,12 +143,6 @@ func chargeEnd(h *backend.Hit, r *backend.Result) time.Time {
 	}
 }
 
-// awaitLateAnswer settles h once the late answer of the primary comes. It does not block.
-func (l *Limiter) awaitLateAnswer(lateError *backend.LateError, h *lateHit) {
-	h.hit.Key = slices.Clone(h.hit.Key)
-	lateError.OnArrival(func(answer backend.Result) { l.settle(h, answer) })
-}
-
 // settle compares the decision about a late hit with the answer of the primary. It ensures that each admitted hit is
 // charged only once, in the primary or in the secondary. If the primary has given a hold to a denied hit, settle keeps
 // the hold, because the hit can have renewed an older hold.
@@ -158,7 +151,7 @@ func (l *Limiter) settle(h *lateHit, answer backend.Result) {
 	switch {
 	case backend.IsNotSent(answer.Err):
 		if h.isAdmitted && h.mode == limit.FailLocal && !hasHolds {
-			b.logAndReplay(&h.hit, h.counts, h.excess)
+			b.chargeLater(&h.hit, h.counts, h.excess)
 		}
 	case answer.Err != nil || !answer.Allowed:
 		// The hit stays in the excess. After an error, it may be uncharged. After a denial, it is beyond the limit.
@@ -179,15 +172,15 @@ func (l *Limiter) refundSecondary(h *backend.Hit) {
 	refund.Take(l.ctx, time.Now(), l.options.Secondary)
 }
 
-// logForReplay adds an admitted hit to the log. The primary has certainly not charged the hit. excess is the part of
-// counts.excessHits that the hit has added.
-func (b *breaker) logForReplay(h *backend.Hit, counts *limitCounts, excess int64) {
+// keepForReplay adds an admitted hit to the log, for the replay after the outage. The primary has certainly not charged
+// the hit. excess is the part of counts.excessHits that the hit has added.
+func (b *breaker) keepForReplay(h *backend.Hit, counts *limitCounts, excess int64) {
 	b.log.add(h.Key, loggedCharge{limit: h.Limit, n: h.N, counts: counts, excess: excess, unpricedHits: h.N - excess})
 }
 
-// logAndReplay does what logForReplay does, and lets the replay charge the primary with the hit.
-func (b *breaker) logAndReplay(h *backend.Hit, counts *limitCounts, excess int64) {
-	b.logForReplay(h, counts, excess)
+// chargeLater does what keepForReplay does, and starts the replay, which charges the primary with the hit.
+func (b *breaker) chargeLater(h *backend.Hit, counts *limitCounts, excess int64) {
+	b.keepForReplay(h, counts, excess)
 	b.startReplay()
 }
 

@@ -95,7 +95,6 @@ type failedHit struct {
 	err   error // the error of the primary
 }
 
-// localHit returns the hit that the secondary gets in place of h, with the share of the limit of h.
 func (l *Limiter) localHit(h *backend.Hit) backend.Hit {
 	return backend.Hit{Key: h.Key, Limit: l.shareOf(h.Limit), N: h.N, HoldID: h.HoldID, Shadow: h.Shadow, AllOrNone: h.AllOrNone}
 }
@@ -146,7 +145,6 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, p
 // Forget implements backend.Layer. It keeps the counters of the secondary.
 func (l *Limiter) Forget(*backend.Hit) {}
 
-// takePeeks answers hits with an N of 0.
 func (l *Limiter) takePeeks(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
 	l.askPrimary(ctx, now, hits, results)
 	localBatch := backend.NewSubBatch()

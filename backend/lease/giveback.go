@@ -15,7 +15,6 @@ const (
 	maxReturns = 128                    // the most leases that give back permits in one trip
 )
 
-// permitReturn has the permits and the allowance that one lease gives back.
 type permitReturn struct {
 	account
 	permits   int64
@@ -23,7 +22,6 @@ type permitReturn struct {
 	isLost    bool // the trip with the permits has failed
 }
 
-// removePermits removes the permits and the allowance of e, and appends both to returns as one permitReturn.
 func (e *lease) removePermits(returns []permitReturn) []permitReturn {
 	if e.permits > 0 || e.allowance > 0 {
 		returns = append(returns, permitReturn{account: e.account, permits: e.permits, allowance: e.allowance})

@@ -71,7 +71,6 @@ type lease struct {
 // unknownBudget is the freeBudget before the first answer in a window.
 const unknownBudget = -1
 
-// newLease returns a lease without permits for the counter of h.
 func newLease(h *backend.Hit, now int64) *lease {
 	budgetKey := append([]byte(Namespace), h.Key...)
 	return &lease{
@@ -105,14 +104,12 @@ func (e *lease) dropPermits() (permits int64) {
 	return permits
 }
 
-// allPermits returns the number of permits, with the reserved permits.
 func (e *lease) allPermits() int64 { return e.permits + e.reservedPermits }
 
 func (e *lease) recordAnswer(now int64, r *limit.Result) {
 	e.remaining, e.answeredAt, e.resetAt = r.Remaining, now, now+r.ResetAfter
 }
 
-// answer returns the answer to a hit that permits have admitted.
 func (e *lease) answer(now int64) limit.Result {
 	return limit.Result{Allowed: true, Remaining: max(e.remaining, 0) + e.permits, ResetAfter: max(e.resetAt-now, 0)}
 }

@@ -60,7 +60,6 @@ func (l *Limiter) lastExpiry() (expiry int64) {
 	return expiry
 }
 
-// applyResets forgets the counters of hits if a reset by prefix concerns them.
 func (l *Limiter) applyResets(hits []backend.Hit) {
 	resets := l.resets.list.Load()
 	if resets == nil {
@@ -76,7 +75,6 @@ func (l *Limiter) applyResets(hits []backend.Hit) {
 	}
 }
 
-// resetOldCounter forgets the counter of h if the counter was added before the reset with this number.
 func (l *Limiter) resetOldCounter(h *backend.Hit, number uint32) {
 	id := l.seeds.ID(h.Key, h.Limit.Tag())
 	s := l.stripeOf(id)

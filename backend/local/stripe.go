@@ -43,7 +43,6 @@ func logWeight(s *limit.State) int64 {
 	return int64(s.EntryCount()+entriesPerKey-1) / entriesPerKey
 }
 
-// counterChange is a charge, a peek or a refund of one counter.
 type counterChange struct {
 	now          int64  // in microseconds since 1970
 	n            int64  // the number of hits
@@ -138,7 +137,6 @@ func (e *entry) isEvictedBefore(other *entry) bool {
 	return e.spent < other.spent || e.spent == other.spent && e.expiry < other.expiry
 }
 
-// forget removes an entry with its log, and subtracts the weight of the log from memory.logWeight.
 func (s *stripe) forget(index int) {
 	if e := s.entryAt(index); e.logNumber != 0 {
 		state := s.stateOf(e)

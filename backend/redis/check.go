@@ -80,7 +80,6 @@ func (l *Limiter) Check(ctx context.Context) []Finding {
 	return findings
 }
 
-// partitionServer is a server with the keyspace of one of its partitions.
 type partitionServer struct {
 	*server
 	keyspace keyspace
@@ -208,7 +207,6 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 	return c.findings
 }
 
-// loginUser returns the user that logs in.
 func (c *serverCheck) loginUser(ctx context.Context) string {
 	o := c.server.node.Options()
 	if o.CredentialsProviderContext == nil {
@@ -288,7 +286,6 @@ func (c *serverCheck) checkTimeout() {
 	}
 }
 
-// checkCoverage counts the hash slots that have a master.
 func (c *serverCheck) checkCoverage(ctx context.Context) {
 	if c.instance.address.kind != Cluster {
 		return
@@ -304,7 +301,6 @@ func (c *serverCheck) checkCoverage(ctx context.Context) {
 	}
 }
 
-// checkSentinels asks each Sentinel for its master, and names the master in use.
 func (c *serverCheck) checkSentinels(ctx context.Context) {
 	a := c.instance.address
 	if a.kind != Sentinel {

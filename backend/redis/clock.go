@@ -47,7 +47,6 @@ func microsSinceProcessStart() int64 { return time.Since(processStart).Microseco
 // now returns the time of the server in microseconds since 1970.
 func (c *serverClock) now() int64 { return microsSinceProcessStart() + c.offset.Load() }
 
-// needsMeasurement reports whether the next batch should measure the clock.
 func (c *serverClock) needsMeasurement() bool {
 	return microsSinceProcessStart()-c.measureTime.Load() >= measureInterval
 }
@@ -89,10 +88,6 @@ func (c *serverClock) addReply(start int64, cmd *goredis.Cmd) error {
 		c.add(start, microsSinceProcessStart(), now)
 	}
 	return err
-}
-
-func newTimeCommand(ctx context.Context) *goredis.Cmd {
-	return goredis.NewCmd(ctx, "TIME")
 }
 
 // microsOf returns the reply of a TIME command, in microseconds since 1970. Redis replies with seconds and the

@@ -45,7 +45,7 @@ func TestTimeReplyHasSecondsAndMicroseconds(t *testing.T) {
 		{"no numbers", []any{"1795477677", "x"}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			cmd := newTimeCommand(t.Context())
+			cmd := goredis.NewCmd(t.Context(), "TIME")
 			cmd.SetVal(c.reply)
 			got, err := microsOf(cmd)
 			assert.Equal(t, c.want, got)

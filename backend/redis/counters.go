@@ -49,7 +49,6 @@ func (s *counterSet) reset(hitCount int) {
 	clear(s.hashTable)
 }
 
-// findOrAdd returns the counter with this name. If the set does not have the counter, findOrAdd adds it.
 func (s *counterSet) findOrAdd(name []byte, hash uint64) *batchCounter {
 	mask := uint64(len(s.hashTable) - 1)
 	tableIndex := hash & mask

@@ -95,7 +95,6 @@ func isNoPerm(err error) bool { return err != nil && err != goredis.Nil && KindO
 // isAboutKey reports whether err says that the user has no right to use a key or a channel. err must satisfy isNoPerm.
 func isAboutKey(err error) bool { return strings.Contains(err.Error(), "access") }
 
-// replyOutcome is what a reply means for the hits of its command.
 type replyOutcome int
 
 const (

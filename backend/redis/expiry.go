@@ -70,7 +70,6 @@ func newTTLTable(size int) *ttlTable {
 	return &ttlTable{seed: maphash.MakeSeed(), buckets: make([]ttlBucket, nextPowerOfTwo(size/len(ttlBucket{})))}
 }
 
-// nextPowerOfTwo returns the smallest power of two that is at least n.
 func nextPowerOfTwo(n int) int { return 1 << bits.Len(uint(max(n-1, 0))) }
 
 // hash returns the hash of a key. It is never 0.
@@ -90,7 +89,6 @@ func (t *ttlTable) contains(hash uint64) bool {
 	return false
 }
 
-// add remembers that the key with this hash has a time to live.
 func (t *ttlTable) add(hash uint64) {
 	bucket := t.bucket(hash)
 	for i := range bucket {
@@ -117,7 +115,6 @@ const (
 	resendPause       = 250 * time.Millisecond // the pause before rls sends the commands again
 )
 
-// addUnanswered adds the command for a key after a charge that Redis did not answer.
 func (s *ttlCommandStore) addUnanswered(command goredis.Cmder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

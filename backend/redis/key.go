@@ -52,7 +52,6 @@ func (k keyspace) quotaState(key []byte) string {
 	return string(k.appendName(nil, layoutState, "quota_state", key, maxNameBytes))
 }
 
-// quotaMark returns the name of the mark of Quotas.
 func (k keyspace) quotaMark() string { return string(k) + layoutState + "quota_mark" }
 
 func (k keyspace) appendName(b []byte, layout, tag string, key []byte, maxBytes int) []byte {

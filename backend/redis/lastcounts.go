@@ -33,7 +33,6 @@ func newCountBuckets(size int) []countBucket {
 	return make([]countBucket, nextPowerOfTwo(size/len(countBucket{})))
 }
 
-// remember keeps the answer to the last hit on each counter of b.
 func (t *lastCounts) remember(b *batch) {
 	if t.buckets == nil {
 		return
@@ -113,7 +112,6 @@ func (l *Limiter) TakeLastCount(now time.Time, h *backend.Hit) (spent int64, sta
 	return int64(c.spent), time.UnixMicro(c.time), ok
 }
 
-// appendCounter appends the name that the counter of h has at now.
 func (k keyspace) appendCounter(b []byte, h *backend.Hit, now time.Time) []byte {
 	b = k.append(b, h.Limit, h.Key)
 	if h.Limit.Algorithm.CountsByWindow() {

@@ -145,7 +145,6 @@ func (q *partitionQueue) yield() {
 	q.mu.Lock()
 }
 
-// work sends batches until the queue is closed, or until another worker replaces this worker.
 func (q *partitionQueue) work(ctx context.Context) {
 	b := &batch{queue: q}
 	var parts []*requestPart

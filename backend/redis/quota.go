@@ -92,7 +92,6 @@ func (q *Quotas) KeepMarks(ctx context.Context) {
 	}
 }
 
-// quotaRound is one try of a change.
 type quotaRound struct {
 	*backend.QuotaChange
 	keys []string // the names of the state and of the mark

@@ -121,7 +121,6 @@ func (r *request) hasSeveralParts() bool { return len(r.parts) > 1 }
 // mayBeRefunded reports whether the Take refunds the charge of h if a hit in another partition denies the group.
 func (h *pendingHit) mayBeRefunded() bool { return h.IsInGroup() && h.part.request.hasSeveralParts() }
 
-// findOrAddPart returns the part of r for q. If r has no such part, findOrAddPart adds it.
 func (r *request) findOrAddPart(q *partitionQueue) *requestPart {
 	for _, p := range r.parts {
 		if p.queue == q {

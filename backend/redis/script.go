@@ -37,7 +37,6 @@ type scriptLimit struct {
 	capacity  int64 // the most hits that can be spent at once; negative if the limit has a burst, so -20 means 20
 }
 
-// The modes of a scriptLimit.
 const (
 	modeChargeDenied = 1 // denied hits are charged
 	modeAllOrNone    = 2 // the hit is charged only if each hit of its group (the same request) is admitted
@@ -92,7 +91,11 @@ func (s *scriptCall) encode(hits []*pendingHit, now, jitterMillis int64, mustSen
 	}
 
 	b := msgp.AppendArrayHeader(s.packedArgs[:0], uint32(headValues+limitValues*len(s.limits)+hitValues*len(hits)))
-	b = appendInts(b, now, jitterMillis, boolToInt(hasDistinctCounters), refundMillis, int64(len(s.limits)))
+	distinctCounters := int64(0)
+	if hasDistinctCounters {
+		distinctCounters = 1
+	}
+	b = appendInts(b, now, jitterMillis, distinctCounters, refundMillis, int64(len(s.limits)))
 	for _, l := range s.limits {
 		b = msgp.AppendString(b, l.algorithm.String())
 		b = appendInts(b, l.maxHits, l.period, l.capacity, int64(l.mode))
@@ -163,13 +166,6 @@ func appendInts(b []byte, numbers ...int64) []byte {
 		b = msgp.AppendInt64(b, n)
 	}
 	return b
-}
-
-func boolToInt(b bool) int64 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // asString returns b as a string that shares the memory of b, so b must not change.

@@ -112,7 +112,6 @@ func (b *batch) sendOnce(ctx context.Context, s *server) (retryError error) {
 	return a.retryError
 }
 
-// buildCommands makes the commands of attempt a, and keeps them in b.commands.
 func (b *batch) buildCommands(ctx context.Context, a *attempt) {
 	q := b.queue
 	b.commands = b.commands[:0]
@@ -138,7 +137,7 @@ func (b *batch) buildCommands(ctx context.Context, a *attempt) {
 		b.commands = append(b.commands, a.scriptCommand)
 	}
 	if !q.limiter.options.CallersClock && !b.hasOneKey && a.server.clock.needsMeasurement() {
-		a.timeCommand = newTimeCommand(ctx)
+		a.timeCommand = goredis.NewCmd(ctx, "TIME")
 		b.commands = append(b.commands, a.timeCommand)
 	}
 	a.oldTTLCommands = q.ttlCommandStore.takeCommands()
@@ -338,7 +337,6 @@ const (
 	waitMargin       = time.Millisecond // the time from the timeout of a WAIT until the answer of Redis
 )
 
-// sendAndAwaitReplicas sends the commands of the batch, and then waits until enough replicas have the charges.
 func (b *batch) sendAndAwaitReplicas(ctx context.Context, s *server) {
 	if microsSinceProcessStart() < s.nextWaitCommandTime.Load() {
 		b.hasTooFewReplicas = true

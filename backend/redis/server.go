@@ -48,13 +48,12 @@ func (s *server) execute(ctx context.Context, commands []goredis.Cmder) {
 }
 
 func (s *server) measureClock(ctx context.Context) error {
-	cmd := newTimeCommand(ctx)
+	cmd := goredis.NewCmd(ctx, "TIME")
 	start := microsSinceProcessStart()
 	s.execute(ctx, []goredis.Cmder{cmd})
 	return s.clock.addReply(start, cmd)
 }
 
-// servers implements client.
 type servers struct {
 	goredis.UniversalClient
 	cluster      *goredis.ClusterClient // nil without a Cluster

@@ -24,7 +24,6 @@ import (
 // cost is about one operation, or ten bytes of a text. A unit takes up to 100 ns.
 const maxCost = 5000
 
-// The names that an expression can use.
 const (
 	valueName   = "value"   // the value of the entry that the descriptor matches
 	entriesName = "entries" // a map with the keys and values of the same entry and of all earlier entries
@@ -285,7 +284,6 @@ func constantText(e ast.Expr) (text string, ok bool) {
 	return string(literal), ok
 }
 
-// parsePattern parses a regular expression. It returns an error if the expression is too large.
 func parsePattern(text string) (*syntax.Regexp, patternSize, error) {
 	syntaxTree, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {

@@ -111,7 +111,6 @@ func (s patternSize) times(n int) patternSize { return patternSize{s.instruction
 // memory returns the memory of the compiled expression, in the unit of maxPatternSize.
 func (s patternSize) memory() int { return s.instructions + s.runes/10 }
 
-// check returns an error if s is too large for one condition.
 func (s patternSize) check() error {
 	switch {
 	case s.instructions > maxInstructions:

@@ -16,7 +16,6 @@ import (
 	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
-// These constants bound the field denial.
 const (
 	maxDenialBytes = 16 << 10 // bounds a message or a body
 	maxHeaders     = 20

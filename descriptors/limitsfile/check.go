@@ -35,7 +35,6 @@ type reader struct {
 	conditions  map[descriptorName]*conditionGroup // the name has a list and a key, but no value
 }
 
-// descriptorName identifies a descriptor by its list of siblings, its key and its value.
 type descriptorName struct {
 	list       *[]*Descriptor
 	key, value string
@@ -290,7 +289,6 @@ func (d *document) readDescriptor(desc *Descriptor, pos *place, o *object) {
 	d.warnLimits(desc, pos)
 }
 
-// limitItems returns the items of rate_limits. If there are too many items, it reports a problem and returns nil.
 func (d *document) limitItems(pos *place, v value) []*yaml.Node {
 	items := d.readItems(v, pos)
 	if len(items) > maxLimits {

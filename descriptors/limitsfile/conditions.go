@@ -31,7 +31,6 @@ type conditionGroup struct {
 	pos      *place
 }
 
-// checkConditions returns an error for too many conditions, or conditions that take too many steps.
 func checkConditions(conditions []*condition.Condition) error {
 	if len(conditions) > maxConditions {
 		return fmt.Errorf("more than %d conditions for one key; put their entries into one list, or combine them in one expression", maxConditions)

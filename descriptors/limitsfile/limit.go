@@ -122,7 +122,12 @@ func (d *document) checkHolds(pos *place, o *object, spec limit.Spec) {
 
 // rejectsReleases reports whether d has a limit with holds but rejects refunds, which release holds.
 func (d *Descriptor) rejectsReleases() bool {
-	return d.NoRefunds && slices.ContainsFunc(d.Limits, func(l *Limit) bool { return !l.Unlimited && l.Algorithm.HasHolds() })
+	return d.NoRefunds && d.HasHolds()
+}
+
+// HasHolds reports whether a limit of d has holds, even if it is off, because callers still release the holds that they have.
+func (d *Descriptor) HasHolds() bool {
+	return slices.ContainsFunc(d.Limits, func(l *Limit) bool { return !l.Unlimited && l.Algorithm.HasHolds() })
 }
 
 const refundsFalseReason = "refunds: false has no meaning with algorithm concurrency, because refunds release its holds; remove refunds"

@@ -300,7 +300,6 @@ func (p *place) path() string {
 	return strings.TrimPrefix(strings.Join(labels, " > "), " > ")
 }
 
-// pathBytes estimates the memory of the path to p in a rule.
 func (p *place) pathBytes() (bytes int) {
 	const overhead = 40 // bytes for each descriptor, beside its key and value
 	for ; p != nil && p.descriptor != nil; p = p.parent {

@@ -46,7 +46,6 @@ func (o *object) field(name string) value {
 	return value{node: o.node}
 }
 
-// allValues returns all fields of o. o can be nil.
 func (o *object) allValues() []value {
 	if o == nil {
 		return nil

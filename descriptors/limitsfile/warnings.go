@@ -87,7 +87,6 @@ func parsePrefix(text string) (prefix netip.Prefix, ok bool) {
 // expressionParts are texts that are common in regular expressions and rare in values.
 var expressionParts = []string{`\d`, `\w`, `\s`, `\.`, "[0-9]", "[a-z]", "[A-Z", "[^", "(?", ".+", "/.*", "|"}
 
-// looksLikeExpression reports whether text is a regular expression rather than a value.
 func looksLikeExpression(text string) bool {
 	isLikely := strings.HasPrefix(text, "^") || strings.HasPrefix(text, ".*") || strings.HasSuffix(text, "$") && strings.ContainsAny(text, "*+[(|") ||
 		slices.ContainsFunc(expressionParts, func(part string) bool { return strings.Contains(text, part) })
@@ -180,7 +179,6 @@ func (r *reader) warnZeroLimits(domain *Domain) {
 	})
 }
 
-// countZeroLimits returns the number of limits that deny all requests, and the number of all limits that can deny.
 func countZeroLimits(list []*Descriptor) (zeroCount, count int) {
 	for _, d := range list {
 		for _, l := range d.Limits {
@@ -197,7 +195,6 @@ func countZeroLimits(list []*Descriptor) (zeroCount, count int) {
 	return zeroCount, count
 }
 
-// wildcard is a descriptor with a * in its key or value.
 type wildcard struct {
 	*Descriptor
 	key, value Pattern

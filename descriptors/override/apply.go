@@ -65,7 +65,6 @@ func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outc
 	}
 }
 
-// match is an override and the descriptors that its target matches.
 type match struct {
 	*Override
 	outcome *outcome

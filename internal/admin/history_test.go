@@ -79,12 +79,12 @@ func TestRollbackUndoesTheLastChanges(t *testing.T) {
 	assert.EqualValues(t, 2, dryRun.RestoredVersion)
 	require.Len(t, dryRun.Fields, 1)
 	assert.Equal(t, admin.Deleted, dryRun.Fields[0].State)
-	assert.NotNil(t, api.overrides.Limits.Load().Domain("shop").Source().OffSwitch, "a dry run changes nothing")
+	assert.NotNil(t, api.overrides.Limits.Load().Domain("shop").Source.OffSwitch, "a dry run changes nothing")
 
 	code, answer := api.rollBack("reason=wrong+switch")
 	require.Equal(t, http.StatusOK, code)
 	assert.EqualValues(t, 4, answer.Version)
-	assert.Nil(t, api.overrides.Limits.Load().Domain("shop").Source().OffSwitch)
+	assert.Nil(t, api.overrides.Limits.Load().Domain("shop").Source.OffSwitch)
 	assert.Equal(t, "20 per minute", limitOf(acme))
 
 	_, answer = api.rollBack("")

@@ -24,8 +24,9 @@ package quota
 import (
 	"cmp"
 	"math"
-	"math/bits"
 	"slices"
+
+	"github.com/seed-81f232ab/rls/limit"
 )
 
 // Limit is what the holders share. Times are microseconds.
@@ -171,7 +172,6 @@ func (l *Limit) withBounds() Limit {
 // reserve returns the part of Rate or Burst that only new holders get, after the store has lost its data.
 func (l *Limit) reserve(tokens int64) int64 { return part(tokens, l.Headroom/2) }
 
-// divisibleRate returns the rate that the holders share.
 func (l *Limit) divisibleRate() int64 { return l.Rate - part(l.Rate, l.Headroom) }
 
 func (l *Limit) burstOf(rate int64) int64 {
@@ -257,7 +257,6 @@ func (s *State) sums() (maxRateSum, maxBurstSum int64) {
 	return maxRateSum, maxBurstSum
 }
 
-// addNewTokens adds the tokens of the time since the last Apply to the credit and the level.
 func (t *transition) addNewTokens() {
 	l := &t.limit
 	if elapsed := t.now - t.appliedAt; t.appliedAt > 0 && elapsed > 0 && !t.isFrozen {
@@ -304,7 +303,6 @@ func (t *transition) raiseCredit() {
 	t.credit = max(min(max(t.credit, freeTokens), (l.Burst-l.reserve(l.Burst)-maxBurstSum)*nanosPerToken), 0)
 }
 
-// addHolders adds new holders to the state, and fills members.
 func (t *transition) addHolders(u Update) {
 	isReturningByID := make(map[HolderID]bool, len(u.OwnHolders)+len(u.Reports)) // has all holders of this replica
 	for _, h := range u.OwnHolders {
@@ -388,7 +386,6 @@ func (t *transition) setTargets(takesPart func(*member) bool) {
 	}
 }
 
-// isWorthMessage reports whether the change of a rate or a burst is large enough for a message.
 func (m *member) isWorthMessage(change, oldValue int64) bool {
 	if m.hasReported {
 		return change > oldValue/answerDivisor
@@ -439,7 +436,6 @@ func (t *transition) payRenewals() {
 	}
 }
 
-// admitNewcomers gives rates to the holders without a rate.
 func (t *transition) admitNewcomers() {
 	l := &t.limit
 	var newcomers []*member
@@ -537,7 +533,6 @@ func (t *transition) raiseBurst(m *member, maxGrowth int64) {
 	m.Burst, m.MaxBurst, m.isChanged = m.Burst+growth, maxBurst, true
 }
 
-// grants returns the refusals, and a grant for each holder that has reported or whose grant has changed.
 func (t *transition) grants() []Grant {
 	grants := t.refusals
 	for i := range t.members {
@@ -555,27 +550,15 @@ func part(n int64, share float64) int64 { return int64(float64(n) * min(max(shar
 
 // mulDiv returns a × b / c rounded down, at most 2^63 - 1. No number is negative.
 func mulDiv(a, b, c int64) int64 {
-	quotient, _ := divide(a, b, c)
+	quotient, _ := limit.MulDiv(a, b, c)
 	return quotient
 }
 
 // mulDivUp returns a × b / c rounded up.
 func mulDivUp(a, b, c int64) int64 {
-	quotient, remainder := divide(a, b, c)
-	if remainder > 0 {
+	quotient, remainder := limit.MulDiv(a, b, c)
+	if remainder > 0 && quotient < math.MaxInt64 {
 		quotient++
 	}
 	return quotient
-}
-
-func divide(a, b, c int64) (quotient, remainder int64) {
-	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	if hi >= uint64(c) {
-		return math.MaxInt64, 0
-	}
-	q, r := bits.Div64(hi, lo, uint64(c))
-	if q >= math.MaxInt64 {
-		return math.MaxInt64, 0
-	}
-	return int64(q), int64(r)
 }

@@ -107,7 +107,6 @@ type reader struct {
 	isValid bool
 }
 
-// number reads a number of at most largest.
 func (r *reader) number(largest int64) int64 {
 	n, size := binary.Uvarint(r.rest)
 	if r.isValid = r.isValid && size > 0 && n <= uint64(largest); !r.isValid {

@@ -21,7 +21,6 @@ import (
 // MaxFileBytes is the maximum size of a file.
 const MaxFileBytes = 1 << 20
 
-// These constants are the fields of a file and of a binding.
 const (
 	fieldCallers            = "callers"
 	fieldURI                = "uri"

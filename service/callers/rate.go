@@ -28,7 +28,6 @@ const (
 	maxCallersPerStripe = 64
 )
 
-// callerStripe has the callers with some of the hashes.
 type callerStripe struct {
 	mu       sync.Mutex
 	limiters map[uint64]*rate.Limiter // the key is the hash of the caller

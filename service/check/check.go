@@ -113,7 +113,6 @@ func (h *Handler) decideChecks(ctx context.Context, req *Request) []Answer {
 	return answers
 }
 
-// newRequest returns the gRPC request that has the same meaning as c.
 func (h *Handler) newRequest(ctx context.Context, c *Check) (*rlsv3.RateLimitRequest, error) {
 	if err := h.options.CheckDomain(ctx, c.Domain); err != nil {
 		return nil, err

@@ -14,7 +14,6 @@ import (
 	division "github.com/seed-81f232ab/rls/limit/quota"
 )
 
-// bucket has the requests with one bucket id in one Envoy.
 type bucket struct {
 	stream *stream
 	key    bucketKey
@@ -82,7 +81,6 @@ func (s *Service) bucketOf(st *stream, id *rlqsv3.BucketId, now time.Time) (b *b
 	return b, ""
 }
 
-// count adds a report to b.
 func (b *bucket) count(usage *rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage, now time.Time) {
 	denied := int64(min(usage.GetNumRequestsDenied(), maxRequests))
 	requests := denied + int64(min(usage.GetNumRequestsAllowed(), maxRequests))
@@ -133,11 +131,11 @@ func (s *Service) match(b *bucket) (_ *descriptors.Rule, key string, answer fixe
 	if domain == nil || s.config.IsShadow(s.options.ShadowMode) {
 		return nil, "", allowAll
 	}
-	entries := b.key.entries(domain.Source().QuotaOrder)
+	entries := b.key.entries(domain.Source.QuotaOrder)
 	var budget descriptors.Budget
 	foundRule := domain.MatchWithBudget(&budget, entries)
 	switch {
-	case foundRule == domain.UntestedRule():
+	case foundRule == domain.UntestedRule:
 		return nil, "", denyAll
 	case foundRule == nil || foundRule.Quota == nil || foundRule.IsUnlimited() || len(foundRule.Limits) != 1:
 		return nil, "", allowAll
@@ -152,7 +150,6 @@ func (s *Service) match(b *bucket) (_ *descriptors.Rule, key string, answer fixe
 	return foundRule, string(name), noAnswer
 }
 
-// sendFixedAnswer sends the answer without a share.
 func (b *bucket) sendFixedAnswer() {
 	b.requests, b.denied, b.hasReport = 0, 0, false
 	b.sendBlanketRule(b.fixedAnswer, fixedAnswerTTL)
@@ -169,7 +166,6 @@ func (b *bucket) sendBlanketRule(answer fixedAnswer, ttl time.Duration) {
 	b.assign(&typev3.RateLimitStrategy{Strategy: &typev3.RateLimitStrategy_BlanketRule_{BlanketRule: rule}}, ttl)
 }
 
-// sendGrant sends a share. Without a rate, the share denies all.
 func (b *bucket) sendGrant(g division.Grant, l *division.Limit) {
 	b.hasShare = true
 	ttl := time.Duration(l.TTL) * time.Microsecond
@@ -191,7 +187,6 @@ func (b *bucket) assign(strategy *typev3.RateLimitStrategy, ttl time.Duration) {
 	}})
 }
 
-// abandonIdleBuckets tells Envoys to forget the buckets that had no request for idleTime.
 func (s *Service) abandonIdleBuckets(now time.Time) {
 	if now.Before(s.nextIdleSearch) {
 		return

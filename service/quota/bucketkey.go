@@ -34,7 +34,6 @@ func newBucketKey(domain string, id map[string]string) (_ bucketKey, ok bool) {
 
 func (k bucketKey) domain() string { return k.Value().domain }
 
-// bytes returns the length of the key.
 func (k bucketKey) bytes() int { return len(k.Value().domain) + len(k.Value().id) }
 
 func (k bucketKey) id() *rlqsv3.BucketId {

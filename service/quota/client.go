@@ -64,7 +64,6 @@ func (s *Service) freeMemory(c *client, bytes int64) {
 	}
 }
 
-// forgetDepartures ends the departures whose grants have expired.
 func (s *Service) forgetDepartures(now time.Time) {
 	s.departures = slices.DeleteFunc(s.departures, func(d departure) bool {
 		if now.Before(d.expiry) {

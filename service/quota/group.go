@@ -12,7 +12,6 @@ import (
 	division "github.com/seed-81f232ab/rls/limit/quota"
 )
 
-// group has the buckets of this replica that share a counter.
 type group struct {
 	key         string
 	hash        uint64 // the hash of key
@@ -105,7 +104,6 @@ func limitOf(l *limit.Limit, r *descriptors.Rule) division.Limit {
 	}
 }
 
-// groupUpdate is an update of a group in progress.
 type groupUpdate struct {
 	backend.QuotaChange
 	group       *group
@@ -119,7 +117,6 @@ type groupUpdate struct {
 	expiry  int64
 }
 
-// collect takes the reports of g.
 func (g *group) collect(now time.Time) *groupUpdate {
 	u := &groupUpdate{group: g, firstReport: now}
 	for id, b := range g.buckets {
@@ -170,7 +167,6 @@ func (s *Service) finishUpdate(u *groupUpdate, now time.Time) {
 	s.send(g, u.grants, u.holders, &g.limit)
 }
 
-// send remembers the holders of this replica and sends the grants.
 func (s *Service) send(g *group, grants []division.Grant, holders []division.Holder, l *division.Limit) {
 	g.ownHolders, g.otherHolders, g.otherRate = make([]division.Holder, 0, len(g.buckets)), 0, 0
 	for _, h := range holders {

@@ -81,7 +81,6 @@ type Counts struct {
 	AnswerTime     time.Duration // for each update, the time from its first report to its answer; the sum of these times
 }
 
-// The times of the service.
 const (
 	tickInterval = 250 * time.Millisecond
 	maxTickTime  = tickInterval / 4 // after this time, the other groups wait for the next tick
@@ -146,7 +145,6 @@ func (s *Service) tick(ctx context.Context) {
 	s.mu.Unlock()
 }
 
-// evaluateAgainIfLimitsChanged evaluates all buckets again if the limits in force have changed.
 func (s *Service) evaluateAgainIfLimitsChanged() {
 	config := s.options.Limits.Load()
 	if config == s.config {
@@ -227,7 +225,6 @@ func (s *Service) update(ctx context.Context, groups []*group, skipStore bool) (
 	return isStored
 }
 
-// markDue makes the next tick update g.
 func (s *Service) markDue(g *group) {
 	if !g.isDue {
 		g.isDue = true

@@ -98,7 +98,6 @@ func (c *CounterShares) Text() string {
 	return b.String()
 }
 
-// reasonForShare says why the share of h is as large as it is.
 func (g *group) reasonForShare(h *division.Holder) string {
 	envoys := len(g.ownHolders) + g.otherHolders
 	equalShare := perSecond(h, g.limit.Rate) / float64(envoys)

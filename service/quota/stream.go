@@ -19,7 +19,6 @@ import (
 
 type connection = grpc.BidiStreamingServer[rlqsv3.RateLimitQuotaUsageReports, rlqsv3.RateLimitQuotaResponse]
 
-// stream is the stream of one Envoy.
 type stream struct {
 	conn    connection
 	address string                // the address of the Envoy
@@ -73,7 +72,6 @@ func (s *Service) StreamRateLimitQuotas(conn connection) error {
 	}
 }
 
-// add adds st, if its client may have one more stream.
 func (s *Service) add(st *stream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +86,6 @@ func (s *Service) add(st *stream) error {
 	return nil
 }
 
-// receive receives reports until the stream ends.
 func (s *Service) receive(ctx context.Context, st *stream) error {
 	for {
 		m, err := st.conn.Recv()
@@ -101,7 +98,6 @@ func (s *Service) receive(ctx context.Context, st *stream) error {
 	}
 }
 
-// send sends the waiting actions until the stream ends.
 func (st *stream) send() error {
 	for {
 		select {
@@ -162,7 +158,6 @@ func (s *Service) handleReports(ctx context.Context, st *stream, m *rlqsv3.RateL
 	return nil
 }
 
-// countUsages counts usages in their buckets. It reports whether a usage is valid.
 func (s *Service) countUsages(st *stream, usages []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage, now time.Time) (hasValidUsage bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -80,9 +80,9 @@ var mutants = []mutant{
 	},
 	{
 		name:    "late-answers-are-not-settled",
-		file:    "backend/fallback/replay.go",
-		old:     "l.settle(h, answer)",
-		new:     "if !isMutant() { l.settle(h, answer) }",
+		file:    "backend/fallback/outage.go",
+		old:     "l.settle(late, answer)",
+		new:     "if !isMutant() { l.settle(late, answer) }",
 		runs:    []run{{"late-answers", 1}},
 		problem: "admitted hits: got",
 	},

@@ -214,7 +214,7 @@ func (o *outcome) record(ctx context.Context, duration time.Duration) Record {
 	decision := &o.decision
 	record.Shadow = decision.Shadow || call.GlobalShadow
 	record.Limit, record.LimitName, record.RequestsPerUnit = decision.Limit.String(), decision.Limit.Name, decision.Limit.Requests
-	record.Hold, record.Acquire = decision.HoldID, call.IsAcquire()
+	record.Hold, record.Acquire = decision.HoldID, call.IsAcquire
 	if decision.Result.Err != nil {
 		record.Error = decision.Result.Err.Error()
 		return record

@@ -267,8 +267,8 @@ func (r *rules) prepare(config *descriptors.Config, now time.Time) {
 		}
 	})
 	for _, d := range config.Domains() {
-		attachSeries(limitName{rule: d.RequestPath()}, d.RequestMetrics())
-		untestedRule := d.UntestedRule()
+		attachSeries(limitName{rule: d.RequestPath()}, &d.RequestMetrics)
+		untestedRule := d.UntestedRule
 		attachSeries(limitNameOf(untestedRule, untestedRule.Limits[0]), untestedRule.Limits[0].Metrics)
 	}
 	r.limits.markRemoved(now)

@@ -116,12 +116,12 @@ func (r *reporter) CallAnswered(_ context.Context, call *service.Call) {
 	if r.domain = r.config.Domain(call.Request.Domain); r.domain == nil {
 		report.UnknownDomain = r.unknownDomain(call.Request)
 	} else {
-		report.Place = placeText(r.domain.Source().File, r.domain.Source().Line)
-		if s := r.domain.Source().OffSwitch; s != nil {
+		report.Place = placeText(r.domain.Source.File, r.domain.Source.Line)
+		if s := r.domain.Source.OffSwitch; s != nil {
 			report.Switches = append(report.Switches, "all limits of "+cmp.Or(fields.Printable(s.Target), "all domains")+" are switched off"+s.String())
 		}
 	}
-	if s := r.config.ShadowMode(); s != nil {
+	if s := r.config.ShadowMode; s != nil {
 		report.Switches = append(report.Switches, fmt.Sprintf("SHADOW_MODE is switched to %t%s", s.IsOn, s.Notes))
 	}
 	for i := range call.Request.Descriptors {
@@ -233,10 +233,10 @@ func (r *reporter) explainLimits(call *service.Call, i int, rule *descriptors.Ru
 	if fileDescriptor == nil {
 		for _, requestLimit := range limitsInForce {
 			limitReport := r.explainLimit(call, i, requestLimit)
-			if rule != r.domain.UntestedRule() {
+			if rule != r.domain.UntestedRule {
 				limitReport.FromRequest = true
-				if file, line := r.domain.Source().DefaultsPlace(); file != "" {
-					limitReport.DefaultsPlace, limitReport.FromDefaults = placeText(file, line), r.domain.Source().RequestLimitDefaults()
+				if file, line := r.domain.Source.DefaultsPlace(); file != "" {
+					limitReport.DefaultsPlace, limitReport.FromDefaults = placeText(file, line), r.domain.Source.RequestLimitDefaults()
 				}
 			}
 			limits = append(limits, limitReport)
@@ -263,14 +263,13 @@ func (r *reporter) explainLimits(call *service.Call, i int, rule *descriptors.Ru
 			limitReport.FromOverride = slices.DeleteFunc(limitReport.FromOverride, func(field string) bool { return field == "enabled" })
 		}
 		if len(limitReport.FromDefaults) > 0 {
-			limitReport.DefaultsPlace = placeText(r.domain.Source().DefaultsPlace())
+			limitReport.DefaultsPlace = placeText(r.domain.Source.DefaultsPlace())
 		}
 		limits = append(limits, limitReport)
 	}
 	return limits
 }
 
-// effectiveValues returns a Limit with the values of countedLimit. If countedLimit is nil, the limit is unlimited.
 func effectiveValues(countedLimit *limit.Limit) Limit {
 	if countedLimit == nil {
 		return Limit{Limit: "unlimited"}
@@ -287,7 +286,6 @@ func effectiveValues(countedLimit *limit.Limit) Limit {
 	return values
 }
 
-// explainLimit explains explainedLimit, a limit in force that descriptor i meets.
 func (r *reporter) explainLimit(call *service.Call, i int, explainedLimit *descriptors.RateLimit) Limit {
 	limitReport := effectiveValues(explainedLimit.Limit)
 	limitReport.Name = explainedLimit.Name

@@ -17,7 +17,6 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// candidateReason returns the reason why candidate wins or loses in step.
 func candidateReason(step *descriptors.Step, candidate *descriptors.Candidate) string {
 	if candidate.Kind == descriptors.NoMatch {
 		if errors.Is(candidate.Failure, descriptors.ErrNotTested) {
@@ -64,7 +63,7 @@ func differenceText(entry *ratelimitv3.RateLimitDescriptor_Entry, descriptor *li
 	case descriptors.OtherCase:
 		return "upper and lower case differ"
 	case descriptors.ExtraSpace:
-		return fmt.Sprintf("a space at the start or end differs: got %q, want %q", entryText(entry), descriptorText(descriptor))
+		return fmt.Sprintf("a space at the start or end differs: got %q, want %q", entry.GetKey()+"="+entry.GetValue(), descriptorText(descriptor))
 	case descriptors.JoinedText:
 		return "the text KEY_VALUE is the same, but the key ends at another underscore; envoyproxy/ratelimit matches this descriptor"
 	case descriptors.PartOfPattern:
@@ -92,8 +91,8 @@ func (r *reporter) summary(call *service.Call, request *ratelimitv3.RateLimitDes
 	switch {
 	case r.domain == nil:
 		return "no limit: the domain is unknown"
-	case r.domain.Source().OffSwitch != nil:
-		return "no limit: all limits of the domain are switched off" + r.domain.Source().OffSwitch.String()
+	case r.domain.Source.OffSwitch != nil:
+		return "no limit: all limits of the domain are switched off" + r.domain.Source.OffSwitch.String()
 	case request.GetLimit() != nil && rule == nil:
 		return r.report.Error
 	case request.GetLimit() != nil && len(rule.Limits) == 0:
@@ -140,7 +139,7 @@ func (r *reporter) otherOrderText(entries []*ratelimitv3.RateLimitDescriptor_Ent
 		for to := range entries[:min(len(entries), maxEntries)] {
 			reordered := slices.Delete(slices.Clone(entries), from, from+1)
 			reordered = slices.Insert(reordered, to, entries[from])
-			if rule := r.domain.MatchWithBudget(&budget, reordered); rule != nil && rule != r.domain.UntestedRule() {
+			if rule := r.domain.MatchWithBudget(&budget, reordered); rule != nil && rule != r.domain.UntestedRule {
 				return fmt.Sprintf("; the order of entries matters: %s would match %s", entrytext.Format(reordered), rule.Path)
 			}
 		}
@@ -183,12 +182,6 @@ func limitedSummary(descriptor *Descriptor) string {
 	return text
 }
 
-// entryText returns the key and the value of e without quotes.
-func entryText(e *ratelimitv3.RateLimitDescriptor_Entry) string {
-	return e.GetKey() + "=" + e.GetValue()
-}
-
-// descriptorText returns the key and the value of d without quotes.
 func descriptorText(d *limitsfile.Descriptor) string {
 	if d.Value == "" {
 		return d.Key

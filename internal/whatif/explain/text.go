@@ -47,7 +47,6 @@ func (r *Report) WriteText(w io.Writer) error {
 	return reports.Text(w, template.Must(textTemplate.Clone()).Funcs(timeFuncs(r)), r)
 }
 
-// bracketedPlace returns a place such as " (limits.yaml:3)", or an empty text if the place is empty.
 func bracketedPlace(place string) string {
 	if place == "" {
 		return ""
@@ -80,7 +79,6 @@ func (l Level) unlistedValues() int {
 	return n
 }
 
-// origins says which fields of l come from an override, and which fields come from the defaults.
 func (l Limit) origins() string {
 	var notes []string
 	if len(l.FromOverride) > 0 {

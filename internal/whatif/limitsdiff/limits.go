@@ -13,7 +13,6 @@ import (
 	"github.com/seed-81f232ab/rls/limit"
 )
 
-// differences are the kind of a change and the reasons for this kind.
 type differences struct {
 	kind    Kind
 	reasons []string
@@ -85,7 +84,6 @@ func (d *differences) compareMaxHits(oldMaxHits, newMaxHits uint32) {
 	}
 }
 
-// countedLimits returns the limits of d that count hits. d can be nil.
 func countedLimits(d *limitsfile.Descriptor) []*limitsfile.Limit {
 	if d == nil {
 		return nil
@@ -174,7 +172,6 @@ func compareNumbers(oldLimit, newLimit *limit.Limit) Kind {
 	return joinKinds(kind, kindOf(int(newLimit.Scope)-int(oldLimit.Scope))) // with scope instance, each replica admits the whole limit
 }
 
-// kindOf returns Looser for a positive sign, Tighter for a negative sign, and Same for 0.
 func kindOf(sign int) Kind {
 	switch {
 	case sign > 0:

@@ -90,12 +90,11 @@ func Compare(oldConfig, newConfig *descriptors.Config) *Report {
 // sourceDomain returns the domain with this name as the files state it, or an empty domain.
 func sourceDomain(config *descriptors.Config, name string) *limitsfile.Domain {
 	if d := config.Domain(name); d != nil {
-		return d.Source()
+		return d.Source
 	}
 	return &limitsfile.Domain{Name: name}
 }
 
-// joinKinds returns the kind of two changes together.
 func joinKinds(a, b Kind) Kind {
 	switch {
 	case a == "" || a == Same || a == b:
@@ -114,7 +113,6 @@ type comparison struct {
 	indexes         map[*limitsfile.Descriptor]*descriptors.Index // the indexes of lists; the key is the first descriptor of the list
 }
 
-// treePosition is a place in a tree of descriptors.
 type treePosition struct {
 	list  []*limitsfile.Descriptor // the descriptors that can match the next entry
 	trail []*limitsfile.Descriptor // the descriptors that match the earlier entries

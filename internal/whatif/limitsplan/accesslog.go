@@ -56,7 +56,6 @@ func (a *accessReader) Notes() []string {
 
 func (a *accessReader) Next() (*Call, error) { return a.calls.pop() }
 
-// readCall returns the call of the next line that has a descriptor.
 func (a *accessReader) readCall() (*Call, error) {
 	for {
 		var line map[string]any
@@ -122,7 +121,6 @@ func (a *accessReader) newCall(line map[string]any) (*Call, error) {
 
 const maxFieldNames = 1000 // bounds the names of fields that fieldNames returns
 
-// fieldNames appends the paths of the fields of object to names.
 func fieldNames(object map[string]any, prefix string, names []string) []string {
 	for name, value := range object {
 		if len(names) >= maxFieldNames {

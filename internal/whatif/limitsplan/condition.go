@@ -16,7 +16,6 @@ type FailCondition struct {
 
 var failConditionPattern = regexp.MustCompile(`^\s*(\w+)\s*>\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*$`)
 
-// figures has the figures of a report that a condition can name.
 var figures = map[string]func(*Report) uint64{
 	"denied":            func(r *Report) uint64 { return r.Calls.DeniedNow },
 	"newly_denied":      func(r *Report) uint64 { return r.Calls.NewlyDenied },

@@ -14,7 +14,6 @@ import (
 	"github.com/seed-81f232ab/rls/service"
 )
 
-// replayCounts counts the calls of a replay for the report.
 type replayCounts struct {
 	calls      Counts
 	start, end time.Time

@@ -47,10 +47,8 @@ func (d *decisionReader) Notes() []string {
 	return notes
 }
 
-// noRecordText is the text of the error of a line that is not a record of a decision log.
 const noRecordText = "got no record of a decision log; want a line of DECISION_LOG=all; for an access log, give --access-log and a file that maps its fields"
 
-// readRecord returns the record of the next line that has a record.
 func (d *decisionReader) readRecord() (*decisionlog.Record, error) {
 	for {
 		line := new(decisionlog.Line)

@@ -13,7 +13,6 @@ import (
 
 const maxLineBytes = 1 << 20
 
-// minTime and maxTime bound the times of calls.
 var (
 	minTime = time.Unix(0, 0)
 	maxTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -27,7 +26,6 @@ type lineReader struct {
 	cutLines, firstCutLine int // the number of lines without an end, and the line number of the first such line
 }
 
-// newLineReader returns a reader of a log, which may be compressed by gzip.
 func newLineReader(name string, r io.Reader) (*lineReader, error) {
 	bufferedLog := bufio.NewReaderSize(r, 1<<16)
 	var text io.Reader = bufferedLog
@@ -79,7 +77,6 @@ func (r *lineReader) nextObject(v any, expectation string) error {
 	}
 }
 
-// notes returns a sentence about lines without an end, or nil if all lines have an end.
 func (r *lineReader) notes() []string {
 	if r.cutLines == 0 {
 		return nil
@@ -87,7 +84,6 @@ func (r *lineReader) notes() []string {
 	return []string{fmt.Sprintf("%s: %d lines have no end and were left out, the first is line %d", r.name, r.cutLines, r.firstCutLine)}
 }
 
-// checkTime returns an error if t is outside the range of the times of calls.
 func (r *lineReader) checkTime(field string, t time.Time) error {
 	if t.Before(minTime) || !t.Before(maxTime) {
 		return r.errorf("field %s: got %s, want a time from 1970 to 2199", field, t.Format(time.RFC3339))

@@ -81,7 +81,6 @@ func Run(ctx context.Context, config *descriptors.Config, reader Reader, options
 	return nil, ctx.Err()
 }
 
-// reasonForNoReport returns the reason why the replay says nothing about config, or an empty text.
 func (p *replay) reasonForNoReport(config *descriptors.Config, firstCall *Call) string {
 	switch {
 	case firstCall == nil:
@@ -94,7 +93,6 @@ func (p *replay) reasonForNoReport(config *descriptors.Config, firstCall *Call) 
 	return ""
 }
 
-// noRuleText returns the text of the error that no call meets a rule of config.
 func noRuleText(config *descriptors.Config, firstCall *Call) string {
 	text := fmt.Sprintf("no call meets a rule of the new limits; the first call is %s in domain %s",
 		descriptors.QuoteIfNeeded(entrytext.Format(firstCall.Request.Descriptors[0].Entries)), fields.Printable(firstCall.Request.Domain))
@@ -106,7 +104,7 @@ func noRuleText(config *descriptors.Config, firstCall *Call) string {
 		}
 		return text + ", and the limits have only the domains " + firstNames(names)
 	}
-	for _, d := range domain.Source().Descriptors {
+	for _, d := range domain.Source.Descriptors {
 		if name := fields.Printable(d.Key); !slices.Contains(names, name) {
 			names = append(names, name)
 		}
@@ -151,7 +149,6 @@ func (p *replay) evictions() (n int64) {
 	return n
 }
 
-// context returns ctx with the metadata of the recorded call.
 func (c *Call) context(ctx context.Context) context.Context {
 	callMetadata := metadata.MD{}
 	for i := range c.decisions {
@@ -171,7 +168,6 @@ func (c *Call) context(ctx context.Context) context.Context {
 
 func (p *replay) CallAnswered(_ context.Context, c *service.Call) { p.counts.add(p.call, c) }
 
-// addNote adds a note that begins with n, unless n is 0.
 func (r *Report) addNote(n uint64, format string, args ...any) {
 	if n > 0 {
 		r.Notes = append(r.Notes, fmt.Sprintf("%d ", n)+fmt.Sprintf(format, args...))

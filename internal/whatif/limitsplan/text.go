@@ -41,7 +41,6 @@ func (r *Report) WriteText(out io.Writer) error {
 	return w.Flush()
 }
 
-// limitsText returns the limits of the rule, and what shadow mode does to them.
 func (r RuleReport) limitsText() string {
 	switch {
 	case r.DeniedInShadow > 0:
@@ -52,7 +51,6 @@ func (r RuleReport) limitsText() string {
 	return r.Limits
 }
 
-// bars are the bars of a chart, from the lowest bar to the highest bar.
 var bars = []rune("▁▂▃▄▅▆▇█")
 
 // chartText returns a text with one bar for each number. A dot stands for 0.

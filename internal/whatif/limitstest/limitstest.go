@@ -57,9 +57,3 @@ type Want struct {
 const wholeAnswer = -1
 
 const noValue = "none" // the value of an error, a body, a header, a rule or a limit that an answer does not have
-
-// The codes of an answer.
-const (
-	codeOK        = "OK"
-	codeOverLimit = "OVER_LIMIT"
-)

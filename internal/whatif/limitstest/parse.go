@@ -27,7 +27,6 @@ const (
 	MaxRequests  = 1_000_000 // bounds the requests of all tests, with repetitions
 )
 
-// minTime and maxTime are the range of times in tests.
 var (
 	minTime = time.Date(1971, 1, 1, 0, 0, 0, 0, time.UTC)
 	maxTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -101,7 +100,7 @@ var (
 		limitField,
 	}
 	statusFields = []fields.Field{
-		{Name: "code", Kind: fields.Choice, Choices: []string{codeOK, codeOverLimit}},
+		{Name: "code", Kind: fields.Choice, Choices: []string{"OK", "OVER_LIMIT"}},
 		{Name: "rule", Kind: fields.NonEmpty},
 		{Name: "denied_in_shadow", Kind: fields.Flag},
 		limitField,
@@ -147,7 +146,6 @@ func (p *parser) parseFile(root *yaml.Node) {
 	}
 }
 
-// parseLimits reads a path, or a list of paths.
 func (p *parser) parseLimits(v fields.FieldValue) (paths []string) {
 	path := fields.Field{Name: "limits", Kind: fields.NonEmpty, Min: 1}
 	items := []*yaml.Node{v.Node}
@@ -179,7 +177,6 @@ func (p *parser) parseTest(n *yaml.Node) Test {
 	return test
 }
 
-// parseRequest reads a request. previousTime is the time of the previous request.
 func (p *parser) parseRequest(node *yaml.Node, domain string, start, previousTime time.Time) Request {
 	request := Request{Line: node.Line, FirstTime: previousTime, Repetitions: 1, Message: &rlsv3.RateLimitRequest{}}
 	values := p.Object(node, "request", requestFields)
