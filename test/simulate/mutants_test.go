@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -298,7 +299,7 @@ var mutants = []mutant{
 		name:    "release-ends-two-holds",
 		file:    "lua/lua.go",
 		old:     readsScript,
-		new:     fmt.Sprintf(changesScript, "releaseAnonymous(s, -n)", "releaseAnonymous(s, 1 - n)"),
+		new:     fmt.Sprintf(changesScript, "releaseAnonymousSlots(s, -n)", "releaseAnonymousSlots(s, 1 - n)"),
 		runs:    []run{{"anonymous-holders", 1}},
 		problem: "slots were taken",
 	},
@@ -327,5 +328,26 @@ func TestMutantsChangeCodeThatExists(t *testing.T) {
 		code, err := os.ReadFile(filepath.Join(root, m.file))
 		require.NoError(t, err)
 		assert.Equal(t, 1, strings.Count(string(code), m.old), "%s: %s", m.name, m.file)
+		if m.old != readsScript {
+			continue
+		}
+		_, replacement, _ := strings.Cut(m.new, "strings.Replace(string(text), ")
+		quoted, err := strconv.QuotedPrefix(replacement)
+		require.NoError(t, err)
+		scriptText, err := strconv.Unquote(quoted)
+		require.NoError(t, err)
+		assert.Contains(t, allScripts(t), scriptText, m.name)
 	}
+}
+
+// allScripts returns the texts of all Lua files.
+func allScripts(t *testing.T) (texts string) {
+	files, err := filepath.Glob(filepath.Join(root, "lua/*.lua"))
+	require.NoError(t, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		texts += string(text)
+	}
+	return texts
 }
