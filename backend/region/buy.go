@@ -127,13 +127,12 @@ func (l *Limiter) setOrderSize(p *purchase, index int, bought, left int64) {
 	e, o := p.stock, &p.orders[index]
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	o.Unused, o.Rate = max(min(left, bought), 0), max(e.peakDemand()*1e6, 1)
 	roundTrip := l.roundTrip.Load()
+	o.Unused, o.Rate = max(min(left, bought), 0), max(e.peakDemand()*1e6, 1)
 	if index == 0 {
 		e.left = left
-		if e.now >= e.soldOutUntil && (left < e.buyThreshold() || e.deniedHits > 0) {
-			o.Want, o.Least = max(e.targetHits(roundTrip, o.WindowEnd-e.now), 1)+e.deniedHits-max(left, 0), e.mostDenied-max(left, 0)
-			o.Rate += float64(e.deniedHits)
+		if l.shouldBuyNow(e, left) {
+			o.Want, o.Least = max(e.targetHits(roundTrip, o.WindowEnd-e.now), e.mostDenied, 1)-max(left, 0), e.mostDenied-max(left, 0)
 		}
 	} else if p.isPrebuy {
 		e.preboughtFrom = o.WindowStart
@@ -183,7 +182,7 @@ func (p *purchase) end() {
 	case o.Err != nil:
 		e.retryAt = e.now + retryPause
 	case o.Want > 0:
-		e.free, e.deniedHits, e.mostDenied = o.Free, 0, 0
+		e.free, e.mostDenied = o.Free, 0
 		if o.Free == 0 {
 			e.soldOutUntil = e.now + min(refresh, (o.WindowEnd-o.WindowStart)/8)
 		}

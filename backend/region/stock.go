@@ -3,6 +3,7 @@ package region
 import (
 	"bytes"
 	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -50,11 +51,10 @@ type stock struct {
 
 	// The demand of the region is the hits that its replicas use, and the hits that this replica denies.
 	measureStart     int64   // when the measurement of the demand began
-	usedBefore       int64   // the used hits in the current window at measureStart
+	usedBefore       int64   // the used hits in the current window at measureStart; negative if hits were used in the window before
 	measuredDenied   int64   // the denied hits since measureStart
 	rate, rateBefore float64 // the demand in hits per microsecond, in the last two measurements
 
-	deniedHits    int64 // the denied hits since the last purchase
 	mostDenied    int64 // the largest denied hit since the last purchase
 	isBuying      bool
 	retryAt       int64 // the time of the next purchase at the earliest, after a failed purchase
@@ -99,8 +99,8 @@ func (l *Limiter) planHit(ctx context.Context, now time.Time, h *backend.Hit, ma
 	w := &e.windows[0]
 	// A limit without charge_denied needs a script in Redis. If many hits are left, a denial is so unlikely that a cheaper
 	// command decides. The hits of such a denial are lost.
-	hasMany := e.left-h.N >= max(e.buyThreshold(), manyHits)
-	shouldReadBought := mayPeek && h.N >= 0 && e.shouldReadBought(h.N)
+	hasMany := e.left-h.N >= max(l.buyThreshold(e), manyHits)
+	shouldReadBought := mayPeek && h.N >= 0 && l.shouldReadBought(e, h.N)
 	return hitPlan{stock: e, window: w.limit.WithChargeDenied(hasMany), windowStart: w.start, shouldReadBought: shouldReadBought}
 }
 
@@ -118,6 +118,9 @@ func (e *stock) moveToWindowOf(now int64) {
 	if w := &e.windows[0]; w.limit != nil && w.start <= now && now < w.end {
 		return
 	}
+	if w := &e.windows[0]; w.limit != nil {
+		e.usedBefore -= w.limit.Max() - e.left
+	}
 	start, end := e.share.Purchases.WindowAt(now)
 	if next := e.windows[1]; next.start == start && next.limit != nil {
 		e.windows[0] = next
@@ -126,13 +129,12 @@ func (e *stock) moveToWindowOf(now int64) {
 	}
 	_, nextEnd := e.share.Purchases.WindowAt(end)
 	e.windows[1] = window{start: end, end: nextEnd, limit: e.share.Stock(0)}
-	e.left, e.nextPeek, e.usedBefore, e.measureStart = e.share.Floor, 0, 0, max(e.measureStart, start)
-	e.deniedHits, e.mostDenied, e.soldOutUntil = 0, 0, 0
+	e.left, e.nextPeek, e.mostDenied, e.soldOutUntil = e.share.Floor, 0, 0, 0
 }
 
 // shouldReadBought reports whether a call with n hits should look for bought hits. The caller locks e.
-func (e *stock) shouldReadBought(n int64) bool {
-	if e.windows[0].isKnown && (e.now < e.nextPeek || e.left-n >= e.buyThreshold()) {
+func (l *Limiter) shouldReadBought(e *stock, n int64) bool {
+	if e.windows[0].isKnown && (e.now < e.nextPeek || e.left-n >= l.buyThreshold(e)) {
 		return false
 	}
 	e.nextPeek = e.now + peekPause
@@ -183,10 +185,17 @@ func (e *stock) targetHits(roundTrip, timeLeft int64) int64 {
 	return int64(e.peakDemand() * float64(min(refresh+2*roundTrip, timeLeft)))
 }
 
-// buyThreshold returns the number of hits below which the region buys further hits.
-func (e *stock) buyThreshold() int64 {
-	timeLeft := e.windows[0].end - e.now
-	return max(min((e.targetHits(firstRoundTrip, refresh+2*firstRoundTrip)+1)/2, e.targetHits(firstRoundTrip, timeLeft)), 1)
+// buyThreshold returns the number of hits below which the region buys further hits. The region has enough for the time of a
+// purchase then. It is less than targetHits, because many small purchases would delay the purchase for the next window.
+func (l *Limiter) buyThreshold(e *stock) int64 {
+	roundTrip := l.roundTrip.Load()
+	return max(min(e.targetHits(roundTrip, math.MaxInt64)/2, e.targetHits(roundTrip, e.windows[0].end-e.now)*7/8), 1)
+}
+
+// shouldBuyNow reports whether the region should buy for the current window if it has this many hits left.
+func (l *Limiter) shouldBuyNow(e *stock, left int64) bool {
+	arrivesInTime := e.windows[0].end-e.now > l.roundTrip.Load()
+	return arrivesInTime && e.now >= e.soldOutUntil && (left < l.buyThreshold(e) || e.mostDenied > 0)
 }
 
 // handleAnswer learns from the answer r to h, and starts a purchase if the region has few hits left. r gets the numbers of the
@@ -212,13 +221,10 @@ func (l *Limiter) learnFromAnswer(h *backend.Hit, r *backend.Result, p *hitPlan,
 	}
 	if !r.Allowed && !isInDeniedGroup || isInDeniedGroup && h.N > e.left {
 		e.measuredDenied += h.N
-		e.deniedHits += h.N
 		e.mostDenied = max(e.mostDenied, h.N)
 	}
 	e.measureDemand(w.limit.Max() - e.left)
-	isLow := e.left < e.buyThreshold() || e.deniedHits > 0
-	isBuyDue := isLow && e.now >= e.soldOutUntil
-	if e.isBuying || e.now < e.retryAt || !isBuyDue && !l.shouldBuyForNextWindow(e) {
+	if e.isBuying || e.now < e.retryAt || !l.shouldBuyNow(e, e.left) && !l.shouldBuyForNextWindow(e) {
 		return
 	}
 	select {
