@@ -47,6 +47,13 @@ func init() {
 		"ZREM":     {3, 0, true, zrem},
 		"ZCARD":    {2, 2, false, zcard},
 		"ZSCORE":   {3, 3, false, zscore},
+		"EXPIRE":   {3, 4, true, expire},
+		"HGET":     {3, 3, false, hget},
+		"HMGET":    {3, 0, false, hmget},
+		"HGETALL":  {2, 2, false, hgetall},
+		"HSET":     {4, 0, true, hset},
+		"HDEL":     {3, 0, true, hdel},
+		"HINCRBY":  {4, 4, true, hincrby},
 
 		"ZRANGEBYSCORE":    {4, 0, false, zrangebyscore},
 		"ZREVRANGEBYSCORE": {4, 0, false, zrevrangebyscore},
@@ -185,6 +192,14 @@ func pexpire(s *Server, args []string) any {
 		e.expires = s.time.UnixMilli() + ttl
 	}
 	return int64(1)
+}
+
+// expire knows times to live of less than a thousand years.
+func expire(s *Server, args []string) any {
+	if _, ok := integer(args[2]); !ok {
+		return errNotInteger
+	}
+	return pexpire(s, append([]string{args[0], args[1], args[2] + "000"}, args[3:]...))
 }
 
 func pttl(s *Server, args []string) any {

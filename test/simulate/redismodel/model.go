@@ -30,19 +30,20 @@ type Server struct {
 	copied  map[string]entry // for the next restart
 }
 
-// entry is the value of a key: a string, a list if list is not nil, or a sorted set if scores is not
-// nil.
+// entry is the value of a key: a string, a list if list is not nil, a sorted set if scores is not nil, or a
+// hash if fields is not nil.
 type entry struct {
 	text    string
 	list    []string
 	scores  map[string]float64
+	fields  map[string]string
 	expires int64 // milliseconds since 1970, or 0
 }
 
-func (e *entry) isText() bool { return e.list == nil && e.scores == nil }
+func (e *entry) isText() bool { return e.list == nil && e.scores == nil && e.fields == nil }
 
 func (e *entry) clone() entry {
-	return entry{e.text, slices.Clone(e.list), maps.Clone(e.scores), e.expires}
+	return entry{e.text, slices.Clone(e.list), maps.Clone(e.scores), maps.Clone(e.fields), e.expires}
 }
 
 // New returns an empty Server.
@@ -73,7 +74,7 @@ func (s *Server) Do(now time.Time, args []string) any {
 //	RESTART COPY   forgets all scripts, and has the kept keys
 //	MODE number    changes the resp.Mode
 //	LIST           returns a line for each key: its name and its string in quotes, and whether it has
-//	               a time to live. The string of a list or a sorted set is empty
+//	               a time to live. Only strings are not empty
 //	VALUE key      returns the string of a key, or the elements of its list with spaces in between
 func (s *Server) control(args []string) any {
 	if args[0] == "VALUE" {

@@ -51,7 +51,7 @@ var commandGenerator = rapid.Custom(func(t *rapid.T) []string {
 	scores := []string{"-3600000000000001", "-2", "0", "1", "3600000000000001", "x"} // rls stores no infinite score
 	score := func() string { return rapid.SampledFrom(scores).Draw(t, "score") }
 	member := func() string { return rapid.SampledFrom([]string{"m", "n", "x"}).Draw(t, "member") }
-	switch rapid.IntRange(0, 20).Draw(t, "command") {
+	switch rapid.IntRange(0, 26).Draw(t, "command") {
 	case 0:
 		return []string{"GET", name}
 	case 1:
@@ -96,6 +96,20 @@ var commandGenerator = rapid.Custom(func(t *rapid.T) []string {
 		return []string{command, name, bound(), bound(), "WITHSCORES", "LIMIT", place(), place()}
 	case 19:
 		return []string{"ZCARD", name}
+	case 20:
+		return []string{"HGET", name, member()}
+	case 21:
+		return []string{"HMGET", name, member(), member()}
+	case 22:
+		return []string{"HGETALL", name}
+	case 23:
+		return []string{"HSET", name, member(), number(), member(), number()}
+	case 24:
+		return []string{"HDEL", name, member(), member()}
+	case 25:
+		return []string{"HINCRBY", name, member(), number()}
+	case 26:
+		return []string{"EXPIRE", name, rapid.SampledFrom([]string{"100", "31536000", "0", "-1", "x"}).Draw(t, "ttl in seconds")}
 	}
 	return scriptCommand(t, name)
 })
@@ -224,6 +238,12 @@ func withoutTypes(value any) any {
 	switch v := value.(type) {
 	case float64:
 		return strconv.FormatFloat(v, 'g', 17, 64)
+	case map[any]any: // a hash
+		var fields []string
+		for field, text := range v {
+			fields = append(fields, field.(string)+" "+text.(string))
+		}
+		return withFieldsSorted(fields)
 	case []any:
 		flatReply := []any{}
 		for _, element := range v {
@@ -236,6 +256,17 @@ func withoutTypes(value any) any {
 		return flatReply
 	}
 	return value
+}
+
+// withFieldsSorted returns the fields and values of a hash in the order of the fields.
+func withFieldsSorted(fields []string) any {
+	slices.Sort(fields)
+	flatReply := []any{}
+	for _, field := range fields {
+		name, text, _ := strings.Cut(field, " ")
+		flatReply = append(flatReply, name, text)
+	}
+	return flatReply
 }
 
 // ttlSlack is the time in milliseconds by which times to live can differ, as each server reads
@@ -265,7 +296,7 @@ func TestModelAnswersLikeRedis(t *testing.T) {
 			}
 			for _, name := range allKeys {
 				if got, want := reply(fixture.model, []string{"GET", name}), reply(fixture.server, []string{"GET", name}); want == "error WRONGTYPE" {
-					for _, read := range [][]string{{"LRANGE", name, "0", "-1"}, {"ZRANGEBYSCORE", name, "-inf", "+inf", "WITHSCORES"}} {
+					for _, read := range [][]string{{"LRANGE", name, "0", "-1"}, {"HGETALL", name}, {"ZRANGEBYSCORE", name, "-inf", "+inf", "WITHSCORES"}} {
 						require.Equal(t, reply(fixture.server, read), reply(fixture.model, read), "%s after %.100q", read, args)
 					}
 				} else {
