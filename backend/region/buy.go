@@ -132,7 +132,8 @@ func (l *Limiter) setOrderSize(p *purchase, index int, bought, left int64) {
 	windowHits := int64(e.peakDemand() * float64(o.WindowEnd-o.WindowStart))
 	if index == 0 {
 		e.left = left
-		if e.now >= e.soldOutUntil && (left < e.buyThreshold() || e.deniedHits > 0) {
+		arrivesInTime := o.WindowEnd-e.now > l.roundTrip.Load()
+		if arrivesInTime && e.now >= e.soldOutUntil && (left < e.buyThreshold() || e.deniedHits > 0) {
 			o.Want, o.Least = wanted+e.deniedHits-max(left, 0), e.mostDenied-max(left, 0)
 			o.Rate += float64(e.deniedHits)
 		}

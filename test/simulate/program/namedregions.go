@@ -152,14 +152,14 @@ func regionsSlow() *regionPlan {
 	return p
 }
 
-// regionsClocks has steps of the clocks of Redis servers. A fixed_window needs no clocks that agree.
+// regionsClocks has Redis servers whose clocks differ by seconds. A fixed_window needs no clocks that agree.
 func regionsClocks() *regionPlan {
 	p := newBusyPlan(9*time.Second, every(3, "fixed", "fixed_window", 150))
-	p.addClockStep(0, time.Second, 2*time.Second)
-	p.addClockStep(1, 2*time.Second, -3*time.Second)
+	p.addClockStep(0, 0, 2*time.Second)
+	p.addClockStep(1, 0, -3*time.Second)
 	p.addReplicaClockStep(2, 0, 3*time.Second, -3*time.Second)
 	p.addReplicaClockStep(2, 1, 3*time.Second, 2*time.Second)
-	p.addClockDrift(2, 0.01)
+	p.addClockDrift(2, 0.001)
 	return p
 }
 

@@ -272,12 +272,14 @@ func (s *simRegion) countAt(id counterID, at time.Duration) (count int64) {
 	return 0
 }
 
-// lastCount returns the highest count of a counter.
-func (s *simRegion) highestCount(id counterID) (count int64) {
-	for _, state := range s.counters[id] {
-		count = max(count, state.count)
+// storedHits returns the bought hits that the region has stored for a window, in all counters that its Redis has had.
+func (s *simRegion) storedHits(limit string, start int64) (n int64) {
+	last := int64(0)
+	for _, state := range s.counters[counterID{limit, true, start}] {
+		n += max(state.count-last, 0)
+		last = state.count
 	}
-	return count
+	return n
 }
 
 // restartRedis ends the Redis of the region, and starts it empty or with the kept copy.

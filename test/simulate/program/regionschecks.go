@@ -100,6 +100,26 @@ func (c *regionChecks) extraHits(l *globalLimit, start int64) (n int64) {
 			}
 		}
 	}
+	for _, step := range c.plan.clockSteps {
+		n += c.countedAgain(l, step, start)
+	}
+	return n
+}
+
+// clockMemory is the time for which a replica has an old time of its Redis.
+const clockMemory = 2200 * time.Millisecond
+
+// countedAgain returns the hits of a region that can count again after a step of the clock of its Redis. Until the replicas
+// notice the step, the Redis forgets the counters of windows too early.
+func (c *regionChecks) countedAgain(l *globalLimit, step clockStep, start int64) (n int64) {
+	s := c.regions[step.region]
+	for id := range s.counters {
+		end := timeOf(id.start + l.window())
+		isNear := end >= step.at-step.by.Abs() && end <= step.at+step.by.Abs()+clockMemory
+		if id.limit == l.name && !id.isPurchases && (id.start == start || l.isBucket()) && isNear {
+			n += l.floor() + s.storedHits(l.name, id.start)
+		}
+	}
 	return n
 }
 
@@ -131,7 +151,7 @@ func (c *regionChecks) checkFixedWindows(l *globalLimit) {
 	}
 }
 
-// clockSpread returns the difference of the clocks of all Redis servers, and the longest call.
+// clockSpread returns the difference of the clocks of all Redis servers, plus the longest call.
 func (c *regionChecks) clockSpread() time.Duration {
 	now := time.Now()
 	clocks := []time.Duration{c.global.timeAt(now).Sub(now)}
@@ -139,12 +159,13 @@ func (c *regionChecks) clockSpread() time.Duration {
 		clocks = append(clocks, s.redis.timeAt(now).Sub(now))
 	}
 	spread := slices.Max(clocks) - slices.Min(clocks)
+	longest := time.Duration(0)
 	for _, r := range c.calls {
 		if !r.result.IsDegraded() {
-			spread = max(spread, spread+r.end-r.start)
+			longest = max(longest, r.end-r.start)
 		}
 	}
-	return spread
+	return spread + longest
 }
 
 // admittedInOrder returns the calls on l that Redis has admitted, in the order of their answers.
@@ -205,7 +226,7 @@ func (c *regionChecks) checkStocks(l *globalLimit) {
 		}
 		id := stockID{s.region, s.start}
 		granted[id] += s.granted
-		if s.at > timeOf(s.end)-roundTrips[s.region] {
+		if s.at > timeOf(s.end)-roundTrips[s.region]-100*time.Millisecond {
 			late[id] += s.granted
 		}
 	}
@@ -221,7 +242,7 @@ func (c *regionChecks) checkStocks(l *globalLimit) {
 		granted[id] += 0
 	}
 	for id, n := range granted {
-		stored := c.regions[id.region].highestCount(counterID{l.name, true, id.start})
+		stored := c.regions[id.region].storedHits(l.name, id.start)
 		if stored > n {
 			c.fail("%s, region %d, window at %v: stored %d bought hits, but has bought %d", l.name, id.region, timeOf(id.start).Round(time.Millisecond), stored, n)
 		}
@@ -233,6 +254,11 @@ func (c *regionChecks) checkStocks(l *globalLimit) {
 		for _, loss := range c.regionals {
 			if loss.region == id.region {
 				most += min(loss.used[counterID{l.name, false, id.start}], highest.floor())
+			}
+		}
+		for _, step := range c.plan.clockSteps {
+			if step.region == id.region {
+				most += c.countedAgain(l, step, id.start)
 			}
 		}
 		if admitted[id] > most && len(c.resets) == 0 {
@@ -328,6 +354,9 @@ func (c *regionChecks) checkDenials(l *globalLimit) {
 			return
 		}
 		from := r.start - buyDelay - 2*roundTrips[r.region]
+		if l.isBucket() { // an order can come too late for its window
+			from -= time.Duration(l.window()) * time.Microsecond
+		}
 		isShortSinceFrom := slices.ContainsFunc(lastDenials[r.region], func(at time.Duration) bool { return at <= from && at >= from-300*time.Millisecond })
 		if !isShortSinceFrom || c.plan.isDisturbed(r.region, from, r.end) || !c.hadFreeHits(l, r, from) {
 			continue
@@ -345,23 +374,22 @@ func (c *regionChecks) checkDenials(l *globalLimit) {
 	}
 }
 
-// hadRoom reports whether the stock of the region had room for the call for longer than stockDelay.
+// hadRoom reports whether the stock of the region had room for the call, without what it has bought in the last stockDelay.
 func (c *regionChecks) hadRoom(l *globalLimit, r *globalCall) bool {
 	s, start := c.regions[r.region], r.result.WindowStart
 	from := r.start - stockDelay
 	if r.result.Source != backend.SourceRedis || c.plan.isDisturbed(r.region, from-outageMemory, r.end) || timeOf(start) > from {
 		return false
 	}
-	used, bought := counterID{l.name, false, start}, counterID{l.name, true, start}
-	times := []time.Duration{from}
-	for _, states := range [][]countState{s.counters[used], s.counters[bought]} {
-		for _, state := range states {
-			if state.at > from && state.at <= r.end {
-				times = append(times, state.at)
-			}
+	room := l.at(r.start).floor() + s.countAt(counterID{l.name, true, start}, from)
+	used := counterID{l.name, false, start}
+	mostUsed := s.countAt(used, r.start)
+	for _, state := range s.counters[used] {
+		if state.at >= r.start && state.at <= r.end {
+			mostUsed = max(mostUsed, state.count)
 		}
 	}
-	return !slices.ContainsFunc(times, func(at time.Duration) bool { return s.left(l, start, at) < r.hits })
+	return room-mostUsed >= r.hits
 }
 
 // hadFreeHits reports whether the global Redis had enough hits for the call all the time since from.

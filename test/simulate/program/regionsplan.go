@@ -23,6 +23,7 @@ type regionPlan struct {
 
 	events       []regionEvent
 	disturbances []disturbance
+	clockSteps   []clockStep
 	losesAnswers bool // orders or their answers can get lost
 }
 
@@ -39,6 +40,12 @@ type disturbance struct {
 }
 
 const allRegions = -1
+
+// clockStep is a step of the clock of the Redis of a region.
+type clockStep struct {
+	region int
+	at, by time.Duration
+}
 
 // demand is callers in a region.
 type demand struct {
@@ -282,7 +289,10 @@ func (p *regionPlan) addRegionalRestart(region int, at, down time.Duration, isEm
 }
 
 func (p *regionPlan) addClockStep(region int, at, step time.Duration) {
-	p.disturb(region, at, endOfRun)
+	p.disturb(region, at-step.Abs(), at+step.Abs()+outageMemory)
+	if at > 0 { // the replicas notice it
+		p.clockSteps = append(p.clockSteps, clockStep{region, at, step})
+	}
 	p.addEvent(at, func(w *world) { w.regions[region].redis.clockStep += step }, "region %d: the clock of Redis steps by %v", region, step)
 }
 
