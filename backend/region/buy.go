@@ -128,18 +128,17 @@ func (l *Limiter) setOrderSize(p *purchase, index int, bought, left int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	o.Unused, o.Rate = max(min(left, bought), 0), max(e.peakDemand()*1e6, 1)
-	wanted := e.targetHits(l.roundTrip.Load())
-	windowHits := int64(e.peakDemand() * float64(o.WindowEnd-o.WindowStart))
+	roundTrip := l.roundTrip.Load()
 	if index == 0 {
 		e.left = left
-		arrivesInTime := o.WindowEnd-e.now > l.roundTrip.Load()
+		arrivesInTime := o.WindowEnd-e.now > roundTrip
 		if arrivesInTime && e.now >= e.soldOutUntil && (left < e.buyThreshold() || e.deniedHits > 0) {
-			o.Want, o.Least = wanted+e.deniedHits-max(left, 0), e.mostDenied-max(left, 0)
+			o.Want, o.Least = max(e.targetHits(roundTrip, o.WindowEnd-e.now), 1)+e.deniedHits-max(left, 0), e.mostDenied-max(left, 0)
 			o.Rate += float64(e.deniedHits)
 		}
 	} else if p.isPrebuy {
 		e.preboughtFrom = o.WindowStart
-		o.Want = min(wanted, windowHits) - left
+		o.Want = e.targetHits(roundTrip, o.WindowEnd-o.WindowStart) - left
 	}
 	o.Want, o.Least = max(o.Want, 0), max(o.Least, 0)
 }

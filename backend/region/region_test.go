@@ -34,6 +34,19 @@ type world struct {
 	ledger   *brokenLedger
 	replicas [regionCount][2]*region.Limiter
 	redis    [regionCount]*redistest.Server
+
+	purchaseTrips atomic.Int64 // the trips to the Redis servers of the regions for purchases
+}
+
+// countingLimiter counts the trips of purchases.
+type countingLimiter struct {
+	backend.Limiter
+	trips *atomic.Int64
+}
+
+func (l countingLimiter) Take(ctx context.Context, now time.Time, hits []backend.Hit, results []backend.Result) {
+	l.trips.Add(1)
+	l.Limiter.Take(ctx, now, hits, results)
 }
 
 // brokenLedger is a Ledger that is far away and can fail.
@@ -85,7 +98,8 @@ func newWorld(t *testing.T) *world {
 		for j := range w.replicas[i] {
 			client := newClient(t, w.redis[i])
 			l := region.New(region.Options{
-				Next: denycache.New(backend.Counters{Limiter: client}, denycache.Options{SizeBytes: 1 << 16}), Counters: client, ServerTime: client.ServerTime,
+				Next:     denycache.New(backend.Counters{Limiter: client}, denycache.Options{SizeBytes: 1 << 16}),
+				Counters: countingLimiter{client, &w.purchaseTrips}, ServerTime: client.ServerTime,
 				Ledger: w.ledger, Regions: testRegions, Region: fmt.Sprint(i), OnTrip: func(error) {},
 			})
 			w.replicas[i][j] = l
@@ -245,6 +259,21 @@ func TestRegionsAdmitAtMostTheLimitInEachShortWindow(t *testing.T) {
 				t.Logf("%s: %v admitted %d of %d", algorithm, regions, len(times), duration*requests)
 				assert.Greater(t, len(times), duration*requests*4/10)
 			}
+		})
+	}
+}
+
+func TestKeysThatNeedOnlyTheirFloorBuyNothing(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.TokenBucket} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			lim := backendtest.NewLimit(t, limit.Spec{Algorithm: algorithm, Requests: 10_000, Unit: limit.Second, Scope: limit.Global, ChargeDenied: algorithm.DefaultChargeDenied()})
+			for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+				assert.True(t, take(t, w.replicas[0][0], "acme", lim, 1).Allowed)
+			}
+			assert.Zero(t, w.purchaseTrips.Load())
 		})
 	}
 }

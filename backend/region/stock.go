@@ -179,13 +179,16 @@ func (e *stock) setFreeHits(free int64) {
 // peakDemand returns the demand in hits per microsecond: the peak of the last two measurements.
 func (e *stock) peakDemand() float64 { return max(e.rate, e.rateBefore) }
 
-// targetHits returns the hits that the region should have in stock.
-func (e *stock) targetHits(roundTrip int64) int64 {
-	return max(int64(e.peakDemand()*float64(refresh+2*roundTrip)), 1)
+// targetHits returns the hits that the region should have in stock for the time that is left of a window.
+func (e *stock) targetHits(roundTrip, timeLeft int64) int64 {
+	return int64(e.peakDemand() * float64(min(refresh+2*roundTrip, timeLeft)))
 }
 
 // buyThreshold returns the number of hits below which the region buys further hits.
-func (e *stock) buyThreshold() int64 { return (e.targetHits(firstRoundTrip) + 1) / 2 }
+func (e *stock) buyThreshold() int64 {
+	timeLeft := e.windows[0].end - e.now
+	return max(min((e.targetHits(firstRoundTrip, refresh+2*firstRoundTrip)+1)/2, e.targetHits(firstRoundTrip, timeLeft)), 1)
+}
 
 // handleAnswer learns from the answer r to h, and starts a purchase if the region has few hits left. r gets the numbers of the
 // limit of all regions.
@@ -228,10 +231,12 @@ func (l *Limiter) learnFromAnswer(h *backend.Hit, r *backend.Result, p *hitPlan,
 	}
 }
 
-// shouldBuyForNextWindow reports whether the current window ends so soon that the region should buy for the next window.
+// shouldBuyForNextWindow reports whether the current window ends so soon that the region should buy for the next window, and the
+// floor is less than the demand.
 func (l *Limiter) shouldBuyForNextWindow(e *stock) bool {
-	lead := 2*l.roundTrip.Load() + 100_000
-	return e.peakDemand() > 0 && e.windows[0].end-e.now < lead && e.preboughtFrom != e.windows[1].start
+	next, roundTrip := &e.windows[1], l.roundTrip.Load()
+	isSoon := e.windows[0].end-e.now < 2*roundTrip+100_000
+	return isSoon && e.preboughtFrom != next.start && e.targetHits(roundTrip, next.end-next.start) > e.share.Floor+next.bought
 }
 
 // measureDemand measures the demand of the region. used is the number of used hits in the current window.

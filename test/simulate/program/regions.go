@@ -85,8 +85,8 @@ type sale struct {
 	start, end  int64 // of the window, in microseconds since 1970
 	want, least int64
 	granted     int64
-	free        int64 // after the sale
-	isLost      bool  // the global Redis has lost the sale
+	free        int64         // after the sale
+	lostAt      time.Duration // when the global Redis has lost the sale; endless if it has kept the sale
 }
 
 // resetRecord is a reset of a counter through a replica.
@@ -325,7 +325,7 @@ func (w *world) recordSale(at time.Duration, args []string, reply []byte) {
 	_, key, _ := strings.Cut(strings.TrimPrefix(args[3], "v2:"), ":")
 	o := args[7:]
 	w.sales = append(w.sales, &sale{
-		at: at, region: int(o[0][1] - '0'), link: w.global.lastLink, limit: limitOfKey(key), start: number(o[7]), end: number(o[8]),
+		at: at, lostAt: endless, region: int(o[0][1] - '0'), link: w.global.lastLink, limit: limitOfKey(key), start: number(o[7]), end: number(o[8]),
 		want: number(o[3]), least: number(o[4]), granted: number(numbers[1]), free: number(numbers[2]),
 	})
 }
@@ -336,7 +336,9 @@ func (w *world) restartGlobal(isEmpty bool) {
 		w.copyTime = longAgo
 	}
 	for _, s := range w.sales {
-		s.isLost = s.isLost || s.at > w.copyTime
+		if s.at > w.copyTime {
+			s.lostAt = min(s.lostAt, elapsed())
+		}
 	}
 	for _, r := range w.regions {
 		for _, l := range r.globalLinks {

@@ -84,7 +84,7 @@ func (c *globalCall) isRefundOf(l *globalLimit) bool {
 // its floor again.
 func (c *regionChecks) extraHits(l *globalLimit, start int64) (n int64) {
 	for _, s := range c.sales {
-		if s.limit == l.name && (s.start == start || l.isBucket()) && s.isLost {
+		if s.limit == l.name && (s.start == start || l.isBucket()) && s.lostAt != endless {
 			n += s.granted
 		}
 	}
@@ -321,9 +321,11 @@ func (c *regionChecks) checkWaste(l *globalLimit) {
 			continue
 		}
 		r := c.regions[s.region]
-		stored := r.countAt(counterID{l.name, true, s.start}, s.at)
-		used := max(r.countAt(counterID{l.name, false, s.start}, s.at)-l.at(s.at).floor(), 0)
-		unused := s.granted + max(stored-used, 0)
+		unusedAt := func(at time.Duration) int64 { // the replica has looked some time before the sale
+			stored := r.countAt(counterID{l.name, true, s.start}, at)
+			return max(stored-max(r.countAt(counterID{l.name, false, s.start}, at)-l.at(at).floor(), 0), 0)
+		}
+		unused := s.granted + min(unusedAt(s.at), unusedAt(s.at-roundTrips[s.region]/2-2*time.Millisecond))
 		highest := l.highest(longAgo, endOfRun)
 		if most := highest.maxUnused() + s.least + 1; unused > most {
 			c.fail("%s at %v, window at %v: %d hits are bought and not used, want at most %d", l.name, s.at, timeOf(s.start).Round(time.Millisecond), unused, most)
@@ -423,7 +425,7 @@ func (c *regionChecks) freeAt(l *globalLimit, start int64, at time.Duration) int
 	}
 	sold := map[int64]int64{}
 	for _, s := range c.sales {
-		if s.limit == l.name && s.at <= at && !s.isLost {
+		if s.limit == l.name && s.at <= at && s.lostAt > at {
 			sold[s.start] += s.granted
 		}
 	}
