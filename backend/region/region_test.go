@@ -53,6 +53,8 @@ func (l countingLimiter) Take(ctx context.Context, now time.Time, hits []backend
 type brokenLedger struct {
 	backend.Ledger
 	isCutOff [regionCount]atomic.Bool
+
+	orders, lateOrders atomic.Int64 // a late order has an answer after the end of its window
 }
 
 // delay is the time of a trip to the ledger in one direction.
@@ -70,6 +72,12 @@ func (l *brokenLedger) Buy(ctx context.Context, orders []*backend.Order) {
 	time.Sleep(delay)
 	l.Ledger.Buy(ctx, orders)
 	time.Sleep(delay)
+	for _, o := range orders {
+		l.orders.Add(1)
+		if o.WindowEnd < time.Now().UnixMicro() {
+			l.lateOrders.Add(1)
+		}
+	}
 }
 
 func newClient(t *testing.T, server *redistest.Server) *redis.Limiter {
@@ -180,6 +188,28 @@ func TestRegionThatIsCutOffAdmitsWhatItHasBoughtAndItsFloor(t *testing.T) {
 	others := w.callFor(t, 3*time.Second, lim, time.Millisecond, 0, 1, 2)
 	assert.EqualValues(t, 3000, 100+sum(first)+sum(cutOff)+sum(others))
 	assert.LessOrEqual(t, others[2], int64(1), "a purchase in flight")
+}
+
+func TestRegionWhoseRedisHasLostItsCountersAdmitsItsFloorAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	lim := backendtest.NewLimit(t, limit.Spec{Requests: 3000, Unit: limit.Year, Scope: limit.Global, ChargeDenied: true})
+	require.Greater(t, sum(w.callFor(t, time.Second, lim, 2*time.Millisecond, 1)), int64(400))
+	w.ledger.isCutOff[1].Store(true)
+	w.callFor(t, 200*time.Millisecond, lim, 20*time.Millisecond, 1) // a purchase in flight ends
+	require.NoError(t, w.redis[1].Client(t).FlushAll(t.Context()).Err())
+	again := sum(w.callFor(t, time.Second, lim, 5*time.Millisecond, 1))
+	assert.LessOrEqual(t, again, int64(200), "the floor of 100, and the hits until the replicas notice the loss")
+}
+
+func TestRegionBuysNoHitsThatArriveAfterTheirWindow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	lim := backendtest.NewLimit(t, limit.Spec{Algorithm: limit.TokenBucket, Requests: 600, Burst: 240, Unit: limit.Second, Scope: limit.Global})
+	w.callFor(t, 3*time.Second, lim, time.Millisecond, 1) // windows of 100 ms, and a round trip of 40 ms
+	late, all := w.ledger.lateOrders.Load(), w.ledger.orders.Load()
+	require.Greater(t, all, int64(10))
+	assert.Less(t, late*8, all, "%d of %d orders were late", late, all)
 }
 
 func TestRegionsAdmitAtMostTheLimitInEachShortWindow(t *testing.T) {

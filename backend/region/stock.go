@@ -141,7 +141,8 @@ func (l *Limiter) shouldReadBought(e *stock, n int64) bool {
 	return true
 }
 
-// setBoughtHits sets the bought hits of a window, unless this replica knows of more.
+// setBoughtHits sets the bought hits of a window. They are fewer than before if the Redis has lost its counters. An old number
+// makes this replica deny too early, until its next peek.
 func (e *stock) setBoughtHits(windowStart, bought int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -151,7 +152,7 @@ func (e *stock) setBoughtHits(windowStart, bought int64) {
 			continue
 		}
 		w.isKnown = true
-		if bought > w.bought {
+		if bought != w.bought {
 			if i == 0 {
 				e.left += bought - w.bought
 			}
@@ -217,7 +218,9 @@ func (l *Limiter) learnFromAnswer(h *backend.Hit, r *backend.Result, p *hitPlan,
 	}
 	w := &e.windows[0]
 	if r.Source == backend.SourceRedis {
-		e.left = w.limit.Max() - (p.window.Max() - r.Remaining)
+		left := w.limit.Max() - (p.window.Max() - r.Remaining)
+		w.isKnown = w.isKnown && (left <= e.left || e.now < e.nextPeek) // the Redis may have lost its counters
+		e.left = left
 	}
 	if !r.Allowed && !isInDeniedGroup || isInDeniedGroup && h.N > e.left {
 		e.measuredDenied += h.N

@@ -13,12 +13,29 @@ import (
 	"github.com/seed-81f232ab/rls/test/simulate/resp"
 )
 
-// host is what a run uses outside of the program: its clock, and its model of Redis with the last
+// host is what a run uses outside of the program: its clock, and its models of Redis with the last
 // reply. The scripts of Redis are ten times faster there.
 type host struct {
-	clock  clock
-	server *redismodel.Server
-	reply  []byte
+	clock   clock
+	servers [maxServers]*redismodel.Server
+	reply   []byte
+}
+
+// maxServers is the number of simulated Redis servers: one for each of three regions, and the global Redis.
+const maxServers = 4
+
+func newHost() *host {
+	h := new(host)
+	for i := range h.servers {
+		h.servers[i] = redismodel.New()
+	}
+	return h
+}
+
+func (h *host) close() {
+	for _, s := range h.servers {
+		s.Close()
+	}
 }
 
 // hostKey is the key of a *host in the context of a run.
@@ -29,7 +46,7 @@ func hostOf(ctx context.Context) *host { return ctx.Value(hostKey{}).(*host) }
 // addHost gives programs in r the functions with which they use their host.
 func addHost(ctx context.Context, r wazero.Runtime) error {
 	b := r.NewHostModuleBuilder("host")
-	b = b.NewFunctionBuilder().WithFunc(func(ctx context.Context, m api.Module, now int64, command, size uint32) uint32 {
+	b = b.NewFunctionBuilder().WithFunc(func(ctx context.Context, m api.Module, server uint32, now int64, command, size uint32) uint32 {
 		data, ok := m.Memory().Read(command, size)
 		if !ok {
 			panic("simulate: the command lies outside of the memory")
@@ -39,7 +56,7 @@ func addHost(ctx context.Context, r wazero.Runtime) error {
 			panic(err) // the program has written the command
 		}
 		h := hostOf(ctx)
-		h.reply = resp.AppendReply(h.reply[:0], h.server.Do(time.UnixMicro(now), args))
+		h.reply = resp.AppendReply(h.reply[:0], h.servers[server].Do(time.UnixMicro(now), args))
 		return uint32(len(h.reply))
 	}).Export("execute")
 	b = b.NewFunctionBuilder().WithFunc(func(ctx context.Context, m api.Module, buffer uint32) {

@@ -20,8 +20,6 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
 	"github.com/tetratelabs/wazero/sys"
-
-	"github.com/seed-81f232ab/rls/test/simulate/redismodel"
 )
 
 // Program is the compiled program. It is safe for concurrent use.
@@ -106,7 +104,7 @@ func (p *Program) Run(ctx context.Context, seed uint64, name string) (Run, error
 func (p *Program) RunMutant(ctx context.Context, seed uint64, name, mutant string) (Run, error) {
 	var (
 		trace, problems bytes.Buffer
-		h               = host{server: redismodel.New()}
+		h               = newHost()
 		random          = rand.NewChaCha8(sha256.Sum256([]byte(strconv.FormatUint(seed, 10))))
 		hash            = sha256.New()
 	)
@@ -114,11 +112,11 @@ func (p *Program) RunMutant(ctx context.Context, seed uint64, name, mutant strin
 	if name != "" {
 		args = append(args, name)
 	}
-	defer h.server.Close()
+	defer h.close()
 	config := wazero.NewModuleConfig().WithName("").WithArgs(args...).WithEnv("MUTANT", mutant).
 		WithStdout(io.MultiWriter(hash, &trace)).WithStderr(&problems).WithRandSource(random).
 		WithNanotime(h.clock.now, lookTime).WithWalltime(h.clock.wall, lookTime).WithNanosleep(h.clock.sleep)
-	instance, err := p.runtime.InstantiateModule(context.WithValue(ctx, hostKey{}, &h), p.module, config)
+	instance, err := p.runtime.InstantiateModule(context.WithValue(ctx, hostKey{}, h), p.module, config)
 	if instance != nil {
 		_ = instance.Close(ctx)
 	}

@@ -44,30 +44,52 @@ func parseSeeds(t *testing.T, text string) (firstSeed, lastSeed uint64) {
 }
 
 func TestNoSeedBreaksAnInvariant(t *testing.T) {
-	program := compileProgram(t)
 	firstSeed, lastSeed := parseSeeds(t, *seeds)
-	nextSeeds := make(chan uint64)
+	var runs []scheduledRun
+	for seed := firstSeed; seed <= lastSeed; seed++ {
+		runs = append(runs, scheduledRun{seed, *schedule})
+	}
+	runAll(t, runs)
+	fmt.Printf("%d seeds\n", lastSeed-firstSeed+1)
+}
+
+func TestNoSeedOfRegionsBreaksAnInvariant(t *testing.T) {
+	var runs []scheduledRun
+	for seed := range uint64(20) {
+		runs = append(runs, scheduledRun{seed + 1, "regions"})
+	}
+	runAll(t, runs)
+}
+
+type scheduledRun struct {
+	seed     uint64
+	schedule string
+}
+
+// runAll checks that no run breaks an invariant. The option -trace keeps the trace of the last run.
+func runAll(t *testing.T, runs []scheduledRun) {
+	program := compileProgram(t)
+	nextRuns := make(chan scheduledRun)
 	var goroutines sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		goroutines.Go(func() {
-			for seed := range nextSeeds {
-				run, err := program.Run(t.Context(), seed, *schedule)
+			for r := range nextRuns {
+				run, err := program.Run(t.Context(), r.seed, r.schedule)
 				if err != nil || len(run.Problems) > 0 {
-					t.Errorf("seed %d: %v\n%s\nschedule:\n%s\nreplay: make simulate SEEDS=%d SCHEDULE=%s TRACE=/tmp/trace",
-						seed, err, strings.Join(firstOf(run.Problems, 10), "\n"), head(run.Trace), seed, *schedule)
+					t.Errorf("seed %d, schedule %q: %v\n%s\nschedule:\n%s\nreplay: make simulate SEEDS=%d SCHEDULE=%s TRACE=/tmp/trace",
+						r.seed, r.schedule, err, strings.Join(firstOf(run.Problems, 10), "\n"), head(run.Trace), r.seed, r.schedule)
 				}
-				if seed == lastSeed && *tracing != "" {
+				if r == runs[len(runs)-1] && *tracing != "" {
 					assert.NoError(t, os.WriteFile(*tracing, run.Trace, 0o600))
 				}
 			}
 		})
 	}
-	for seed := firstSeed; seed <= lastSeed; seed++ {
-		nextSeeds <- seed
+	for _, r := range runs {
+		nextRuns <- r
 	}
-	close(nextSeeds)
+	close(nextRuns)
 	goroutines.Wait()
-	fmt.Printf("%d seeds\n", lastSeed-firstSeed+1)
 }
 
 // firstOf returns at most n lines.
@@ -98,13 +120,21 @@ var schedules = []string{
 	"lost-permits", "lost-returns", "missing-replicas", "no-cpu-time", "raised-rate", "refunds", "refunds-elsewhere", "short-windows",
 }
 
+// regionSchedules are the named schedules with regions.
+var regionSchedules = []string{
+	"bucket", "close-clocks", "clocks", "cut", "global-empty", "groups", "idle-wakes", "killed-buyers", "late-orders", "lost-answers", "lost-orders", "lost-writes",
+	"lowered-limit", "moving-demand", "one-busy", "raised-limit", "redis-empty", "refunds", "reset", "script-flushes", "short-windows", "slow", "stalls", "years",
+}
+
 func TestNoNamedScheduleBreaksAnInvariant(t *testing.T) {
-	program := compileProgram(t)
+	var runs []scheduledRun
 	for _, name := range schedules {
-		run, err := program.Run(t.Context(), 1, name)
-		require.NoError(t, err)
-		assert.Empty(t, firstOf(run.Problems, 10), "make simulate SEEDS=1 SCHEDULE=%s", name)
+		runs = append(runs, scheduledRun{1, name})
 	}
+	for _, name := range regionSchedules {
+		runs = append(runs, scheduledRun{1, "regions-" + name})
+	}
+	runAll(t, runs)
 }
 
 func TestSeedReplaysExactly(t *testing.T) {

@@ -20,7 +20,8 @@ type Link struct {
 	changed   chan struct{}
 	conns     map[int]pair
 	opened    int
-	isCut     bool
+	cutUp     bool      // bytes to the server are held
+	cutDown   bool      // bytes to the client are held
 	healed    time.Time // end of the last cut
 	refuses   bool
 	slowedFor time.Duration
@@ -56,7 +57,7 @@ func (l *Link) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	if l.refuses {
 		return nil, dialError(syscall.ECONNREFUSED)
 	}
-	up, down := newStream(l), newStream(l)
+	up, down := newStream(l, func() bool { return l.isHeld(&l.cutUp) }), newStream(l, func() bool { return l.isHeld(&l.cutDown) })
 	id := l.opened
 	l.opened++
 	remove := func() {
@@ -86,24 +87,37 @@ func (l *Link) changes() chan struct{} {
 	return l.changed
 }
 
-// IsCut reports whether the Link is cut.
+// IsCut reports whether the Link is cut in a direction.
 func (l *Link) IsCut() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.isCut
+	return l.cutUp || l.cutDown
+}
+
+// isHeld returns a field of l.
+func (l *Link) isHeld(field *bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return *field
 }
 
 // Cut holds all bytes and new connections until Heal. Then the bytes arrive, as TCP sends them
 // again.
-func (l *Link) Cut() { l.change(func() { l.isCut = true }) }
+func (l *Link) Cut() { l.change(func() { l.cutUp, l.cutDown = true, true }) }
+
+// CutUp is Cut for the bytes to the server only.
+func (l *Link) CutUp() { l.change(func() { l.cutUp = true }) }
+
+// CutDown is Cut for the bytes to the client only.
+func (l *Link) CutDown() { l.change(func() { l.cutDown = true }) }
 
 // Heal ends Cut, Refuse and Slow.
 func (l *Link) Heal() {
 	l.change(func() {
-		if l.isCut {
+		if l.cutUp || l.cutDown {
 			l.healed = time.Now()
 		}
-		l.isCut, l.refuses, l.slowedFor = false, false, 0
+		l.cutUp, l.cutDown, l.refuses, l.slowedFor = false, false, false, 0
 	})
 }
 

@@ -10,7 +10,8 @@ import (
 
 // stream carries bytes in one direction. Bytes arrive in order, after the delay of the link.
 type stream struct {
-	link *Link
+	link   *Link
+	isHeld func() bool
 
 	mu       sync.Mutex    // guards the fields below
 	changed  chan struct{} // closed and replaced at each change
@@ -26,7 +27,9 @@ type chunk struct {
 	arrives time.Time
 }
 
-func newStream(l *Link) *stream { return &stream{link: l, changed: make(chan struct{})} }
+func newStream(l *Link, isHeld func() bool) *stream {
+	return &stream{link: l, isHeld: isHeld, changed: make(chan struct{})}
+}
 
 // signal wakes all readers. The caller holds s.mu.
 func (s *stream) signal() {
@@ -110,7 +113,7 @@ func (s *stream) tryRead(b []byte) (n int, wait time.Duration, changed chan stru
 		wait = s.deadline.Sub(now)
 	}
 	switch {
-	case s.link.IsCut():
+	case s.isHeld():
 	case len(s.chunks) == 0 && s.err != nil:
 		return 0, 0, nil, s.err
 	case len(s.chunks) > 0:

@@ -24,6 +24,7 @@ type fleet struct {
 	currentReplicas []*replica // by number; nil while a replica is not running
 	replicas        []*replica // all that ever ran
 	records         *records
+	region          *simRegion // nil without regions
 
 	lossTimes  []time.Duration // when Redis has lost counters
 	pausedTime time.Duration   // time without CPU time
@@ -39,17 +40,23 @@ const longAgo = time.Duration(math.MinInt64 / 2)
 
 func newFleet(p *plan) *fleet {
 	f := &fleet{plan: p, redis: &redisServer{history: history{states: map[string][]counterState{}, own: map[int][]chargedTime{}}}, clockSteps: make([]time.Duration, p.replicas), records: &records{}, lastPause: longAgo, lastLongPause: longAgo, firstGoroutines: runtime.NumGoroutine()}
-	random := rand.New(rand.NewPCG(p.seed, 2))
 	f.burst = p.burst
 	f.setLimit(p.maxHits, p.leaseWaste)
+	f.startReplicas("link", 2)
+	return f
+}
+
+// startReplicas starts all replicas with their links. stream selects the random numbers of the links.
+func (f *fleet) startReplicas(name string, stream uint64) {
+	p := f.plan
+	random := rand.New(rand.NewPCG(p.seed, stream))
 	for i := range p.replicas {
-		f.links = append(f.links, netmodel.NewLink(fmt.Sprintf("link %d", i), f.redis.serve, func() time.Duration {
+		f.links = append(f.links, netmodel.NewLink(fmt.Sprintf("%s %d", name, i), f.redis.serve, func() time.Duration {
 			return p.distance + p.networkDelay + time.Duration(random.Int64N(int64(p.networkDelay)))
 		}))
 		f.currentReplicas = append(f.currentReplicas, nil)
 		f.currentReplicas[i] = f.startReplica(i)
 	}
-	return f
 }
 
 // setLimit puts a tight limit with this maximum and lease in force.

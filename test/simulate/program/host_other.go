@@ -6,7 +6,7 @@ import "unsafe"
 
 // The program runs only in package simulate. These functions let tools read it anywhere.
 
-func hostExecute(int64, unsafe.Pointer, uint32) uint32 {
+func hostExecute(uint32, int64, unsafe.Pointer, uint32) uint32 {
 	panic("the program runs only in package simulate")
 }
 

@@ -2,11 +2,11 @@ package main
 
 import "unsafe"
 
-// hostExecute executes a command in the model of Redis, at a time in microseconds since 1970. It
+// hostExecute executes a command in the model of a Redis server, at a time in microseconds since 1970. It
 // returns the size of the reply, which hostReply copies.
 //
 //go:wasmimport host execute
-func hostExecute(now int64, command unsafe.Pointer, size uint32) uint32
+func hostExecute(server uint32, now int64, command unsafe.Pointer, size uint32) uint32
 
 //go:wasmimport host reply
 func hostReply(buffer unsafe.Pointer)

@@ -20,24 +20,33 @@ import (
 )
 
 func main() {
+	redis.LogTo(slog.New(slog.DiscardHandler)) // the error output is for problems
 	seed, err := strconv.ParseUint(os.Args[1], 10, 64)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "seed:", err)
 		os.Exit(2)
 	}
+	if len(os.Args) > 2 && regionPlans[os.Args[2]] != nil {
+		p := regionPlans[os.Args[2]](seed)
+		p.print()
+		exitWith(simulateRegions(p))
+	}
 	p := newPlan(seed)
 	if len(os.Args) > 2 {
 		newPlan := namedPlans[os.Args[2]]
 		if newPlan == nil {
-			fmt.Fprintf(os.Stderr, "schedule: got %q, want one of %q\n", os.Args[2], slices.Sorted(maps.Keys(namedPlans)))
+			fmt.Fprintf(os.Stderr, "schedule: got %q, want one of %q\n", os.Args[2], slices.Concat(slices.Sorted(maps.Keys(namedPlans)), slices.Sorted(maps.Keys(regionPlans))))
 			os.Exit(2)
 		}
 		p = newPlan()
 		p.seed = seed
 	}
-	redis.LogTo(slog.New(slog.DiscardHandler)) // the error output is for problems
 	p.print()
-	problems := simulate(p)
+	exitWith(simulate(p))
+}
+
+// exitWith ends the program with the broken promises.
+func exitWith(problems []string) {
 	for _, problem := range problems {
 		logf("PROBLEM %s", problem)
 	}
@@ -48,6 +57,7 @@ func main() {
 	if len(problems) > 0 {
 		os.Exit(1)
 	}
+	os.Exit(0)
 }
 
 // settleTime is the time after the last fault in which everything must recover. Blips have a

@@ -18,12 +18,18 @@ import (
 // program, behind a network. Only one goroutine of the program runs at a time, so nothing here
 // needs a lock.
 type redisServer struct {
+	number        uint32 // of its model in the host
 	clockStep     time.Duration
+	clockDrift    float64       // seconds in a second
 	epoch         int           // number of restarts
 	stallEnd      chan struct{} // closed at the end of the stall; nil if the server runs
 	lastStallEnd  time.Time     // end of the last stall
 	lastCommandAt time.Time
+	lastLink      string // of the last command
 	history       history
+
+	// recordCommand records a command in place of history, if it is not nil.
+	recordCommand func(at time.Duration, args []string, reply []byte)
 }
 
 // execute executes a command in the model. It returns the reply as Redis would send it.
@@ -33,6 +39,10 @@ func (r *redisServer) execute(args ...string) []byte { return r.executeAt(time.N
 func (r *redisServer) executeAt(at time.Time, args []string) []byte {
 	r.lastCommandAt = at
 	reply := r.run(at, args)
+	if r.recordCommand != nil {
+		r.recordCommand(at.Sub(startTime), args, reply)
+		return reply
+	}
 	r.history.record(at.Sub(startTime), countersIn(args), func(name string) string { return r.valueOf(at, name) })
 	return reply
 }
@@ -56,10 +66,15 @@ func (r *redisServer) valueOf(at time.Time, name string) string {
 // run executes a command in the model.
 func (r *redisServer) run(at time.Time, args []string) []byte {
 	command := resp.AppendCommand(nil, args)
-	size := hostExecute(at.Add(r.clockStep).UnixMicro(), unsafe.Pointer(&command[0]), uint32(len(command)))
+	size := hostExecute(r.number, r.timeAt(at).UnixMicro(), unsafe.Pointer(&command[0]), uint32(len(command)))
 	reply := make([]byte, size)
 	hostReply(unsafe.Pointer(&reply[0]))
 	return reply
+}
+
+// timeAt returns what the clock of the server shows at a time.
+func (r *redisServer) timeAt(at time.Time) time.Time {
+	return at.Add(r.clockStep + time.Duration(r.clockDrift*float64(at.Sub(startTime))))
 }
 
 // serve executes the commands of a connection, at the times at which they arrive.
@@ -91,6 +106,7 @@ func (r *redisServer) serve(conn *netmodel.Conn) {
 			return // the server has crashed with what it had received
 		}
 		at := slices.MaxFunc([]time.Time{conn.ArrivalTime(), waitEnd, r.lastStallEnd, r.lastCommandAt}, time.Time.Compare)
+		r.lastLink = conn.LocalAddr().String()
 		reply := r.executeAt(at, args)
 		replies = append(replies, reply...)
 		logf("redis %s: %.60q", commandText(args), reply)
@@ -155,6 +171,9 @@ func (r *redisServer) restart(isEmpty bool) {
 		r.execute("MODEL", "RESTART", "EMPTY")
 	} else {
 		r.execute("MODEL", "RESTART", "COPY")
+	}
+	if r.recordCommand != nil {
+		return
 	}
 	names := slices.Collect(maps.Keys(r.history.states))
 	now := time.Now()

@@ -12,6 +12,7 @@ import (
 	"github.com/seed-81f232ab/rls/backend/lease"
 	"github.com/seed-81f232ab/rls/backend/local"
 	"github.com/seed-81f232ab/rls/backend/redis"
+	"github.com/seed-81f232ab/rls/backend/region"
 	"github.com/seed-81f232ab/rls/descriptors"
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
 	"github.com/seed-81f232ab/rls/internal/observe/metrics"
@@ -33,6 +34,8 @@ type replica struct {
 	service   *service.Service
 	clockStep *time.Duration // of the machine
 	stopSweep context.CancelFunc
+	regions   *region.Limiter // nil without regions
+	global    *redis.Limiter  // the global Redis; nil without regions
 
 	lastCallAt      time.Duration // start of the last call
 	isClosed        bool
@@ -95,9 +98,14 @@ func (f *fleet) startReplica(number int) *replica {
 	})
 	r.meter.Leases(r.leases.Stats)
 	go r.leases.Run(ctx)
+	layer := backend.Layer(r.leases)
+	observer := service.Observer(f.records)
+	if f.region != nil {
+		layer, observer = f.region.addLayer(ctx, r), f.region
+	}
 	r.service = service.New(service.Options{
-		Limits: r.limits, Limiter: backend.Scopes{Shared: r.leases, Instance: backend.Counters{Limiter: counters}}, Now: r.now, AllOrNone: p.allOrNone,
-		Observers: []service.Observer{f.records, r.meter.Service(), r.meter.RuleObserver(metrics.RuleOptions{NearLimitRatio: 0.8})},
+		Limits: r.limits, Limiter: backend.Scopes{Shared: layer, Instance: backend.Counters{Limiter: counters}}, Now: r.now, AllOrNone: p.allOrNone,
+		Observers: []service.Observer{observer, r.meter.Service(), r.meter.RuleObserver(metrics.RuleOptions{NearLimitRatio: 0.8})},
 	})
 	f.replicas = append(f.replicas, r)
 	return r
@@ -145,6 +153,9 @@ func (r *replica) kill() {
 }
 
 func (r *replica) closeBackend() {
+	if r.global != nil {
+		_ = r.global.Close()
+	}
 	r.fallback.Close()
 	_ = r.client.Close()
 }

@@ -1,0 +1,481 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/seed-81f232ab/rls/backend"
+)
+
+// regionChecks collects the broken promises of a run with regions. It computes floors and pools without code of rls.
+type regionChecks struct {
+	*world
+	problems []string
+}
+
+func newRegionChecks(w *world) *regionChecks {
+	c := &regionChecks{world: w}
+	c.checkCalls()
+	for _, l := range w.plan.limits {
+		switch {
+		case l.isBucket():
+			c.checkBucket(l)
+		case l.isSliding():
+			c.checkSlidingWindows(l)
+		default:
+			c.checkFixedWindows(l)
+		}
+		c.checkStocks(l)
+		c.checkFallback(l)
+		c.checkWaste(l)
+		c.checkDenials(l)
+	}
+	c.checkBuyers()
+	c.checkExpiries()
+	return c
+}
+
+func (c *regionChecks) fail(format string, args ...any) {
+	c.problems = append(c.problems, fmt.Sprintf(format, args...))
+}
+
+// checkCalls checks that each call is answered in time and once, and that Redis decides again after the faults. A call
+// asks Redis a second time if its region has bought hits meanwhile.
+func (c *regionChecks) checkCalls() {
+	for _, r := range c.calls {
+		if took, most := r.end-r.start, 2*c.regions[r.region].plan.timeout+computeTime; took > most {
+			c.fail("call %d: took %v, want at most %v", r.id, took, most)
+		}
+		if r.err != nil || r.reportCount != 1 {
+			c.fail("call %d: failed with %v, and was reported %d times", r.id, r.err, r.reportCount)
+		}
+		if r.isAfterRecovery && r.result.IsDegraded() {
+			c.fail("call %d: decided without Redis after the recovery", r.id)
+		}
+		if r.result.IsDegraded() && !c.plan.isDisturbed(r.region, r.start, r.end) && !r.replica.isKilled {
+			c.fail("call %d: decided without Redis (%s) without a fault", r.id, r.result.Reason)
+		}
+	}
+}
+
+// hitsOf returns the hits of the calls on l that Redis has admitted, by window.
+func (c *regionChecks) admittedByWindow(l *globalLimit, isIncluded func(*globalCall) bool) map[int64]int64 {
+	hits := map[int64]int64{}
+	for _, r := range c.calls {
+		if r.limit == l && r.isAdmittedByRedis() && isIncluded(r) {
+			hits[r.result.WindowStart] += r.hits
+		}
+	}
+	return hits
+}
+
+func always(*globalCall) bool { return true }
+
+// isRefundOf reports whether the call takes back hits of l.
+func (c *globalCall) isRefundOf(l *globalLimit) bool {
+	return c.limit == l && c.refundOf != nil && c.err == nil && c.result.Err == nil
+}
+
+// extraHits returns the hits that regions can admit beyond the limit in a window: those that the global Redis has sold and
+// lost, those that callers took back, and those that the Redis of a region has lost. A Redis that is empty gives the region
+// its floor again.
+func (c *regionChecks) extraHits(l *globalLimit, start int64) (n int64) {
+	for _, s := range c.sales {
+		if s.limit == l.name && (s.start == start || l.isBucket()) && s.lostAt != endless {
+			n += s.granted
+		}
+	}
+	for _, r := range c.calls {
+		if r.isRefundOf(l) && (r.result.WindowStart == start || l.isBucket() || r.result.IsDegraded()) {
+			n += r.hits
+		}
+	}
+	for _, loss := range c.regionals {
+		for id, used := range loss.used {
+			if id.limit == l.name && (id.start == start || l.isBucket()) {
+				n += min(used, l.at(loss.at).floor())
+			}
+		}
+	}
+	for _, step := range c.plan.clockSteps {
+		n += c.countedAgain(l, step, start)
+	}
+	return n
+}
+
+// clockMemory is the time for which a replica has an old time of its Redis.
+const clockMemory = 2200 * time.Millisecond
+
+// countedAgain returns the hits of a region that can count again after a step of the clock of its Redis. Until the replicas
+// notice the step, the Redis forgets the counters of windows too early.
+func (c *regionChecks) countedAgain(l *globalLimit, step clockStep, start int64) (n int64) {
+	s := c.regions[step.region]
+	for id := range s.counters {
+		end := timeOf(id.start + l.window())
+		isNear := end >= step.at-step.by.Abs() && end <= step.at+step.by.Abs()+clockMemory
+		if id.limit == l.name && !id.isPurchases && (id.start == start || l.isBucket()) && isNear {
+			n += l.floor() + s.storedHits(l.name, id.start)
+		}
+	}
+	return n
+}
+
+// timeOf returns a time in microseconds since 1970 as a time since the start of the program.
+func timeOf(micros int64) time.Duration { return time.UnixMicro(micros).Sub(startTime) }
+
+// maxClockStep is the most by which the clock of a Redis server can be wrong in a plan.
+const maxClockStep = 3500 * time.Millisecond
+
+// checkFixedWindows checks that regions admit at most the limit in each window by their clocks.
+func (c *regionChecks) checkFixedWindows(l *globalLimit) {
+	resetTime := endless
+	for _, reset := range c.resets {
+		if reset.limit == l.name && reset.isSucceeded {
+			resetTime = reset.start
+			after := c.admittedByWindow(l, func(r *globalCall) bool { return r.start >= reset.end })
+			for start, n := range after {
+				if most := int64(l.max) + reset.othersHeld + c.extraHits(l, start); n > most {
+					c.fail("%s after the reset: admitted %d hits, want at most %d", l.name, n, most)
+				}
+			}
+		}
+	}
+	for start, n := range c.admittedByWindow(l, func(r *globalCall) bool { return r.end <= resetTime }) {
+		highest := l.highest(timeOf(start)-maxClockStep, timeOf(start+l.period())+maxClockStep)
+		if most := int64(highest.max) + c.extraHits(l, start); n > most {
+			c.fail("%s, window at %v: admitted %d hits, want at most %d", l.name, timeOf(start).Round(time.Millisecond), n, most)
+		}
+	}
+}
+
+// clockSpread returns the difference of the clocks of all Redis servers, plus the longest call.
+func (c *regionChecks) clockSpread() time.Duration {
+	now := time.Now()
+	clocks := []time.Duration{c.global.timeAt(now).Sub(now)}
+	for _, s := range c.regions {
+		clocks = append(clocks, s.redis.timeAt(now).Sub(now))
+	}
+	spread := slices.Max(clocks) - slices.Min(clocks)
+	longest := time.Duration(0)
+	for _, r := range c.calls {
+		if !r.result.IsDegraded() {
+			longest = max(longest, r.end-r.start)
+		}
+	}
+	return spread + longest
+}
+
+// admittedInOrder returns the calls on l that Redis has admitted, in the order of their answers.
+func (c *regionChecks) admittedInOrder(l *globalLimit) (admitted []*globalCall) {
+	for _, r := range c.calls {
+		if r.limit == l && r.isAdmittedByRedis() {
+			admitted = append(admitted, r)
+		}
+	}
+	slices.SortFunc(admitted, func(a, b *globalCall) int { return cmp.Compare(a.end, b.end) })
+	return admitted
+}
+
+// checkSlidingWindows checks that regions admit at most the limit in each sliding window.
+func (c *regionChecks) checkSlidingWindows(l *globalLimit) {
+	spread, period := c.clockSpread(), time.Duration(l.period())*time.Microsecond
+	inWindow := map[int64]int64{}
+	for _, r := range c.admittedInOrder(l) {
+		start := r.result.WindowStart
+		inWindow[start] += r.hits
+		covered := min(max(1-float64(r.end-timeOf(start)+spread)/float64(period), 0), 1)
+		before := inWindow[start-l.period()]
+		weight := inWindow[start] + int64(math.Ceil(float64(before)*covered-1e-6))
+		highest := l.highest(timeOf(start-l.period())-maxClockStep, r.end)
+		if most := int64(highest.max) + c.extraHits(l, start) + c.extraHits(l, start-l.period()); weight > most {
+			c.fail("%s at %v: %d hits count in the sliding window, want at most %d", l.name, r.end, weight, most)
+			return
+		}
+	}
+}
+
+// checkBucket checks that regions admit at most the burst and the refill in each time.
+func (c *regionChecks) checkBucket(l *globalLimit) {
+	rate := float64(l.max) / float64(l.period()) * 1e6 // hits in a second
+	most := float64(l.highest(longAgo, endOfRun).burst) + float64(c.extraHits(l, 0)) + rate*c.clockSpread().Seconds() + 1
+	level, last := 0.0, time.Duration(0)
+	for _, r := range c.admittedInOrder(l) {
+		level = max(level-rate*(r.end-last).Seconds(), 0) + float64(r.hits)
+		if last = r.end; level > most {
+			c.fail("%s at %v: admitted %.0f hits more than the refill, want at most %.0f", l.name, r.end, level, most)
+			return
+		}
+	}
+}
+
+// checkStocks checks the stock of each region in each window: the region has stored no hits that it has not bought, and all
+// that it has bought if no answer was lost. It has admitted at most its floor and its stock.
+func (c *regionChecks) checkStocks(l *globalLimit) {
+	type stockID struct {
+		region int
+		start  int64
+	}
+	granted, admitted, refunds := map[stockID]int64{}, map[stockID]int64{}, map[stockID]int64{}
+	late := map[stockID]int64{} // granted so late that the window ends before the answer comes
+	for _, s := range c.sales {
+		if s.limit != l.name {
+			continue
+		}
+		id := stockID{s.region, s.start}
+		granted[id] += s.granted
+		if s.at > timeOf(s.end)-roundTrips[s.region]-100*time.Millisecond {
+			late[id] += s.granted
+		}
+	}
+	for _, r := range c.calls {
+		id := stockID{r.region, r.result.WindowStart}
+		switch {
+		case r.limit != l:
+		case r.isAdmittedByRedis():
+			admitted[id] += r.hits
+		case r.isRefundOf(l):
+			refunds[id] += r.hits
+		}
+		granted[id] += 0
+	}
+	for id, n := range granted {
+		stored := c.regions[id.region].storedHits(l.name, id.start)
+		if stored > n {
+			c.fail("%s, region %d, window at %v: stored %d bought hits, but has bought %d", l.name, id.region, timeOf(id.start).Round(time.Millisecond), stored, n)
+		}
+		if stored < n-late[id] && !c.plan.losesAnswers && len(l.reloads) == 0 && len(c.resets) == 0 {
+			c.fail("%s, region %d, window at %v: stored %d bought hits, but has bought %d", l.name, id.region, timeOf(id.start).Round(time.Millisecond), stored, n)
+		}
+		highest := l.highest(timeOf(id.start)-maxClockStep, timeOf(id.start+l.window())+maxClockStep)
+		most := highest.floor() + stored + refunds[id]
+		for _, loss := range c.regionals {
+			if loss.region == id.region {
+				most += min(loss.used[counterID{l.name, false, id.start}], highest.floor())
+			}
+		}
+		for _, step := range c.plan.clockSteps {
+			if step.region == id.region {
+				most += c.countedAgain(l, step, id.start)
+			}
+		}
+		if admitted[id] > most && len(c.resets) == 0 {
+			c.fail("%s, region %d, window at %v: admitted %d hits, want at most the floor and %d bought hits, together %d", l.name, id.region, timeOf(id.start).Round(time.Millisecond), admitted[id], stored, most)
+		}
+	}
+}
+
+// checkFallback checks that a replica without Redis admits at most its share of what its region has had.
+func (c *regionChecks) checkFallback(l *globalLimit) {
+	type id struct {
+		replica *replica
+		window  int64
+	}
+	admitted := map[id]int64{}
+	for _, r := range c.calls {
+		if r.limit == l && r.isAdmitted() && r.result.IsDegraded() {
+			window := r.localWindow
+			if l.isBucket() {
+				window = r.replica.now().UnixMicro() / l.window()
+			}
+			admitted[id{r.replica, window}] += r.hits
+		}
+	}
+	for id, n := range admitted {
+		highest := l.highest(longAgo, endOfRun)
+		held, window := int64(0), highest.floor()
+		for counter, states := range c.regionOf(id.replica).counters {
+			if counter.limit == l.name && counter.isPurchases {
+				for _, s := range states {
+					held = max(held, s.count)
+				}
+			}
+		}
+		if most := int64(id.replica.shareOf(held+window)) + 1; n > most && !l.isBucket() {
+			c.fail("%s: %s admitted %d hits without Redis in a window, want at most %d", l.name, id.replica.name, n, most)
+		}
+	}
+}
+
+// shareOf returns the share of hits that the fallback of a replica admits.
+func (r *replica) shareOf(hits int64) int64 {
+	return int64(newNamedPlan(0).fallbackRatio * float64(hits))
+}
+
+func (c *regionChecks) regionOf(r *replica) *simRegion {
+	for _, s := range c.regions {
+		if slices.Contains(s.replicas, r) {
+			return s
+		}
+	}
+	return nil
+}
+
+// checkWaste checks that after each sale, the hits that the region has bought and not used are at most the waste. A call with
+// many hits may need more.
+func (c *regionChecks) checkWaste(l *globalLimit) {
+	for _, s := range c.sales {
+		if s.limit != l.name || s.granted == 0 {
+			continue
+		}
+		r := c.regions[s.region]
+		unusedAt := func(at time.Duration) int64 { // the replica has looked some time before the sale
+			stored := r.countAt(counterID{l.name, true, s.start}, at)
+			return max(stored-max(r.countAt(counterID{l.name, false, s.start}, at)-l.at(at).floor(), 0), 0)
+		}
+		unused := s.granted + min(unusedAt(s.at), unusedAt(s.at-roundTrips[s.region]/2-2*time.Millisecond))
+		highest := l.highest(longAgo, endOfRun)
+		if most := highest.maxUnused() + s.least + 1; unused > most {
+			c.fail("%s at %v, window at %v: %d hits are bought and not used, want at most %d", l.name, s.at, timeOf(s.start).Round(time.Millisecond), unused, most)
+			return
+		}
+	}
+}
+
+// The bounds of the time for which a region can deny hits.
+const (
+	stockDelay = 40 * time.Millisecond   // in which a replica learns what another replica has bought
+	buyDelay   = 1050 * time.Millisecond // in which a region orders hits, without the round trip
+	rateMemory = 4 * time.Second         // in which the global Redis forgets the demand of a region
+)
+
+// checkDenials checks that a region denies a hit only if its stock and its floor are used up, and only if the global Redis has
+// no hits, or other regions need them, or a fault keeps the region from buying.
+func (c *regionChecks) checkDenials(l *globalLimit) {
+	var lastDenials [regionCount][]time.Duration
+	for _, r := range c.calls {
+		isDenied := r.limit == l && r.refundOf == nil && r.err == nil && r.result.Err == nil && !r.result.Allowed && !r.result.IsDegraded()
+		if !isDenied || r.isAfterRecovery {
+			continue
+		}
+		lastDenials[r.region] = append(lastDenials[r.region], r.start)
+		if c.hadRoom(l, r) {
+			c.fail("call %d on %s in region %d at %v: denied by %s, though the region had room", r.id, l.name, r.region, r.start, r.result.Source)
+			return
+		}
+		from := r.start - buyDelay - 2*roundTrips[r.region]
+		if l.isBucket() { // an order can come too late for its window
+			from -= time.Duration(l.window()) * time.Microsecond
+		}
+		isShortSinceFrom := slices.ContainsFunc(lastDenials[r.region], func(at time.Duration) bool { return at <= from && at >= from-300*time.Millisecond })
+		if !isShortSinceFrom || c.plan.isDisturbed(r.region, from, r.end) || !c.hadFreeHits(l, r, from) {
+			continue
+		}
+		if !slices.ContainsFunc(c.sales, func(s *sale) bool {
+			return s.limit == l.name && s.region == r.region && s.at >= from && s.at <= r.end
+		}) {
+			c.fail("call %d on %s in region %d at %v: denied, and the region has not tried to buy", r.id, l.name, r.region, r.start)
+			return
+		}
+		if !c.hadOtherDemand(l, r, from) {
+			c.fail("call %d on %s in region %d at %v: denied, though hits are free and no other region needs them", r.id, l.name, r.region, r.start)
+			return
+		}
+	}
+}
+
+// hadRoom reports whether the stock of the region had room for the call, without what it has bought in the last stockDelay.
+func (c *regionChecks) hadRoom(l *globalLimit, r *globalCall) bool {
+	s, start := c.regions[r.region], r.result.WindowStart
+	from := r.start - stockDelay
+	if r.result.Source != backend.SourceRedis || c.plan.isDisturbed(r.region, from-outageMemory, r.end) || timeOf(start) > from {
+		return false
+	}
+	room := l.at(r.start).floor() + s.countAt(counterID{l.name, true, start}, from)
+	used := counterID{l.name, false, start}
+	mostUsed := s.countAt(used, r.start)
+	for _, state := range s.counters[used] {
+		if state.at >= r.start && state.at <= r.end {
+			mostUsed = max(mostUsed, state.count)
+		}
+	}
+	return room-mostUsed >= r.hits
+}
+
+// hadFreeHits reports whether the global Redis had enough hits for the call all the time since from.
+func (c *regionChecks) hadFreeHits(l *globalLimit, r *globalCall, from time.Duration) bool {
+	start := r.result.WindowStart
+	if !l.isBucket() && timeOf(start) > from {
+		return false
+	}
+	times := []time.Duration{from, r.start}
+	for _, s := range c.sales {
+		if s.limit == l.name && s.at >= from && s.at <= r.end {
+			times = append(times, s.at)
+		}
+	}
+	return !slices.ContainsFunc(times, func(at time.Duration) bool { return c.freeAt(l, start, at) < r.hits })
+}
+
+// freeAt returns the hits that the global Redis can sell at a time.
+func (c *regionChecks) freeAt(l *globalLimit, start int64, at time.Duration) int64 {
+	current := l.at(at)
+	if l.isBucket() {
+		level, last := float64(current.pool()), time.Duration(0)
+		rate := float64(current.windowHits()-regionCount*current.floor()) / float64(current.window()) * 1e6
+		for _, s := range c.sales {
+			if s.limit == l.name && s.at <= at {
+				level = min(level+rate*(s.at-last).Seconds(), float64(current.pool())) - float64(s.granted)
+				last = s.at
+			}
+		}
+		return int64(min(level+rate*(at-last).Seconds(), float64(current.pool())))
+	}
+	sold := map[int64]int64{}
+	for _, s := range c.sales {
+		if s.limit == l.name && s.at <= at && s.lostAt > at {
+			sold[s.start] += s.granted
+		}
+	}
+	free := current.pool() - sold[start]
+	if l.isSliding() {
+		covered := min(max(float64(timeOf(start+l.period())-at)/float64(l.period()*1000), 0), 1)
+		free -= max(int64(math.Ceil(float64(sold[start-l.period()])*covered)), sold[start+l.period()])
+	}
+	return free
+}
+
+// hadOtherDemand reports whether the global Redis may keep hits for another region.
+func (c *regionChecks) hadOtherDemand(l *globalLimit, r *globalCall, from time.Duration) bool {
+	return slices.ContainsFunc(c.calls, func(other *globalCall) bool {
+		return other.limit == l && other.region != r.region && other.end >= from-rateMemory && other.start <= r.end
+	})
+}
+
+// checkBuyers checks that in each region one replica at a time buys hits of a counter.
+func (c *regionChecks) checkBuyers() {
+	type counter struct {
+		region int
+		limit  string
+	}
+	last := map[counter]*sale{}
+	for _, s := range c.sales {
+		id := counter{s.region, s.limit}
+		before := last[id]
+		last[id] = s
+		if before == nil || before.link == s.link || c.plan.isDisturbed(s.region, before.at-buyerTime, s.at) {
+			continue
+		}
+		if pause := s.at - before.at; pause < roundTrips[s.region] {
+			c.fail("%s, region %d at %v: two replicas buy at once, %v apart", s.limit, s.region, s.at, pause)
+			return
+		}
+	}
+}
+
+// checkExpiries checks that each key of all Redis servers has a time to live.
+func (c *regionChecks) checkExpiries() {
+	servers := []*redisServer{c.global}
+	for _, s := range c.regions {
+		servers = append(servers, s.redis)
+	}
+	for _, server := range servers {
+		server.eachCounter(func(name, _ string, hasExpiry bool) {
+			if !hasExpiry {
+				c.fail("server %d, key %s: has no time to live", server.number, name)
+			}
+		})
+	}
+}
