@@ -194,11 +194,22 @@ type Stats struct {
 	Trips      int64         // trips to the ledger
 	BoughtHits int64         // the hits that this replica has bought for its region
 	RoundTrip  time.Duration // the time of the last trip that did not fail
+	UnusedHits int64         // the hits that the region has bought and not used, of the counters that this replica knows
 }
 
-// Stats returns the sums since New.
+// Stats returns the sums since New, and what the region has now.
 func (l *Limiter) Stats() Stats {
-	return Stats{l.trips.Load(), l.boughtHits.Load(), time.Duration(l.roundTrip.Load()) * time.Microsecond}
+	stats := Stats{Trips: l.trips.Load(), BoughtHits: l.boughtHits.Load(), RoundTrip: time.Duration(l.roundTrip.Load()) * time.Microsecond}
+	now := time.Now().UnixMicro()
+	for i := range l.stripes {
+		s := &l.stripes[i]
+		s.mu.Lock()
+		for _, e := range s.stocks {
+			stats.UnusedHits += e.unusedHits(now)
+		}
+		s.mu.Unlock()
+	}
+	return stats
 }
 
 func (l *Limiter) recordTrip(orders []*backend.Order, duration time.Duration) {

@@ -171,6 +171,19 @@ func (e *stock) learnFromPeek(h *backend.Hit, r *backend.Result, windowStart int
 	e.answerForAllRegions(h, r)
 }
 
+// unusedHits returns the hits that the region has bought for the windows that end after now, and not used.
+func (e *stock) unusedHits(now int64) (n int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if w := &e.windows[0]; w.end > now {
+		n = min(max(e.left, 0), w.bought)
+	}
+	if next := &e.windows[1]; next.end > now {
+		n += next.bought
+	}
+	return n
+}
+
 // setFreeHits sets the hits that the ledger can still sell.
 func (e *stock) setFreeHits(free int64) {
 	e.mu.Lock()

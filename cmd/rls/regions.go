@@ -11,6 +11,7 @@ import (
 	"github.com/seed-81f232ab/rls/cmd/rls/env"
 	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/internal/observe/events"
+	"github.com/seed-81f232ab/rls/internal/observe/live"
 )
 
 // The pauses between two comparisons of the settings of the regions. The short pause finds the end of an outage.
@@ -69,6 +70,12 @@ func addRegions(process *process, settings *env.Settings, serviceEvents *events.
 	process.start(regions.Run)
 	counterBackend.Layer = regions
 	counterBackend.prefixResetter = regionPrefixResetter{client, global}
+	state := counterBackend.storeState
+	counterBackend.storeState = func() *live.Redis {
+		s, stats := state(), regions.Stats()
+		s.Region = &live.Region{Name: settings.Region, UnusedHits: stats.UnusedHits, RoundTripSeconds: live.Value(stats.RoundTrip.Seconds())}
+		return s
+	}
 	counterBackend.explain.RegionHits = regions.HeldHits
 	counterBackend.explain.RedisKey = func(h *backend.Hit) (server, key string) { return client.Counter(regions.RegionalHit(h)) }
 }

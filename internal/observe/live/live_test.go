@@ -242,6 +242,11 @@ func TestHeadlineSaysWhetherAllIsWell(t *testing.T) {
 				"Redis a:1: the clock of Redis is 5s ahead; set both clocks with NTP",
 			},
 		},
+		"a region": {
+			State{Redis: &Redis{Up: true, Region: &Region{Name: "eu", UnusedHits: 1230, RoundTripSeconds: 0.0351}}, Limits: loadedLimits},
+			Well, "Counting in Redis · limits of 14:02 UTC in force",
+			[]string{"Region eu: 1,230 hits bought and not used; a purchase takes 35.1ms"},
+		},
 		"rejected limits": {
 			State{Limits: Limits{Loaded: true, Since: &start, Problems: []string{"a.yaml:1: wrong"}, MoreProblems: 2}},
 			Warning,

@@ -103,7 +103,15 @@ type Redis struct {
 	Blip   *Outage `json:"blip,omitempty"`   // the last short time in which calls were decided without Redis
 	Blips  int64   `json:"blips"`            // the number of blips since the start of the process
 
-	Findings []RedisFinding `json:"findings"` // the findings of the last self-check
+	Findings []RedisFinding `json:"findings"`         // the findings of the last self-check
+	Region   *Region        `json:"region,omitempty"` // nil without a Redis of all regions
+}
+
+// Region is what this replica knows of its region.
+type Region struct {
+	Name             string `json:"name"`
+	UnusedHits       int64  `json:"unused_hits"` // the hits that the region has bought and not used
+	RoundTripSeconds Value  `json:"round_trip_seconds"`
 }
 
 // RedisFinding is a finding of the self-check of Redis.

@@ -77,6 +77,9 @@ func (s *State) setSummary(now time.Time, signals signals, fleetNotes []string) 
 		}
 	}
 	if s.Redis != nil {
+		if r := s.Redis.Region; r != nil {
+			addDetail(Well, "Region %s: %s bought and not used; a purchase takes %s", r.Name, Count(r.UnusedHits, "hit"), time.Duration(float64(r.RoundTripSeconds)*1e9).Round(100*time.Microsecond))
+		}
 		for _, finding := range s.Redis.Findings {
 			if level, ok := findingLevels[finding.Level]; ok {
 				addDetail(level, "Redis %s: %s; %s", finding.Address, finding.Text, finding.Advice)

@@ -45,6 +45,7 @@ func (m *Metrics) Regions(stats func() region.Stats, findings func() []redis.Fin
 		s.sendCounter("rls_region_trips_total", "Trips to the global Redis that bought hits.", float64(currentStats.Trips))
 		s.sendCounter("rls_region_bought_hits_total", "Hits that this replica has bought for its region.", float64(currentStats.BoughtHits))
 		s.sendGauge("rls_region_round_trip_seconds", "Time of the last purchase in the global Redis.", currentStats.RoundTrip.Seconds())
+		s.sendGauge("rls_region_unused_hits", "Hits that the region has bought and not used, of the counters that this replica knows.", float64(currentStats.UnusedHits))
 		s.sendGauge("rls_region_cut_off", "1 while the global Redis does not answer, so that this region buys no hits.", oneIfFound(redis.CheckConnection))
 		s.sendGauge("rls_region_settings_differ", "1 while another region has other values of REGIONS, REGION_FLOOR or REGION_WASTE.", oneIfFound(redis.CheckRegions))
 	})
