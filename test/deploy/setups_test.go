@@ -54,6 +54,13 @@ var setUps = []struct {
 			redis:         cluster.Masters,
 		}
 	}},
+	{"regions", func(t *testing.T) environment {
+		server := redistest.Start(t)
+		return environment{
+			localSettings: map[string]string{"REDIS_URL": server.Addr, "REDIS_GLOBAL_URL": redistest.Start(t).Addr},
+			redis:         []*redistest.Server{server},
+		}
+	}},
 	{"xds-envoy-gateway", startGateway},
 	{"mtls", startMTLS},
 }
