@@ -183,9 +183,10 @@ bench-leases: build ## Measure what leases save; prints a table for docs/lab/ben
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestLeases ./test/bench
 
 .PHONY: bench-regions
-bench-regions: build ## Measure what it costs a region to share a limit with other regions; docs/lab/regions.md has the table
+bench-regions: build ## Measure what it costs a region to share a limit, and simulate five regions with 100 replicas each; docs/lab/regions.md has the tables
 	@deploy/scripts/test-tools
 	RLS_BENCH_PROGRAM=$(CURDIR)/bin/rls $(GO) test -tags redis -count 1 -v -run TestRegions ./test/bench
+	cd test/simulate && $(GO) test -count 1 -timeout 60m -v -run ManyReplicasOfRegions . -region-replicas 100
 
 bench-before: build ## Compare this build with an earlier one: BEFORE=path of its rls
 	@deploy/scripts/test-tools
