@@ -44,6 +44,7 @@ func TestRulesThatMustBeWrongGiveWarnings(t *testing.T) {
 		{"expression for all values", ruleFile(`key: path, value: '.*'`), "want regex: '.*'"},
 		{"expression for all values below a path", ruleFile(`key: path, value: '/a/.*'`), "want regex: '/a/.*'"},
 		{"key with a value", ruleFile("key: tenant=acme"), "f:3:9: d > tenant=acme: key: got tenant=acme, which no request with the key tenant has; want key: tenant and value: acme"},
+		{"octal number", ruleFile("key: k, rate_limit: {unit: day, requests_per_unit: 010}"), "f:3:55: d > k: requests_per_unit: got 010, which YAML reads as the octal number 8; write 8 or 10"},
 		{"empty bucket", ruleFile("key: k, rate_limit: {unit: day, requests_per_unit: 0, algorithm: token_bucket, burst: 5}"), "d > k: burst: got 5 with requests_per_unit 0, which never refills the bucket, so no request passes"},
 
 		{"value behind all values", ruleFile("key: k", "key: k, value: '*'"), "f:3: d > k: no request reaches this descriptor, because k=* at f:4 matches first"},
@@ -81,6 +82,7 @@ func TestRulesThatCanMatchHaveNoWarning(t *testing.T) {
 		"value as text":                    ruleFile("key: subnet, in: [10.0.0.0/8]", "key: path, in: ['^/api/.*$']"),
 		"network of the masked address":    ruleFile("key: masked_remote_address, value: 10.0.0.0/8", "key: masked_remote_address, value: '2001:db8::/32'"),
 		"pattern of addresses":             ruleFile("key: remote_address, value: '10.0.*'"),
+		"numbers in other notations":       ruleFile("key: k, rate_limit: {unit: day, requests_per_unit: 0x1F}", "key: l, rate_limit: {unit: day, requests_per_unit: 007}", "key: m, rate_limit: {unit: day, requests_per_unit: 0}"),
 		"path with brackets":               ruleFile("key: path, value: /a(b)", "key: path, value: 'a[b]'", "key: price, value: 5$", "key: sum, value: a+b"),
 		"optional end":                     ruleFile("key: k, regex: 'a($|b)'", "key: k, regex: '^(a|^b)$'"),
 		"denied hits of the longer window": ruleFile(limitList("unit: second, requests_per_unit: 10", "unit: minute, requests_per_unit: 1000")),
