@@ -3,6 +3,7 @@ package limitsfile
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -199,6 +200,9 @@ func (d *document) readValue(f *schemaField, pos *place, n *yaml.Node) value {
 		d.errorf(n, pos, "%s: %s", f.Name, reason)
 		v.hasError = true
 		return v
+	}
+	if text := strings.Trim(v.Text, "“”‘’"); len(v.Text) >= len(text)+2*len("“") {
+		d.warnf(n, pos, "%s: got %s with curly quotes, which are part of the text; write %q", f.Name, fields.Printable(v.Text), text)
 	}
 	switch f.Kind {
 	case fields.Object, fields.AnyMapping:

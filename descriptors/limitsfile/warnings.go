@@ -35,6 +35,9 @@ func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
 	if v := conditionObject.field("cidr"); v.isPresent() && desc.Key == "masked_remote_address" {
 		d.warnf(v.node, pos, "cidr matches no value of masked_remote_address, which is a network and no address; want in, or the key remote_address")
 	}
+	if v := conditionObject.field("prefix"); strings.HasSuffix(v.Text, "*") || looksLikeExpression(v.Text) {
+		d.warnf(v.node, pos, "prefix: got %s, whose special characters stand for themselves; want the start of the values without them, or regex", fields.Printable(v.Text))
+	}
 	if v := conditionObject.field("in"); v.isPresent() && v.node.Kind == yaml.SequenceNode {
 		for _, n := range v.node.Content {
 			if n = fields.Resolve(n); isAddressKey(desc.Key) || hasOuterSpace(n.Value) {
