@@ -50,6 +50,7 @@ func TestRulesThatMustBeWrongGiveWarnings(t *testing.T) {
 		{"curly quotes around a domain", strings.Replace(ruleFile("key: k"), "domain: d", "domain: ‘d’", 1), `f:1:9: ‘d’: domain: got ‘d’ with curly quotes`},
 		{"prefix with a wildcard", ruleFile("key: path, prefix: /api/*"), "f:3:23: d > path=prefix(/api/*): prefix: got /api/*, whose special characters stand for themselves; want the start of the values without them, or regex"},
 		{"prefix with an expression", ruleFile("key: path, not: {prefix: ^/api/}"), "prefix: got ^/api/, whose special characters"},
+		{"replaced name that no limit has", ruleFile("key: k, rate_limit: {unit: day, requests_per_unit: 1, name: m, replaces: [{name: n}]}"), "f:3: d: replaces: no limit of the domain has the name n"},
 		{"empty bucket", ruleFile("key: k, rate_limit: {unit: day, requests_per_unit: 0, algorithm: token_bucket, burst: 5}"), "d > k: burst: got 5 with requests_per_unit 0, which never refills the bucket, so no request passes"},
 
 		{"value behind all values", ruleFile("key: k", "key: k, value: '*'"), "f:3: d > k: no request reaches this descriptor, because k=* at f:4 matches first"},
@@ -102,7 +103,7 @@ func TestRulesThatCanMatchHaveNoWarning(t *testing.T) {
 		"slower but larger bucket":         ruleFile(limitList("unit: second, requests_per_unit: 5, algorithm: token_bucket, burst: 10", "unit: minute, requests_per_unit: 5, algorithm: token_bucket, burst: 20")),
 		"bucket that charges denied hits":  ruleFile(limitList("unit: minute, requests_per_unit: 5, algorithm: token_bucket, charge_denied: true", "unit: second, requests_per_unit: 5, algorithm: token_bucket")),
 		"tighter limit that is off":        ruleFile(limitList("unit: minute, requests_per_unit: 5", "unit: hour, requests_per_unit: 5, enabled: false")),
-		"limit that replaces another":      ruleFile(limitList("unit: minute, requests_per_unit: 5, replaces: [{name: x}]", "unit: hour, requests_per_unit: 5")),
+		"limit that replaces another":      ruleFile(limitList("unit: minute, requests_per_unit: 5, replaces: [{name: x}]", "unit: hour, requests_per_unit: 5"), "key: l, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, name: x}}]"),
 		"no value of a network":            ruleFile("key: masked_remote_address, value: ''"),
 		"replaced by name":                 ruleFile(limitList("unit: minute, requests_per_unit: 5", "unit: hour, requests_per_unit: 5, name: n")),
 	} {
