@@ -408,12 +408,7 @@ func newLimitsRollback(client *adminClient) *cobra.Command {
 			"version that rls limits history shows. So --to can also undo a rollback. Limits files and\n" +
 			"counters stay as they are.",
 		Example: "  rls limits rollback --dry-run\n  rls limits rollback --to 2 --reason 'back to Monday'",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("rollback: got %q, want no argument; --to VERSION names the version to restore, such as --to 3", args[0])
-			}
-			return nil
-		},
+		Args:    noArgs("--to VERSION names the version to restore, such as --to 3"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			query := url.Values{"dry_run": {strconv.FormatBool(isDryRun)}, "force": {strconv.FormatBool(isForced)}, "reason": {reason}}
 			if cmd.Flags().Changed("to") {
