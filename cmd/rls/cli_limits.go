@@ -384,15 +384,16 @@ func newLimitsHistory(client *adminClient) *cobra.Command {
 			"history also has the last 20 changes of files, without a version.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			query := url.Values{"count": {strconv.Itoa(count)}}
+			query, template := url.Values{"count": {strconv.Itoa(count)}}, "history"
 			if cmd.Flags().Changed("target") {
 				query.Set("target", target)
+				template = "history of a target"
 			}
-			return client.run(cmd, http.MethodGet, "history", query, nil, new(admin.History), "history")
+			return client.run(cmd, http.MethodGet, "history", query, nil, new(admin.History), template)
 		},
 	}
 	cmd.Flags().IntVar(&count, "count", 20, "number of changes, at most 500")
-	cmd.Flags().StringVar(&target, "target", "", "only changes of this target, as rls limits show --changes prints it")
+	cmd.Flags().StringVar(&target, "target", "", "only changes of this target, as rls limits show --changes prints it, or of this path, as rls explain shows it")
 	return cmd
 }
 
