@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
@@ -98,21 +99,13 @@ func groupsText(groups map[string][]string) string {
 	keys := slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(groups[b]), len(groups[a])), strings.Compare(a, b))
 	})
-	var texts []string
-	for _, key := range keys[:min(len(keys), maxGroups)] {
-		texts = append(texts, cutName(key)+" in "+namesText(groups[key]))
-	}
-	return joinSome(texts, len(keys), "; ")
+	return fields.JoinFirst(keys, maxGroups, "; ", func(key string) string { return cutName(key) + " in " + namesText(groups[key]) })
 }
 
 // namesText sorts names and returns the first of them.
 func namesText(names []string) string {
 	slices.Sort(names)
-	var shownNames []string
-	for _, name := range names[:min(len(names), maxNames)] {
-		shownNames = append(shownNames, cutName(name))
-	}
-	return joinSome(shownNames, len(names), ", ")
+	return fields.JoinFirst(names, maxNames, ", ", cutName)
 }
 
 func cutName(name string) string {
@@ -120,14 +113,6 @@ func cutName(name string) string {
 		return string(runes[:maxNameRunes]) + "…"
 	}
 	return name
-}
-
-// joinSome joins the first texts of a list of n texts.
-func joinSome(texts []string, n int, separator string) string {
-	if n > len(texts) {
-		texts = append(texts, fmt.Sprintf("and %d more", n-len(texts)))
-	}
-	return strings.Join(texts, separator)
 }
 
 // LimitsHash returns the start of the hash of the limits in force, or "no limits".
