@@ -44,7 +44,7 @@ const (
 	maxReplicas  = 100 // bounds the replicas in a Fleet
 	maxGroups    = 3   // bounds the groups of replicas in a note
 	maxNames     = 3   // bounds the names of replicas in a group
-	maxNameRunes = 60  // bounds the length of the name of a replica or of a group
+	maxNameBytes = 60  // bounds the length of the name of a replica or of a group
 )
 
 // reportDelay is the longest time until a replica knows new limits of all other replicas: a replica reports itself every
@@ -108,12 +108,7 @@ func namesText(names []string) string {
 	return fields.JoinFirst(names, maxNames, ", ", cutName)
 }
 
-func cutName(name string) string {
-	if runes := []rune(name); len(runes) > maxNameRunes {
-		return string(runes[:maxNameRunes]) + "…"
-	}
-	return name
-}
+func cutName(name string) string { return fields.Cut(name, maxNameBytes) }
 
 // LimitsHash returns the start of the hash of the limits in force, or "no limits".
 func (r *Replica) LimitsHash() string {
