@@ -40,7 +40,7 @@ func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
 	}
 	if v := conditionObject.field("in"); v.isPresent() && v.node.Kind == yaml.SequenceNode {
 		for _, n := range v.node.Content {
-			if n = fields.Resolve(n); isAddressKey(desc.Key) || hasOuterSpace(n.Value) {
+			if n = fields.Resolve(n); desc.Key == "remote_address" || desc.Key == "masked_remote_address" || hasOuterSpace(n.Value) {
 				d.warnText(desc.Key, "entry of in", n.Value, n, pos)
 			}
 		}
@@ -48,9 +48,6 @@ func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
 }
 
 func hasOuterSpace(text string) bool { return len(text) != len(strings.TrimSpace(text)) }
-
-// isAddressKey reports whether Envoy fills key with an address or a network.
-func isAddressKey(key string) bool { return key == "remote_address" || key == "masked_remote_address" }
 
 // warnText warns about text, a value or an entry of a list, if its author probably means another text or a condition. field
 // names the text in the warning.
