@@ -40,7 +40,7 @@ func (r *resetter) ResetPrefix(context.Context, KeyPrefix, int, bool) (PrefixRes
 func TestPrefixIsResetInBothScopesOrInNone(t *testing.T) {
 	for name, err := range map[string]error{"no error": nil, "an error of scope global": errors.New("down")} {
 		global, instance := &resetter{err: err}, &resetter{}
-		r, got := ScopePrefixResetter{global, instance}.ResetPrefix(t.Context(), KeyPrefix{}, 1, false)
+		r, got := PrefixResetterPair{global, instance}.ResetPrefix(t.Context(), KeyPrefix{}, 1, false)
 		assert.Equal(t, err, got, name)
 		assert.Equal(t, 7, r.Counters, name)
 		assert.Equal(t, err == nil, instance.calls == 1, name)

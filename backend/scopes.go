@@ -108,14 +108,14 @@ type PrefixReset struct {
 // has changed nothing.
 var ErrTooManyCounters = errors.New("too many counters have the prefix")
 
-// ScopePrefixResetter resets counters of all scopes by prefix.
-type ScopePrefixResetter struct{ Shared, Instance PrefixResetter }
+// PrefixResetterPair resets counters by prefix in two places.
+type PrefixResetterPair struct{ First, Second PrefixResetter }
 
-// ResetPrefix implements PrefixResetter. The result counts only shared counters.
-func (p ScopePrefixResetter) ResetPrefix(ctx context.Context, prefix KeyPrefix, maxCounters int, dryRun bool) (PrefixReset, error) {
-	r, err := p.Shared.ResetPrefix(ctx, prefix, maxCounters, dryRun)
+// ResetPrefix implements PrefixResetter. The result counts only the counters of First.
+func (p PrefixResetterPair) ResetPrefix(ctx context.Context, prefix KeyPrefix, maxCounters int, dryRun bool) (PrefixReset, error) {
+	r, err := p.First.ResetPrefix(ctx, prefix, maxCounters, dryRun)
 	if err == nil {
-		_, err = p.Instance.ResetPrefix(ctx, prefix, maxCounters, dryRun)
+		_, err = p.Second.ResetPrefix(ctx, prefix, maxCounters, dryRun)
 	}
 	return r, err
 }

@@ -3,10 +3,9 @@ package descriptors
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
-	"strings"
 
 	"github.com/seed-81f232ab/rls/descriptors/limitsfile"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 )
 
 // Changes has the descriptors whose limits differ between two Configs, in file order.
@@ -35,14 +34,7 @@ type RuleChanges []RuleChange
 // Join returns up to ten changes with separator between them, and the number of the other changes.
 func (r RuleChanges) Join(separator string) string {
 	const maxTexts = 10
-	var texts []string
-	for _, change := range r[:min(len(r), maxTexts)] {
-		texts = append(texts, change.String())
-	}
-	if omittedCount := len(r) - maxTexts; omittedCount > 0 {
-		texts = append(texts, fmt.Sprintf("and %d more", omittedCount))
-	}
-	return strings.Join(texts, separator)
+	return fields.JoinFirst(r, maxTexts, separator, RuleChange.String)
 }
 
 // RuleCount returns the number of rules, which are the descriptors with limits in force.

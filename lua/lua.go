@@ -25,18 +25,13 @@ func source(name string) string {
 	return string(text)
 }
 
-func hasSource(name string) bool {
-	_, err := scriptFiles.Open(name + ".lua")
-	return err == nil
-}
-
 // Take returns the script for Redis, with the named algorithms.
 func Take(algorithms ...string) string {
 	var compileText, admitText strings.Builder
 	for _, name := range algorithms {
 		text := source(name)
-		if hasSource(name + "_admit") {
-			prepareText, hitText, _ := strings.Cut(source(name+"_admit"), hitMark)
+		if packedText, err := scriptFiles.ReadFile(name + "_admit.lua"); err == nil {
+			prepareText, hitText, _ := strings.Cut(string(packedText), hitMark)
 			inserter := strings.NewReplacer(prepareMark, prepareText, hitMark, hitText)
 			fmt.Fprintf(&admitText, "elseif name == %q then\n%s\n", name, inserter.Replace(source("packed_admit")))
 			text = strings.Replace(text, admitMark, inserter.Replace(source("packed_step")), 1)

@@ -143,6 +143,9 @@ func AdviceFor(err error) string {
 	advice := "check that Redis runs, and that REDIS_URL has its address"
 	if errorCode(err) != "" {
 		advice = "Redis runs, but refuses a command: see the error, and the log of Redis"
+		if strings.Contains(err.Error(), "cluster support disabled") {
+			advice = "this Redis is no Cluster; set REDIS_TYPE=single"
+		}
 	}
 	return cmp.Or(adviceByKind[KindOf(err)], advice)
 }

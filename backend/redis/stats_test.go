@@ -124,6 +124,8 @@ func TestAdviceFitsAnErrorThatRedisAnswered(t *testing.T) {
 		"MISCONF Errors writing to the AOF file": "free the disk of Redis",
 		"NOREPLICAS Not enough good replicas":    "start Redis replicas",
 		"ERR unknown":                            "Redis runs, but refuses a command",
+
+		"ERR This instance has cluster support disabled": "set REDIS_TYPE=single",
 	} {
 		assert.Contains(t, redis.AdviceFor(replyError(text)), want)
 	}

@@ -127,7 +127,7 @@ func newStoreBackend(process *process, settings *env.Settings, serviceEvents *ev
 		storeOptions.addLayers(counterBackend, storeWithFallback)
 	}
 	counterBackend.Layer = backend.Scopes{Shared: counterBackend.Layer, Instance: backend.Counters{Limiter: localCounters}}
-	counterBackend.prefixResetter = backend.ScopePrefixResetter{Shared: counterBackend.prefixResetter, Instance: localCounters}
+	counterBackend.prefixResetter = backend.PrefixResetterPair{First: counterBackend.prefixResetter, Second: localCounters}
 	counterBackend.explain.Layer, counterBackend.explain.FailingSince = counterBackend.Layer, storeWithFallback.FailingSince
 	return counterBackend
 }

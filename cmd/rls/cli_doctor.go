@@ -44,7 +44,7 @@ func newDoctor() *cobra.Command {
 			"With --settings, the command only prints each setting with its value in this environment, and whether\n" +
 			"the setting does the same as in envoyproxy/ratelimit, something different, or nothing. It prints no\n" +
 			"secrets. Exit code: 0 if there is no problem, else 1.",
-		Args: cobra.NoArgs,
+		Args: noArgs("--limits PATH (or LIMITS_PATH) names the limits file or its directory"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limitsPath != "" {
 				_ = os.Setenv("LIMITS_PATH", limitsPath)
@@ -324,7 +324,7 @@ func (d *doctor) checkStore(ctx context.Context) {
 	settings := d.settings
 	switch settings.Backend() {
 	case env.BackendLocal:
-		d.addResult(redis.LevelNote, area, "BACKEND_TYPE", "each replica counts alone, without Redis", "set REDIS_URL to share counters")
+		d.addResult(redis.LevelNote, area, "BACKEND_TYPE", "with the settings of this environment, each replica counts alone, without Redis", "set REDIS_URL to share counters; to check a running service, run rls doctor with its settings")
 	case env.BackendMemcache:
 		area, setting := "memcached", "MEMCACHE_HOST_PORT"
 		if settings.MemcacheSRV != "" {

@@ -104,6 +104,14 @@ func TestDoctorNamesEachProblem(t *testing.T) {
 	assert.Contains(t, out, "problem  settings: environment: REDIS_TIMEOUT")
 }
 
+func TestDoctorWithoutRedisSaysThatItReadsThisEnvironment(t *testing.T) {
+	t.Parallel()
+	out, code := runDoctor(t, nil, "--limits", writeDoctorLimits(t))
+	assert.Zero(t, code, out)
+	assert.Contains(t, out, "with the settings of this environment, each replica counts alone")
+	assert.Contains(t, out, "set REDIS_URL to share counters; to check a running service, run rls doctor with its settings")
+}
+
 func TestDoctorExaminesSocket(t *testing.T) {
 	t.Parallel()
 	directory, limits := t.TempDir(), writeDoctorLimits(t)

@@ -93,3 +93,13 @@ func argCount(minCount, maxCount int) cobra.PositionalArgs {
 		return nil
 	}
 }
+
+// noArgs refuses arguments. hint says which flag the user probably means.
+func noArgs(hint string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return fmt.Errorf("%s: got %q, want no argument; %s", cmd.Name(), args[0], hint)
+		}
+		return nil
+	}
+}

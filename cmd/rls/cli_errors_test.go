@@ -24,6 +24,8 @@ func TestErrorsNameTheNextStep(t *testing.T) {
 		"wrong duration":              {[]string{"limits", "off", "--all", "--for", "1x"}, `--for: got "1x", want a duration such as 90s or 1h`},
 		"wrong number":                {[]string{"hit", "-n", "x", "-d", "shop", "a=b"}, `--times: got "x", want a whole number`},
 		"misspelled flag":             {[]string{"hit", "--timout", "1s"}, "unknown flag: --timout; did you mean --timeout?"},
+		"file without its flag":       {[]string{"serve", "limits.yaml"}, `serve: got "limits.yaml", want no argument; --limits PATH (or LIMITS_PATH) names the limits file`},
+		"doctor of a file":            {[]string{"doctor", "limits.yaml"}, `doctor: got "limits.yaml", want no argument; --limits PATH`},
 		"misspelled command":          {[]string{"explan"}, "Did you mean this?\n\tplan\n\texplain"},
 		"misspelled subcommand":       {[]string{"limits", "shwo"}, "did you mean show?"},
 	} {

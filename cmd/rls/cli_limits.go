@@ -384,15 +384,16 @@ func newLimitsHistory(client *adminClient) *cobra.Command {
 			"history also has the last 20 changes of files, without a version.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			query := url.Values{"count": {strconv.Itoa(count)}}
+			query, template := url.Values{"count": {strconv.Itoa(count)}}, "history"
 			if cmd.Flags().Changed("target") {
 				query.Set("target", target)
+				template = "history of a target"
 			}
-			return client.run(cmd, http.MethodGet, "history", query, nil, new(admin.History), "history")
+			return client.run(cmd, http.MethodGet, "history", query, nil, new(admin.History), template)
 		},
 	}
 	cmd.Flags().IntVar(&count, "count", 20, "number of changes, at most 500")
-	cmd.Flags().StringVar(&target, "target", "", "only changes of this target, as rls limits show --changes prints it")
+	cmd.Flags().StringVar(&target, "target", "", "only changes of this target, as rls limits show --changes prints it, or of this path, as rls explain shows it")
 	return cmd
 }
 
@@ -408,12 +409,7 @@ func newLimitsRollback(client *adminClient) *cobra.Command {
 			"version that rls limits history shows. So --to can also undo a rollback. Limits files and\n" +
 			"counters stay as they are.",
 		Example: "  rls limits rollback --dry-run\n  rls limits rollback --to 2 --reason 'back to Monday'",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("rollback: got %q, want no argument; --to VERSION names the version to restore, such as --to 3", args[0])
-			}
-			return nil
-		},
+		Args:    noArgs("--to VERSION names the version to restore, such as --to 3"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			query := url.Values{"dry_run": {strconv.FormatBool(isDryRun)}, "force": {strconv.FormatBool(isForced)}, "reason": {reason}}
 			if cmd.Flags().Changed("to") {

@@ -24,6 +24,8 @@ func TestRuleIsCreatedSwitchedOffAndRolledBack(t *testing.T) {
 		{[]string{"off", "shop", "--for", "0"}, `^shop: \d+ rules -> off, counters=kept\n$`},
 		{[]string{"off", "--all", "--for", "90s"}, `^all domains: \d+ rules -> off`},
 		{[]string{"history", "--count", "1"}, `\n5 .* ops +put +switch of all .*\n4 older changes; see --count\n$`},
+		{[]string{"history", "--target", "shop > path=/login"}, `(?s)^VERSION.*\n3 .*switch shop\|path=/login .*\n2 .*\n1 `},
+		{[]string{"history", "--target", "shop|path"}, `^no changes of this target; rls limits history shows all changes, with targets such as 'shop\|tenant=acme'\n$`},
 		{[]string{"on", "--all"}, `^all domains: off -> \d+ rules`},
 		{[]string{"on", "shop|path=/login"}, `^shop > path=/login: 2 per minute \(off\) -> 2 per minute`},
 		{[]string{"rollback", "--dry-run"}, `(?s)^dry run; would restore the limits of version 6, without these changes:\n.*switch shop\|path=/login: in force: 2 per minute \(off\)\n$`},

@@ -135,6 +135,8 @@ func TestOverridesStayWhileRedisIsDown(t *testing.T) {
 	assert.Contains(t, health, "overrides: unreadable since")
 	code, answer := replica.admin(http.MethodPut, "overrides", "shop|tenant=acme", `{"requests_per_unit": 8}`)
 	assert.Equal(t, http.StatusServiceUnavailable, code, answer)
+	out, _, _ := rls(t, "limits", "show", "--changes", "--admin", replica.debug, "--token", adminToken)
+	assert.Regexp(t, `^warning: this list can lack the last changes: read all overrides: .*\nKIND`, out)
 	replica.awaitPeek("7 per year")
 
 	redis.Restart(t) // Redis restarts without data

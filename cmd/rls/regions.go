@@ -69,7 +69,7 @@ func addRegions(process *process, settings *env.Settings, serviceEvents *events.
 	serviceEvents.Metrics.Regions(regions.Stats, global.events.Findings)
 	process.start(regions.Run)
 	counterBackend.Layer = regions
-	counterBackend.prefixResetter = regionPrefixResetter{client, global}
+	counterBackend.prefixResetter = backend.PrefixResetterPair{First: client, Second: global}
 	state := counterBackend.storeState
 	counterBackend.storeState = func() *live.Redis {
 		s, stats := state(), regions.Stats()
@@ -78,19 +78,4 @@ func addRegions(process *process, settings *env.Settings, serviceEvents *events.
 	}
 	counterBackend.explain.RegionHits = regions.HeldHits
 	counterBackend.explain.RedisKey = func(h *backend.Hit) (server, key string) { return client.Counter(regions.RegionalHit(h)) }
-}
-
-// regionPrefixResetter resets the counters of this region, and what the ledger has sold of them.
-type regionPrefixResetter struct {
-	backend.PrefixResetter
-	ledger backend.PrefixResetter
-}
-
-// ResetPrefix implements backend.PrefixResetter. The result counts only the counters of this region.
-func (p regionPrefixResetter) ResetPrefix(ctx context.Context, prefix backend.KeyPrefix, maxCounters int, dryRun bool) (backend.PrefixReset, error) {
-	r, err := p.PrefixResetter.ResetPrefix(ctx, prefix, maxCounters, dryRun)
-	if err == nil {
-		_, err = p.ledger.ResetPrefix(ctx, prefix, maxCounters, dryRun)
-	}
-	return r, err
 }

@@ -39,7 +39,7 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve rate-limit calls (the same as rls without a command)",
-		Args:  cobra.NoArgs,
+		Args:  noArgs("--limits PATH (or LIMITS_PATH) names the limits file or its directory"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limits != "" {
 				_ = os.Setenv("LIMITS_PATH", limits)

@@ -162,6 +162,9 @@ type runtimeOverrides struct {
 	lastReports func() runtimechanges.Reports
 }
 
+// Outage implements admin.Overrides.
+func (o *runtimeOverrides) Outage() error { return o.Status().Outages[events.SourceOverrides] }
+
 // keepVersions stores each version of the limits without overrides, so that the history also shows changes of files.
 func (l limits) keepVersions(ctx context.Context, store *overrides.Store) {
 	const pause = 2 * time.Second

@@ -73,6 +73,7 @@ func (r *reader) read() (*Set, fields.Problems) {
 		for _, d := range r.set.Domains {
 			r.warnUnreachable(d.Name, nil, d.Descriptors)
 			r.warnZeroLimits(d)
+			r.warnReplaces(d)
 		}
 	}
 	return r.set, errs

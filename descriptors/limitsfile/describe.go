@@ -100,12 +100,11 @@ type fieldSet uint64
 
 const _ = uint(64 - len(schema)) // a fieldSet needs a bit for each field of the schema
 
-func (o *object) fieldSet() fieldSet {
-	var names []string
+func (o *object) fieldSet() (s fieldSet) {
 	for _, v := range o.allValues() {
-		names = append(names, v.schema.Name)
+		s |= fieldSetOf(v.schema.Name)
 	}
-	return fieldSetOf(names...)
+	return s
 }
 
 func fieldSetOf(names ...string) (s fieldSet) {

@@ -222,15 +222,8 @@ func (d *Descriptor) Label() string {
 
 // KeepsCounters reports whether d has, for each limit of newDescriptor, a limit with the same algorithm, window and scope.
 func (d *Descriptor) KeepsCounters(newDescriptor *Descriptor) bool {
-	if d.ShareThreshold != newDescriptor.ShareThreshold {
-		return false
-	}
-	for _, l := range newDescriptor.Limits {
-		if l.Enabled && !l.Unlimited && limitWithSameCounter(d.Limits, l) == nil {
-			return false
-		}
-	}
-	return true
+	hasNewCounter := func(l *Limit) bool { return l.Enabled && !l.Unlimited && limitWithSameCounter(d.Limits, l) == nil }
+	return d.ShareThreshold == newDescriptor.ShareThreshold && !slices.ContainsFunc(newDescriptor.Limits, hasNewCounter)
 }
 
 // HasSameAnswers reports whether d and other add the same metadata, body and headers to responses.

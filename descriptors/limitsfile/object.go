@@ -2,6 +2,8 @@ package limitsfile
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -197,8 +199,18 @@ func (d *document) readValue(f *schemaField, pos *place, n *yaml.Node) value {
 	if v.Value, reason = f.Read(n); reason != "" {
 		d.errorf(n, pos, "%s: %s", f.Name, reason)
 		v.hasError = true
-	} else if f.Kind == fields.Object || f.Kind == fields.AnyMapping {
+		return v
+	}
+	if text := strings.Trim(v.Text, "“”‘’"); len(v.Text) >= len(text)+2*len("“") {
+		d.warnf(n, pos, "%s: got %s with curly quotes, which are part of the text; write %q", f.Name, fields.Printable(v.Text), text)
+	}
+	switch f.Kind {
+	case fields.Object, fields.AnyMapping:
 		v.mappings = []*yaml.Node{n}
+	case fields.Count:
+		if decimal, err := strconv.ParseInt(n.Value, 10, 64); err == nil && decimal != v.Number {
+			d.warnf(n, pos, "%s: got %s, which YAML reads as the octal number %d; write %d or %d", f.Name, n.Value, v.Number, v.Number, decimal)
+		}
 	}
 	return v
 }

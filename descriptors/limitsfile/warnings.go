@@ -35,9 +35,12 @@ func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
 	if v := conditionObject.field("cidr"); v.isPresent() && desc.Key == "masked_remote_address" {
 		d.warnf(v.node, pos, "cidr matches no value of masked_remote_address, which is a network and no address; want in, or the key remote_address")
 	}
+	if v := conditionObject.field("prefix"); strings.HasSuffix(v.Text, "*") || looksLikeExpression(v.Text) {
+		d.warnf(v.node, pos, "prefix: got %s, whose special characters stand for themselves; want the start of the values without them, or regex", fields.Printable(v.Text))
+	}
 	if v := conditionObject.field("in"); v.isPresent() && v.node.Kind == yaml.SequenceNode {
 		for _, n := range v.node.Content {
-			if n = fields.Resolve(n); isAddressKey(desc.Key) || hasOuterSpace(n.Value) {
+			if n = fields.Resolve(n); desc.Key == "remote_address" || desc.Key == "masked_remote_address" || hasOuterSpace(n.Value) {
 				d.warnText(desc.Key, "entry of in", n.Value, n, pos)
 			}
 		}
@@ -45,9 +48,6 @@ func (d *document) warnValue(desc *Descriptor, pos *place, o *object) {
 }
 
 func hasOuterSpace(text string) bool { return len(text) != len(strings.TrimSpace(text)) }
-
-// isAddressKey reports whether Envoy fills key with an address or a network.
-func isAddressKey(key string) bool { return key == "remote_address" || key == "masked_remote_address" }
 
 // warnText warns about text, a value or an entry of a list, if its author probably means another text or a condition. field
 // names the text in the warning.
@@ -156,12 +156,9 @@ func (r *reader) warnUnreachable(domain string, trail []*Descriptor, list []*Des
 	}
 	for _, d := range list {
 		path := append(slices.Clip(trail), d)
-		if hidingDescriptor := hidingWildcard(wildcards, d); hidingDescriptor != nil && len(r.set.Warnings) < maxProblems {
-			r.set.Warnings = append(r.set.Warnings, fields.Problem{
-				File: d.File, Line: d.Line, Path: Path(domain, path),
-				Reason: fmt.Sprintf("no request reaches this descriptor, because %s at %s matches first; remove one of them, or change the order or the value",
-					hidingDescriptor.Label(), fields.FileLine(hidingDescriptor.File, hidingDescriptor.Line)),
-			})
+		if hidingDescriptor := hidingWildcard(wildcards, d); hidingDescriptor != nil {
+			r.warnf(d.File, d.Line, Path(domain, path), "no request reaches this descriptor, because %s at %s matches first; remove one of them, or change the order or the value",
+				hidingDescriptor.Label(), fields.FileLine(hidingDescriptor.File, hidingDescriptor.Line))
 		}
 		r.warnUnreachable(domain, path, d.Descriptors)
 	}
@@ -169,30 +166,47 @@ func (r *reader) warnUnreachable(domain string, trail []*Descriptor, list []*Des
 
 // warnZeroLimits warns about a domain in which most limits admit nothing. A single limit of 0 is usually meant.
 func (r *reader) warnZeroLimits(domain *Domain) {
-	zeroCount, count := countZeroLimits(domain.Descriptors)
-	if count < 2 || 2*zeroCount <= count || len(r.set.Warnings) >= maxProblems {
-		return
+	zeroCount, count := 0, 0
+	forEachLimit(domain.Descriptors, func(d *Descriptor, l *Limit) {
+		if l.Enabled && !l.Unlimited && !d.ShadowMode {
+			count++
+			if l.Spec.Requests == 0 {
+				zeroCount++
+			}
+		}
+	})
+	if count > 1 && 2*zeroCount > count {
+		r.warnf(domain.File, domain.Line, domain.Name, "%d of %d limits are 0, so that most requests are denied; check requests_per_unit, or split the domain if that is meant", zeroCount, count)
 	}
-	r.set.Warnings = append(r.set.Warnings, fields.Problem{
-		File: domain.File, Line: domain.Line, Path: domain.Name,
-		Reason: fmt.Sprintf("%d of %d limits are 0, so that most requests are denied; check requests_per_unit, or split the domain if that is meant", zeroCount, count),
+}
+
+// warnReplaces warns about names in replaces that no limit of domain has.
+func (r *reader) warnReplaces(domain *Domain) {
+	names := map[string]bool{}
+	forEachLimit(domain.Descriptors, func(_ *Descriptor, l *Limit) { names[l.Name] = true })
+	forEachLimit(domain.Descriptors, func(d *Descriptor, l *Limit) {
+		for _, name := range l.Replaces {
+			if !names[name] {
+				r.warnf(d.File, l.Line, domain.Name, "replaces: no limit of the domain has the name %s", fields.Printable(name))
+			}
+		}
 	})
 }
 
-func countZeroLimits(list []*Descriptor) (zeroCount, count int) {
+func forEachLimit(list []*Descriptor, f func(*Descriptor, *Limit)) {
 	for _, d := range list {
 		for _, l := range d.Limits {
-			if l.Enabled && !l.Unlimited && !d.ShadowMode {
-				count++
-				if l.Spec.Requests == 0 {
-					zeroCount++
-				}
-			}
+			f(d, l)
 		}
-		childZeroCount, childCount := countZeroLimits(d.Descriptors)
-		zeroCount, count = zeroCount+childZeroCount, count+childCount
+		forEachLimit(d.Descriptors, f)
 	}
-	return zeroCount, count
+}
+
+// warnf adds a warning that is found after the documents were read.
+func (r *reader) warnf(file string, line int, path, format string, args ...any) {
+	if len(r.set.Warnings) < maxProblems {
+		r.set.Warnings = append(r.set.Warnings, fields.Problem{File: file, Line: line, Path: path, Reason: fmt.Sprintf(format, args...)})
+	}
 }
 
 type wildcard struct {

@@ -47,13 +47,13 @@ func TestXDSResourceEqualsLimitsFile(t *testing.T) {
 			`{"domain":"d","descriptors":[{"key":"a","value":"yes","shadow_mode":true,"detailed_metric":true,
 				"rate_limit":{"unit":"DAY","requests_per_unit":0,"name":"n","replaces":[{"name":"x"},{"name":"y"}]},
 				"descriptors":[{"key":"b","value":"1.5*","rate_limit":{"unlimited":true}},{"key":"c","quota_mode":true,
-					"rate_limit":{"unit":"HOUR","requests_per_unit":7}}]},
-				{"key":"allowed"}]}`,
+					"rate_limit":{"unit":"HOUR","requests_per_unit":7,"name":"x"}}]},
+				{"key":"allowed","rate_limit":{"unlimited":true,"name":"y"}}]}`,
 			`{domain: d, descriptors: [{key: a, value: "yes", shadow_mode: true, detailed_metric: true,
 				rate_limit: {unit: day, requests_per_unit: 0, name: n, replaces: [{name: x}, {name: y}]},
 				descriptors: [{key: b, value: "1.5*", rate_limit: {unlimited: true}}, {key: c, quota_mode: true,
-					rate_limit: {unit: hour, requests_per_unit: 7}}]},
-				{key: allowed}]}`,
+					rate_limit: {unit: hour, requests_per_unit: 7, name: x}}]},
+				{key: allowed, rate_limit: {unlimited: true, name: y}}]}`,
 		},
 		"fields of rls beside fields of the xDS API": {
 			`{"domain":"d","descriptors":[{"key":"a","value":"*","rate_limit":{"unit":"MINUTE","requests_per_unit":9},"metadata":{"rls":{

@@ -55,6 +55,9 @@ type Overrides interface {
 	// States returns the states of all fields, sorted by field.
 	States() []override.State
 
+	// Outage returns why changes of other replicas can't be read, or nil.
+	Outage() error
+
 	// DryRun returns the state that the value of a field would have, and stores nothing.
 	DryRun(field, value string) override.State
 

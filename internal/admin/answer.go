@@ -36,6 +36,7 @@ type List struct {
 	Rules      []Override `json:"rules,omitzero"`
 	Switches   []Override `json:"switches,omitzero"`
 	ShadowMode []Override `json:"shadow_mode,omitzero"` // at most one
+	Problems   []string   `json:"problems,omitempty"`   // why the lists can lack changes: Redis can't be read
 }
 
 // Override is an override, a rule or a switch in an answer.

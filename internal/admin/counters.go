@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/descriptors"
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -87,14 +88,8 @@ func (h *handler) findCounter(call *call) (*targetCounter, answer) {
 
 func domainList(limits *descriptors.Config) string {
 	const maxNames = 20
-	var names []string
-	for _, d := range limits.Domains() {
-		names = append(names, fmt.Sprintf("%q", truncate(d.Name)))
-	}
-	if len(names) > maxNames {
-		names = append(names[:maxNames], "and more")
-	}
-	return cmp.Or(strings.Join(names, ", "), "none")
+	quotedName := func(d *descriptors.Domain) string { return strconv.Quote(truncate(d.Name)) }
+	return cmp.Or(fields.JoinFirst(limits.Domains(), maxNames, ", ", quotedName), "none")
 }
 
 func (h *handler) getCounter(call *call) answer {

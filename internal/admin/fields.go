@@ -32,6 +32,9 @@ func (h *handler) findState(field string) *override.State {
 
 func (h *handler) listFields(call *call) List {
 	answerList := List{Overrides: []Override{}, Rules: []Override{}, Switches: []Override{}, ShadowMode: []Override{}}
+	if err := h.options.Overrides.Outage(); err != nil {
+		answerList.Problems = problemList(err)
+	}
 	for _, s := range h.options.Overrides.States() {
 		if call.caller.mayUseField(s.Field()) {
 			list := answerList.listOfKind(s.Kind)
@@ -55,7 +58,8 @@ func (l *List) listOfKind(k override.Kind) *[]Override {
 
 func (h *handler) getFields(call *call) answer {
 	if !call.query.Has("target") && call.kind != override.KindShadowMode {
-		allFields, kindList := h.listFields(call), List{}
+		allFields := h.listFields(call)
+		kindList := List{Problems: allFields.Problems}
 		*kindList.listOfKind(call.kind) = *allFields.listOfKind(call.kind)
 		return okAnswer(kindList)
 	}

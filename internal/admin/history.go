@@ -64,7 +64,7 @@ func (h *handler) getHistory(call *call) answer {
 	shownHistory := History{Changes: []Change{}}
 	for _, change := range allChanges {
 		if call.query.Has("target") {
-			change.Fields = slices.DeleteFunc(change.Fields, func(w FieldChange) bool { return w.Target != call.target() })
+			change.Fields = slices.DeleteFunc(change.Fields, func(w FieldChange) bool { return asTarget(w.Target) != asTarget(call.target()) })
 		}
 		switch {
 		case len(change.Fields) == 0:
@@ -76,6 +76,9 @@ func (h *handler) getHistory(call *call) answer {
 	}
 	return okAnswer(shownHistory)
 }
+
+// asTarget returns the target of a path such as shop > tenant=acme. It returns a target unchanged.
+func asTarget(path string) string { return strings.ReplaceAll(path, " > ", "|") }
 
 // KindLimits is the Kind of a FieldChange of limits that come from a file or another source.
 const KindLimits override.Kind = "limits"

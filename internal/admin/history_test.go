@@ -204,4 +204,9 @@ func TestHistoryHasChangesOfLimitsFiles(t *testing.T) {
 		{Kind: admin.KindLimits, Target: "shop > tenant", OldValue: json.RawMessage(`"100 per minute"`), NewValue: json.RawMessage(`"0 per minute"`)},
 	}, history.Changes[1].Fields)
 	assert.Equal(t, override.KindSwitch, history.Changes[2].Fields[0].Kind)
+	for _, target := range []string{"shop > tenant", "shop|tenant"} {
+		history := api.history(url.Values{"target": {target}}.Encode())
+		require.Len(t, history.Changes, 1, target)
+		assert.Equal(t, "shop > tenant", history.Changes[0].Fields[0].Target)
+	}
 }

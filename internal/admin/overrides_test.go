@@ -296,6 +296,11 @@ func TestChangeFailsIfStoreFails(t *testing.T) {
 	}
 	assert.Len(t, api.audits(), 2, "the changes may be stored")
 	assert.Equal(t, 2, strings.Count(api.log.String(), "outcome=unknown"))
+	for _, path := range []string{"limits", "overrides"} {
+		var list admin.List
+		require.Equal(t, http.StatusOK, api.call("GET", path, "", "", &list))
+		assert.Equal(t, []string{"write an override: dial tcp: connection refused"}, list.Problems, path)
+	}
 	api.overrides.Fail(changes.ErrNotSent)
 	_, text := api.problems("PUT", "overrides", acme, `{"factor": 2}`)
 	assert.Contains(t, text, "change not stored; repeat the call.")

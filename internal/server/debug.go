@@ -103,13 +103,11 @@ func isAddressOrLocalhost(name string) bool {
 	return err == nil || name == "localhost"
 }
 
-var privateSuffixes = []string{".localhost", ".local", ".internal", ".svc"}
-
 // isPrivateName reports whether no site on the internet can have name. A name without a dot is the name of a
 // container or of a Kubernetes service.
 func isPrivateName(name string) bool {
 	hasNoDot := name != "" && !strings.Contains(name, ".")
-	hasPrivateSuffix := slices.ContainsFunc(privateSuffixes, func(suffix string) bool { return strings.HasSuffix(name, suffix) })
+	hasPrivateSuffix := slices.ContainsFunc([]string{".localhost", ".local", ".internal", ".svc"}, func(suffix string) bool { return strings.HasSuffix(name, suffix) })
 	return hasNoDot || hasPrivateSuffix || isAddressOrLocalhost(name)
 }
 

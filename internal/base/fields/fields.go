@@ -182,6 +182,18 @@ func OneOf(s string, names []string) string {
 	return JoinOr(names)
 }
 
+// JoinFirst joins the texts of the first maxTexts items of list, and adds the number of the others: "a, b, and 3 more".
+func JoinFirst[T any](list []T, maxTexts int, separator string, textOf func(T) string) string {
+	var texts []string
+	for _, item := range list[:min(len(list), maxTexts)] {
+		texts = append(texts, textOf(item))
+	}
+	if omittedCount := len(list) - maxTexts; omittedCount > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", omittedCount))
+	}
+	return strings.Join(texts, separator)
+}
+
 // JoinOr returns names in words: "a, b or c".
 func JoinOr(names []string) string {
 	lastIndex := len(names) - 1

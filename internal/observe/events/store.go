@@ -107,10 +107,14 @@ func (s *Store) decisionText() string {
 	return fmt.Sprintf("counted here, up to %v of each limit, or as its rule says", s.Ratio)
 }
 
-// LogProgress logs the price of an outage in progress each minute until ctx is done.
+// LogProgress logs the price of an outage in progress after each minute of the outage, until ctx is done.
 func (s *Store) LogProgress(ctx context.Context, status func() fallback.Status) {
-	for wait.Sleep(ctx, progressPause) {
-		if currentStatus := status(); currentStatus.Down {
+	for pause := progressPause; wait.Sleep(ctx, pause); {
+		currentStatus := status()
+		pause = progressPause
+		if lasted := currentStatus.Outage.Duration(); currentStatus.Down && lasted < progressPause {
+			pause -= lasted
+		} else if currentStatus.Down {
 			s.Log.Warn(s.Name+" outage not over", append(priceAttrs(&currentStatus.Outage), s.causeAttrs(currentStatus.Outage.Err)...)...)
 		}
 	}

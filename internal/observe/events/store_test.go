@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -64,6 +65,20 @@ func TestPriceInTheLogNamesTheLimitsWithTheMostExcess(t *testing.T) {
 	slog.New(slog.NewTextHandler(&log, nil)).Info("price", priceAttrs(outage)...)
 	assert.Contains(t, log.String(), `lasted=2s calls=9 calls_admitted=8 hits_admitted=7 most_beyond_limits=6 `+
 		`limits="shop > a (5 per day): 3; other (several): 2; shop > b (5 per day): 1"`)
+}
+
+func TestOutageInProgressIsLoggedAfterEachOfItsMinutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		store := newEvents(&log).NewStore(StoreOptions{Name: "Redis", Advice: func(error) string { return "" }})
+		outage := fallback.Outage{Start: time.Now().Add(50 * time.Second), Err: errors.New("broken")}
+		go store.LogProgress(t.Context(), func() fallback.Status {
+			return fallback.Status{Down: time.Now().After(outage.Start), Outage: outage}
+		})
+		time.Sleep(50*time.Second + 2*progressPause + time.Second)
+		synctest.Wait()
+		assert.Equal(t, []string{"lasted=1m0s", "lasted=2m0s"}, regexp.MustCompile(`lasted=\w+`).FindAllString(log.String(), -1))
+	})
 }
 
 func TestRepeatedOutagesFillNeitherLogNorTimeline(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
 
@@ -43,7 +44,7 @@ const (
 	maxReplicas  = 100 // bounds the replicas in a Fleet
 	maxGroups    = 3   // bounds the groups of replicas in a note
 	maxNames     = 3   // bounds the names of replicas in a group
-	maxNameRunes = 60  // bounds the length of the name of a replica or of a group
+	maxNameBytes = 60  // bounds the length of the name of a replica or of a group
 )
 
 // reportDelay is the longest time until a replica knows new limits of all other replicas: a replica reports itself every
@@ -98,37 +99,16 @@ func groupsText(groups map[string][]string) string {
 	keys := slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(groups[b]), len(groups[a])), strings.Compare(a, b))
 	})
-	var texts []string
-	for _, key := range keys[:min(len(keys), maxGroups)] {
-		texts = append(texts, cutName(key)+" in "+namesText(groups[key]))
-	}
-	return joinSome(texts, len(keys), "; ")
+	return fields.JoinFirst(keys, maxGroups, "; ", func(key string) string { return cutName(key) + " in " + namesText(groups[key]) })
 }
 
 // namesText sorts names and returns the first of them.
 func namesText(names []string) string {
 	slices.Sort(names)
-	var shownNames []string
-	for _, name := range names[:min(len(names), maxNames)] {
-		shownNames = append(shownNames, cutName(name))
-	}
-	return joinSome(shownNames, len(names), ", ")
+	return fields.JoinFirst(names, maxNames, ", ", cutName)
 }
 
-func cutName(name string) string {
-	if runes := []rune(name); len(runes) > maxNameRunes {
-		return string(runes[:maxNameRunes]) + "…"
-	}
-	return name
-}
-
-// joinSome joins the first texts of a list of n texts.
-func joinSome(texts []string, n int, separator string) string {
-	if n > len(texts) {
-		texts = append(texts, fmt.Sprintf("and %d more", n-len(texts)))
-	}
-	return strings.Join(texts, separator)
-}
+func cutName(name string) string { return fields.Cut(name, maxNameBytes) }
 
 // LimitsHash returns the start of the hash of the limits in force, or "no limits".
 func (r *Replica) LimitsHash() string {

@@ -2,6 +2,7 @@ package overrides
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,18 +27,26 @@ func listName(prefix, list string) string {
 }
 
 // changeScript makes a change if all conditions of the change hold. It adds the change to the history, notifies all
-// replicas and returns the old values. If Redis forbids PUBLISH, the other replicas find the change by full reads.
+// replicas and returns the old values. If Redis forbids PUBLISH, the other replicas find the change by full reads. If the
+// client repeats the call, because it got no reply, the script changes nothing and returns the old values again.
 //
 // KEYS: the hash, the history. ARGV: channel; the maximum length of the history; the start of the entry of the history, as
-// JSON (the script adds the version and the writes); then five arguments for each write: the field; "yes" if the field must
-// exist, "no" if it must not exist, or ""; the tag that the old value must have, or ""; the operation (set or delete); the
-// new value.
+// JSON with an id of its own (the script adds the version and the writes); then five arguments for each write: the field;
+// "yes" if the field must exist, "no" if it must not exist, or ""; the tag that the old value must have, or ""; the
+// operation (set or delete); the new value.
 //
 // The tag of a value is the first 16 digits of its SHA-1, as in changes.Tag.
 //
 // Reply: "conflict", a field and its value; or "ok", the version, the error of PUBLISH or "", and the old values.
 var changeScript = goredis.NewScript(`
 local hash, history = KEYS[1], KEYS[2]
+local newest = redis.call('LINDEX', history, 0)
+if newest and string.sub(newest, 1, #ARGV[3]) == ARGV[3] then
+  local entry = cjson.decode(newest)
+  local reply = {'ok', entry.version, ''}
+  for i, write in ipairs(entry.changes) do reply[i + 3] = write.old or false end
+  return reply
+end
 local old = {}
 for i = 4, #ARGV, 5 do
   local field, exists, tag = ARGV[i], ARGV[i + 1], ARGV[i + 2]
@@ -50,7 +59,6 @@ for i = 4, #ARGV, 5 do
   old[#old + 1] = value
 end
 local version = tonumber(redis.call('HGET', hash, '|version') or '') or 0
-local newest = redis.call('LINDEX', history, 0)
 if newest then
   local ok, entry = pcall(cjson.decode, newest)
   if ok and type(entry) == 'table' then version = math.max(version, tonumber(entry.version) or 0) end
@@ -119,7 +127,7 @@ func (s *Store) MakeChange(ctx context.Context, c changes.Change) (changes.Resul
 func (s *Store) changeArgs(c changes.Change) []any {
 	entry, _ := json.Marshal(changes.NewEntry(changes.Change{Origin: c.Origin}, changes.Result{}))
 	// The script adds the version and the writes.
-	text := strings.TrimSuffix(strings.Replace(string(entry), `"version":0,`, "", 1), `,"changes":null}`)
+	text := strings.TrimSuffix(strings.Replace(string(entry), `"version":0`, `"id":"`+rand.Text()+`"`, 1), `,"changes":null}`)
 	args := []any{s.hash, changes.MaxHistory, text}
 	for _, w := range c.Writes {
 		exists, tag, operation, value := "", w.Condition.Tag, "delete", ""

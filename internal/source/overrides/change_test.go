@@ -1,10 +1,12 @@
 package overrides_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -15,13 +17,27 @@ import (
 	"github.com/seed-81f232ab/rls/internal/testkit/redistest"
 )
 
+// repeatHook sends each command twice, as the client does if the reply to the first is late.
+type repeatHook struct{ commandHook }
+
+func (repeatHook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		if err := next(ctx, cmd); err != nil {
+			return err
+		}
+		return next(ctx, cmd)
+	}
+}
+
 // TestChangesInRedisAndMemoryAgree makes random changes in Redis and in memory. The outcomes,
-// the values, the versions and the histories must be equal.
+// the values, the versions and the histories must be equal, also if a client repeats its commands.
 func TestChangesInRedisAndMemoryAgree(t *testing.T) {
 	t.Parallel()
 	db := redistest.Open(t)
-	for _, prefix := range []string{"", "{tag}"} {
-		replica := startReplica(t, overrides.Options{Client: connect(t, redis.Server{URL: db.Addr}), Prefix: db.Prefix + prefix, Resync: noResync})
+	repeatingClient := connect(t, redis.Server{URL: db.Addr})
+	repeatingClient.AddHook(repeatHook{})
+	for prefix, client := range map[string]goredis.UniversalClient{"": connect(t, redis.Server{URL: db.Addr}), "{tag}": connect(t, redis.Server{URL: db.Addr}), "repeats": repeatingClient} {
+		replica := startReplica(t, overrides.Options{Client: client, Prefix: db.Prefix + prefix, Resync: noResync})
 		var memory changes.Memory
 		value := rapid.SampledFrom([]string{"", "1", `{"a": "\u0001\"ä"}`, "2"})
 		rapid.Check(t, func(rt *rapid.T) {

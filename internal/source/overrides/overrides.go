@@ -22,6 +22,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/seed-81f232ab/rls/internal/base/fields"
 	"github.com/seed-81f232ab/rls/internal/source"
 	"github.com/seed-81f232ab/rls/internal/source/changes"
 )
@@ -139,13 +140,10 @@ func lostValues(oldValues, newValues map[string]string) string {
 	var lost []string
 	for _, target := range slices.Sorted(maps.Keys(oldValues)) {
 		if _, exists := newValues[target]; !exists {
-			lost = append(lost, target+" "+oldValues[target])
+			lost = append(lost, target)
 		}
 	}
-	if more := len(lost) - maxLoggedValues; more > 0 {
-		lost = append(lost[:maxLoggedValues], fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(lost, ", ")
+	return fields.JoinFirst(lost, maxLoggedValues, ", ", func(target string) string { return target + " " + oldValues[target] })
 }
 
 // checkForLostData sets hasLostData if Redis has lost changes, so that its version is lower than the last version that s

@@ -24,7 +24,7 @@ type Overrides struct {
 	base   *limitsfile.Set
 	memory changes.Memory
 	table  override.Table
-	err    error // the error that MakeChange, History and Replicas return
+	err    error // the error that Outage, MakeChange, History and Replicas return
 }
 
 var _ admin.Overrides = (*Overrides)(nil)
@@ -38,7 +38,7 @@ func NewOverrides(t require.TestingT, yaml string) *Overrides {
 	return o
 }
 
-// Fail sets the error of MakeChange, History and Replicas; nil ends the failure.
+// Fail sets the error of Outage, MakeChange, History and Replicas; nil ends the failure.
 func (o *Overrides) Fail(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -59,6 +59,13 @@ func (o *Overrides) States() []override.State {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.table.States()
+}
+
+// Outage implements admin.Overrides.
+func (o *Overrides) Outage() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
 }
 
 // DryRun implements admin.Overrides.

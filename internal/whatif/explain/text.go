@@ -62,10 +62,7 @@ func (u *UnknownDomain) names() string {
 	if unlistedCount := u.Count - len(names); unlistedCount > 0 {
 		names = append(names, fmt.Sprintf("and %d more", unlistedCount))
 	}
-	if len(names) == 0 {
-		return "none"
-	}
-	return strings.Join(names, ", ")
+	return cmp.Or(strings.Join(names, ", "), "none")
 }
 
 // unlistedValues returns the number of descriptors with the same key and another value that Others does not have.

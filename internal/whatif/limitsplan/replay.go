@@ -96,28 +96,19 @@ func (p *replay) reasonForNoReport(config *descriptors.Config, firstCall *Call) 
 func noRuleText(config *descriptors.Config, firstCall *Call) string {
 	text := fmt.Sprintf("no call meets a rule of the new limits; the first call is %s in domain %s",
 		descriptors.QuoteIfNeeded(entrytext.Format(firstCall.Request.Descriptors[0].Entries)), fields.Printable(firstCall.Request.Domain))
-	var names []string
+	const maxNames = 10
 	domain := config.Domain(firstCall.Request.Domain)
 	if domain == nil {
-		for _, d := range config.Domains() {
-			names = append(names, fields.Printable(d.Name))
-		}
-		return text + ", and the limits have only the domains " + firstNames(names)
+		return text + ", and the limits have only the domains " +
+			fields.JoinFirst(config.Domains(), maxNames, ", ", func(d *descriptors.Domain) string { return fields.Printable(d.Name) })
 	}
+	var keys []string
 	for _, d := range domain.Source.Descriptors {
-		if name := fields.Printable(d.Key); !slices.Contains(names, name) {
-			names = append(names, name)
+		if !slices.Contains(keys, d.Key) {
+			keys = append(keys, d.Key)
 		}
 	}
-	return text + ", and the rules of this domain begin with the keys " + firstNames(names)
-}
-
-func firstNames(names []string) string {
-	const maxNames = 10
-	if len(names) > maxNames {
-		names = append(slices.Clip(names[:maxNames]), fmt.Sprintf("and %d more", len(names)-maxNames))
-	}
-	return strings.Join(names, ", ")
+	return text + ", and the rules of this domain begin with the keys " + fields.JoinFirst(keys, maxNames, ", ", fields.Printable)
 }
 
 // Take implements backend.Limiter. Each replica has its own counters for limits with scope instance.
