@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed-81f232ab/rls/backend"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
 const (
@@ -75,15 +76,8 @@ func (l *Limiter) giveBackPart(returns []permitReturn, now int64) {
 
 // Run calls Sweep twice a second until ctx is done.
 func (l *Limiter) Run(ctx context.Context) {
-	ticker := time.NewTicker(sweepPause)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			l.Sweep(now)
-		}
+	for wait.Sleep(ctx, sweepPause) {
+		l.Sweep(time.Now())
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed-81f232ab/rls/backend"
 	"github.com/seed-81f232ab/rls/internal/base/fingerprint"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 	"github.com/seed-81f232ab/rls/limit"
 )
 
@@ -137,15 +138,8 @@ func (l *Limiter) SpendAtLeast(now time.Time, key []byte, lim *limit.Limit, n in
 
 // Run sweeps one stripe after the other until ctx ends. It sweeps each stripe once in each interval.
 func (l *Limiter) Run(ctx context.Context, interval time.Duration) {
-	ticker := time.NewTicker(max(interval/time.Duration(len(l.stripes)), 1))
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			l.Sweep(now)
-		}
+	for wait.Sleep(ctx, interval/time.Duration(len(l.stripes))) {
+		l.Sweep(time.Now())
 	}
 }
 

@@ -205,7 +205,11 @@ func (l *Limiter) Stats() Stats {
 		s := &l.stripes[i]
 		s.mu.Lock()
 		for _, e := range s.stocks {
-			stats.UnusedHits += e.unusedHits(now)
+			e.mu.Lock()
+			if w := &e.windows[0]; w.end > now {
+				stats.UnusedHits += min(max(e.left, 0), w.bought)
+			}
+			e.mu.Unlock()
 		}
 		s.mu.Unlock()
 	}

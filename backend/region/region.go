@@ -216,7 +216,12 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, hits []backend.Hit, p
 	l.options.Next.Peek(ctx, now, c.Hits, peeks)
 	for i := range peeks {
 		if p := &c.plans[i]; p.stock != nil && peeks[i].Err == nil {
-			p.stock.learnFromPeek(&hits[i], &peeks[i].Result, p.windowStart)
+			p.stock.mu.Lock()
+			if peeks[i].Source == backend.SourceRedis && p.stock.windows[0].start == p.windowStart {
+				p.stock.left = peeks[i].Remaining
+			}
+			p.stock.answerForAllRegions(&hits[i], &peeks[i].Result)
+			p.stock.mu.Unlock()
 		}
 	}
 }
@@ -248,7 +253,9 @@ func (l *Limiter) readHeldHits(ctx context.Context, now time.Time, hits []backen
 			p.stock.setBoughtHits(peeks[i].WindowStart, p.stock.share.Purchases.Spent(results[i].Result))
 		}
 		if orders[i].Err == nil {
-			p.stock.setFreeHits(orders[i].Free)
+			p.stock.mu.Lock()
+			p.stock.free = orders[i].Free
+			p.stock.mu.Unlock()
 		}
 	}
 }

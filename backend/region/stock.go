@@ -161,36 +161,6 @@ func (e *stock) setBoughtHits(windowStart, bought int64) {
 	}
 }
 
-// learnFromPeek learns from r, the answer to a peek with h, and gives r the numbers of the limit of all regions.
-func (e *stock) learnFromPeek(h *backend.Hit, r *backend.Result, windowStart int64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if r.Source == backend.SourceRedis && e.windows[0].start == windowStart {
-		e.left = r.Remaining
-	}
-	e.answerForAllRegions(h, r)
-}
-
-// unusedHits returns the hits that the region has bought for the windows that end after now, and not used.
-func (e *stock) unusedHits(now int64) (n int64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if w := &e.windows[0]; w.end > now {
-		n = min(max(e.left, 0), w.bought)
-	}
-	if next := &e.windows[1]; next.end > now {
-		n += next.bought
-	}
-	return n
-}
-
-// setFreeHits sets the hits that the ledger can still sell.
-func (e *stock) setFreeHits(free int64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.free = free
-}
-
 // peakDemand returns the demand in hits per microsecond: the peak of the last two measurements.
 func (e *stock) peakDemand() float64 { return max(e.rate, e.rateBefore) }
 
