@@ -2,12 +2,14 @@ package region_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -53,6 +55,7 @@ func (l countingLimiter) Take(ctx context.Context, now time.Time, hits []backend
 type brokenLedger struct {
 	backend.Ledger
 	isCutOff [regionCount]atomic.Bool
+	standby  atomic.Pointer[redis.Ledger] // replaces the Ledger after a failover
 
 	orders, lateOrders atomic.Int64 // a late order has an answer after the end of its window
 }
@@ -70,7 +73,11 @@ func (l *brokenLedger) Buy(ctx context.Context, orders []*backend.Order) {
 		return
 	}
 	time.Sleep(delay)
-	l.Ledger.Buy(ctx, orders)
+	if standby := l.standby.Load(); standby != nil {
+		standby.Buy(ctx, orders)
+	} else {
+		l.Ledger.Buy(ctx, orders)
+	}
 	time.Sleep(delay)
 	for _, o := range orders {
 		l.orders.Add(1)
@@ -213,6 +220,41 @@ func TestRegionBuysNoHitsThatArriveAfterTheirWindow(t *testing.T) {
 	late, all := w.ledger.lateOrders.Load(), w.ledger.orders.Load()
 	require.Greater(t, all, int64(10))
 	assert.Less(t, late*8, all, "%d of %d orders were late", late, all)
+}
+
+func TestFailoverOfGlobalRedisAddsAtMostWhatWasSoldInItsGap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	standby := w.global.StartReplica(t)
+	w.global.AwaitReplica(t)
+	standbyLedger := redis.Ledger{Limiter: newClient(t, standby)}
+	lim := backendtest.NewLimit(t, limit.Spec{Requests: 3000, Unit: limit.Year, Scope: limit.Global, ChargeDenied: true})
+	admitted := sum(w.callFor(t, 500*time.Millisecond, lim, 4*time.Millisecond, 0, 1, 2))
+	require.NoError(t, standby.Client(t).ReplicaOf(t.Context(), "no", "one").Err()) // the gap begins
+	admitted += sum(w.callFor(t, 300*time.Millisecond, lim, 4*time.Millisecond, 0, 1, 2))
+	soldInGap := soldHits(t, w.global) - soldHits(t, standby)
+	w.global.Kill()
+	w.ledger.standby.Store(&standbyLedger)
+	admitted += sum(w.callFor(t, 4*time.Second, lim, time.Millisecond, 0, 1, 2))
+	require.Greater(t, soldInGap, int64(0))
+	assert.LessOrEqual(t, admitted, 3000+soldInGap)
+	assert.GreaterOrEqual(t, admitted, int64(3000), "all hits can be sold, and orders in flight are lost")
+	t.Logf("%d hits were sold in the gap, and %d admitted of 3000", soldInGap, admitted)
+}
+
+// soldHits returns how many hits the ledger in a Redis has sold.
+func soldHits(t *testing.T, server *redistest.Server) (n int64) {
+	client := server.Client(t)
+	keys, err := client.Keys(t.Context(), "*@*").Result()
+	require.NoError(t, err)
+	for _, key := range keys {
+		sold, err := client.HGet(t.Context(), key, "sold").Int64()
+		if !errors.Is(err, goredis.Nil) {
+			require.NoError(t, err)
+		}
+		n += sold
+	}
+	return n
 }
 
 func TestRegionsAdmitAtMostTheLimitInEachShortWindow(t *testing.T) {
