@@ -10,7 +10,8 @@
 EXTENDS Integers, FiniteSets, TLC
 
 CONSTANTS
-  Regions, Replicas,  \* each region has all Replicas
+  Regions, Single,    \* the regions, and those that have one replica
+  Replicas, Lone,     \* the replicas of a region: all Replicas, or Lone
   Ledger,             \* the global Redis, as the owner of a clock
   None,               \* no replica
   Algorithm,          \* "fixed_window", "sliding_window" or "token_bucket"
@@ -49,6 +50,7 @@ Min(a, b) == IF a < b THEN a ELSE b
 RECURSIVE Sum(_, _)
 Sum(f, S) == IF S = {} THEN 0 ELSE LET x == CHOOSE x \in S : TRUE IN f[x] + Sum(f, S \ {x})
 
+ReplicasOf(r) == IF r \in Single THEN {Lone} ELSE Replicas
 AllWindows == 0..(Windows - 1)
 Zeros == [w \in AllWindows |-> 0]
 Idle == [stage |-> "idle", window |-> 0, hits |-> 0]
@@ -56,8 +58,15 @@ NoSale == [window |-> 0, hits |-> 0]
 IsSliding == Algorithm = "sliding_window"
 IsBucket == Algorithm = "token_bucket"
 
+(* The clock of the ledger has no effect on fixed windows.                                                                 *)
+Clocks == IF IsSliding \/ IsBucket THEN Regions \cup {Ledger} ELSE Regions
 Now(x) == time + ahead[x]
 Window(x) == Now(x) \div Steps
+
+(* Nobody can use the hits of a window that is past on all clocks. So the state forgets it, and nobody sells its hits.     *)
+IsPast(w, t) == \A x \in Clocks : w < (t + ahead[x]) \div Steps - (IF IsSliding THEN 1 ELSE 0)
+Kept(hits) == [w \in AllWindows |-> IF IsPast(w, time + 1) THEN 0 ELSE hits[w]]
+KeptOfAll(hits) == [r \in Regions |-> Kept(hits[r])]
 
 (* The steps of w that are left by the clock of the ledger.                                                                *)
 Left(w) == Max(0, Min(Steps, (w + 1) * Steps - Now(Ledger)))
@@ -80,7 +89,7 @@ Free(w) ==
 
 (* The script divides scarce hits between regions. Here it may grant any number, but at least 1 if a hit is free.          *)
 Sell(w, hits) ==
-  /\ hits \in (IF Free(w) = 0 THEN {0} ELSE 1..Min(Free(w), MaxOrder))
+  /\ hits \in (IF Free(w) = 0 \/ IsPast(w, time) THEN {0} ELSE 1..Min(Free(w), MaxOrder))
   /\ sold' = [sold EXCEPT ![w] = @ + hits]
   /\ level' = IF IsBucket THEN level - hits * Steps ELSE level
   /\ lastSale' = IF "failover" \in Kinds /\ hits > 0 THEN [window |-> w, hits |-> hits] ELSE lastSale
@@ -89,13 +98,13 @@ Sell(w, hits) ==
 -----------------------------------------------------------------------------
 Init ==
   /\ time = 0
-  /\ ahead \in {f \in [Regions \cup {Ledger} -> 0..Drift] : \E x \in Regions \cup {Ledger} : f[x] = 0}
+  /\ ahead \in {f \in [Clocks -> 0..Drift] : \E x \in Clocks : f[x] = 0}
   /\ sold = Zeros /\ level = IF IsBucket THEN Pool * Steps ELSE 0
   /\ lastSale = NoSale /\ lost = Zeros
   /\ bought = [r \in Regions |-> Zeros] /\ used = bought /\ forgotten = bought /\ losses = bought
   /\ holder = [r \in Regions |-> None]
-  /\ belief = [r \in Regions |-> [p \in Replicas |-> Zeros]]
-  /\ trip = [r \in Regions |-> [p \in Replicas |-> Idle]]
+  /\ belief = [r \in Regions |-> [p \in ReplicasOf(r) |-> Zeros]]
+  /\ trip = [r \in Regions |-> [p \in ReplicasOf(r) |-> Idle]]
   /\ strays = Zeros
   /\ isCut = [r \in Regions |-> FALSE]
   /\ ideal = IF IsBucket THEN Burst * Steps ELSE 0
@@ -113,11 +122,14 @@ Peek(r, p) ==
      /\ Learn(r, p, w, bought[r][w])
      /\ UNCHANGED <<clockVars, ledgerVars, regionVars, trip, strays, isCut, ideal, faults>>
 
+(* Nothing waits for used, so the largest number of hits covers all smaller ones. For a bucket, the time of a hit counts.   *)
 Admit(r, p) ==
   LET w == Window(r)
-  IN /\ w \in AllWindows /\ used[r][w] < Floor + belief[r][p][w]
-     /\ used' = [used EXCEPT ![r][w] = @ + 1]
-     /\ ideal' = IF IsBucket THEN ideal - Steps ELSE ideal
+      room == Floor + belief[r][p][w] - used[r][w]
+      hits == IF IsBucket THEN 1 ELSE room
+  IN /\ w \in AllWindows /\ room > 0
+     /\ used' = [used EXCEPT ![r][w] = @ + hits]
+     /\ ideal' = IF IsBucket THEN ideal - hits * Steps ELSE ideal
      /\ UNCHANGED <<clockVars, ledgerVars, bought, forgotten, losses, holder, belief, trip, strays, isCut, faults>>
 
 (* A purchase for the current window or the next one. The first step takes the hold, and reads the bought hits.            *)
@@ -129,14 +141,19 @@ Start(r, p, w) ==
   /\ Learn(r, p, w, bought[r][w])
   /\ UNCHANGED <<clockVars, ledgerVars, bought, used, forgotten, losses, strays, isCut, ideal, faults>>
 
+End(r, p) ==
+  /\ trip' = [trip EXCEPT ![r][p] = Idle]
+  /\ holder' = IF holder[r] = p THEN [holder EXCEPT ![r] = None] ELSE holder
+
+(* The ledger executes the order. If it sells nothing, the trip ends.                                                     *)
 Execute(r, p, hits) ==
   /\ trip[r][p].stage = "ordered" /\ ~isCut[r]
   /\ Sell(trip[r][p].window, hits)
-  /\ trip' = [trip EXCEPT ![r][p].stage = "sold", ![r][p].hits = hits]
-  /\ UNCHANGED <<clockVars, regionVars, belief, strays, isCut, ideal, faults>>
+  /\ IF hits = 0 THEN End(r, p) ELSE trip' = [trip EXCEPT ![r][p].stage = "sold", ![r][p].hits = hits] /\ UNCHANGED holder
+  /\ UNCHANGED <<clockVars, bought, used, forgotten, losses, belief, strays, isCut, ideal, faults>>
 
 ExecuteStray(w, hits) ==
-  /\ strays[w] > 0
+  /\ strays[w] > 0 /\ Free(w) > 0
   /\ strays' = [strays EXCEPT ![w] = @ - 1]
   /\ Sell(w, hits)
   /\ UNCHANGED <<clockVars, regionVars, belief, trip, isCut, ideal, faults>>
@@ -150,16 +167,10 @@ Stored(r, p) ==
 Store(r, p) ==
   LET w == StoreWindow(r, trip[r][p].window)
   IN /\ trip[r][p].stage = "sold" /\ w \in AllWindows
-     /\ bought' = Stored(r, p)
-     /\ trip' = [trip EXCEPT ![r][p] = [stage |-> "stored", window |-> w, hits |-> bought'[r][w]]]
-     /\ holder' = IF holder[r] = p THEN [holder EXCEPT ![r] = None] ELSE holder
-     /\ UNCHANGED <<clockVars, ledgerVars, used, forgotten, losses, belief, strays, isCut, ideal, faults>>
-
-Hear(r, p) ==
-  /\ trip[r][p].stage = "stored"
-  /\ Learn(r, p, trip[r][p].window, trip[r][p].hits)
-  /\ trip' = [trip EXCEPT ![r][p] = Idle]
-  /\ UNCHANGED <<clockVars, ledgerVars, regionVars, strays, isCut, ideal, faults>>
+     /\ bought' = IF IsPast(w, time) THEN bought ELSE Stored(r, p)
+     /\ Learn(r, p, w, bought'[r][w])
+     /\ End(r, p)
+     /\ UNCHANGED <<clockVars, ledgerVars, used, forgotten, losses, strays, isCut, ideal, faults>>
 
 (* A hold expires while its replica is on a slow trip, or after its replica was killed or has failed to end it.            *)
 Expire(r) ==
@@ -172,10 +183,13 @@ Expire(r) ==
 Tick ==
   /\ time < Windows * Steps - 1
   /\ time' = time + 1
-  /\ belief' = [r \in Regions |-> [p \in Replicas |-> [w \in AllWindows |-> IF w < Window(r)' THEN 0 ELSE belief[r][p][w]]]]
+  /\ belief' = [r \in Regions |-> [p \in ReplicasOf(r) |-> [w \in AllWindows |-> IF w < (Now(r) + 1) \div Steps THEN 0 ELSE belief[r][p][w]]]]
   /\ level' = IF IsBucket THEN Min(level + RateTokens, Pool * Steps) ELSE level
   /\ ideal' = IF IsBucket THEN Min(ideal + Limit, Burst * Steps) ELSE ideal
-  /\ UNCHANGED <<ahead, sold, lastSale, lost, regionVars, trip, strays, isCut, faults>>
+  /\ sold' = Kept(sold) /\ lost' = Kept(lost) /\ strays' = Kept(strays)
+  /\ bought' = KeptOfAll(bought) /\ used' = KeptOfAll(used) /\ forgotten' = KeptOfAll(forgotten) /\ losses' = KeptOfAll(losses)
+  /\ lastSale' = IF IsPast(lastSale.window, time + 1) THEN NoSale ELSE lastSale
+  /\ UNCHANGED <<ahead, holder, trip, isCut, faults>>
 
 -----------------------------------------------------------------------------
 Fault(kind) == kind \in Kinds /\ faults > 0 /\ faults' = faults - 1
@@ -184,14 +198,15 @@ Fault(kind) == kind \in Kinds /\ faults > 0 /\ faults' = faults - 1
 Abandon(r, p) ==
   /\ trip' = [trip EXCEPT ![r][p] = Idle]
   /\ \/ UNCHANGED <<bought, strays>>
-     \/ trip[r][p].stage = "ordered" /\ strays' = [strays EXCEPT ![trip[r][p].window] = @ + 1] /\ UNCHANGED bought
-     \/ trip[r][p].stage = "sold" /\ StoreWindow(r, trip[r][p].window) \in AllWindows /\ bought' = Stored(r, p) /\ UNCHANGED strays
+     \/ trip[r][p].stage = "ordered" /\ ~IsPast(trip[r][p].window, time) /\ strays' = [strays EXCEPT ![trip[r][p].window] = @ + 1] /\ UNCHANGED bought
+     \/ trip[r][p].stage = "sold" /\ StoreWindow(r, trip[r][p].window) \in AllWindows /\ ~IsPast(trip[r][p].window, time) /\ bought' = Stored(r, p) /\ UNCHANGED strays
   /\ UNCHANGED <<clockVars, ledgerVars, used, forgotten, losses, holder, isCut, ideal>>
 
-Fail(r, p) == trip[r][p] # Idle /\ Fault("fail") /\ Abandon(r, p) /\ UNCHANGED belief
-
-(* A replica is killed, and another one starts in its place.                                                              *)
-Kill(r, p) == Fault("kill") /\ Abandon(r, p) /\ belief' = [belief EXCEPT ![r][p] = Zeros]
+(* A trip fails, or its replica is killed. Another replica starts in its place, and knows nothing.                       *)
+Fail(r, p) ==
+  /\ Fault("fail") /\ Abandon(r, p)
+  /\ \/ belief' = [belief EXCEPT ![r][p] = Zeros]
+     \/ trip[r][p] # Idle /\ UNCHANGED belief
 
 (* If the global Redis is a Cluster, go-redis sends an order again after its connection broke.                            *)
 Duplicate(r, p) ==
@@ -232,13 +247,13 @@ Next ==
   \/ \E w \in AllWindows, hits \in 0..MaxOrder : ExecuteStray(w, hits)
   \/ \E r \in Regions : 
        \/ Expire(r) \/ Cut(r) \/ Heal(r) \/ LoseRegion(r)
-       \/ \E p \in Replicas :
-            \/ Peek(r, p) \/ Admit(r, p) \/ Store(r, p) \/ Hear(r, p) \/ Fail(r, p) \/ Kill(r, p) \/ Duplicate(r, p)
+       \/ \E p \in ReplicasOf(r) :
+            \/ Peek(r, p) \/ Admit(r, p) \/ Store(r, p) \/ Fail(r, p) \/ Duplicate(r, p)
             \/ \E w \in AllWindows : Start(r, p, w)
             \/ \E hits \in 0..MaxOrder : Execute(r, p, hits)
 
 Spec == Init /\ [][Next]_vars
-Symmetry == Permutations(Regions) \cup Permutations(Replicas)
+Symmetry == Permutations(Regions \ Single) \cup Permutations(Single) \cup Permutations(Replicas)
 
 -----------------------------------------------------------------------------
 (* What the code promises at any time. Accounted is the reason for Bounded.                                               *)
@@ -262,7 +277,7 @@ Accounted ==
   /\ \A w \in AllWindows :
        /\ Bought(w) <= sold[w] + lost[w]
        /\ \A r \in Regions : /\ used[r][w] <= Floor + bought[r][w]
-                             /\ \A p \in Replicas : belief[r][p][w] <= bought[r][w]
+                             /\ \A p \in ReplicasOf(r) : belief[r][p][w] <= bought[r][w]
   /\ CASE IsBucket -> level >= 0
        [] IsSliding -> Weighted(Sold) <= Pool * Steps
        [] OTHER -> \A w \in AllWindows : sold[w] <= Pool
@@ -272,18 +287,18 @@ Accounted ==
 CONSTANT Busy \* the regions with callers
 
 Progress(r, p) ==
-  \/ Peek(r, p) \/ Admit(r, p) \/ Store(r, p) \/ Hear(r, p)
+  \/ Peek(r, p) \/ Admit(r, p) \/ Store(r, p)
   \/ \E hits \in 0..MaxOrder : Execute(r, p, hits)
 Buy(r, p) == Free(Window(r)) > 0 /\ Start(r, p, Window(r))
 
 LiveNext ==
   \/ \E w \in AllWindows, hits \in 0..MaxOrder : ExecuteStray(w, hits)
   \/ \E r \in Busy : \/ Expire(r) \/ Cut(r) \/ Heal(r)
-                     \/ \E p \in Replicas : Buy(r, p) \/ Progress(r, p) \/ Fail(r, p) \/ Kill(r, p) \/ Duplicate(r, p)
+                     \/ \E p \in ReplicasOf(r) : Buy(r, p) \/ Progress(r, p) \/ Fail(r, p) \/ Duplicate(r, p)
 LiveSpec ==
   /\ Init /\ [][LiveNext]_vars
   /\ \A r \in Busy : /\ WF_vars(Expire(r)) /\ WF_vars(Heal(r))
-                     /\ \A p \in Replicas : WF_vars(Progress(r, p)) /\ SF_vars(Buy(r, p))
+                     /\ \A p \in ReplicasOf(r) : WF_vars(Progress(r, p)) /\ SF_vars(Buy(r, p))
 
 AllIsUsed == <>[](Free(0) = 0 /\ \A r \in Busy : used[r][0] = Floor + bought[r][0])
 
