@@ -173,8 +173,9 @@ Store(r, p) ==
      /\ UNCHANGED <<clockVars, ledgerVars, used, forgotten, losses, strays, isCut, ideal, faults>>
 
 (* A hold expires while its replica is on a slow trip, or after its replica was killed or has failed to end it.            *)
+CanExpire == TRUE
 Expire(r) ==
-  /\ holder[r] # None
+  /\ CanExpire /\ holder[r] # None
   /\ LET isSlow == trip[r][holder[r]] # Idle
      IN faults' = (IF isSlow THEN faults - 1 ELSE faults) /\ (isSlow => faults > 0 /\ "slow" \in Kinds)
   /\ holder' = [holder EXCEPT ![r] = None]
@@ -306,7 +307,8 @@ AllIsUsed == <>[](Free(0) = 0 /\ \A r \in Busy : used[r][0] = Floor + bought[r][
 (* Mistakes that a check must find. The floors belong to the pool, too: FloorsInWindow <- NoFloors. A sliding window       *)
 (* covers the floors of one window only: FloorsInWindow <- FloorsOfOneWindow. The bucket does not wait for hits that are   *)
 (* bought and not used: PoolOfBucket <- WholeBurst. The ledger ignores a neighbour: Before or After <- Nothing. Hits count *)
-(* in the window in which they arrive: StoreWindow <- WindowOfArrival. A replica counts hits twice: Heard <- Added.        *)
+(* in the window in which they arrive: StoreWindow <- WindowOfArrival. A replica counts hits twice: Heard <- Added. The hold    *)
+(* of a killed replica stays: CanExpire <- FALSE.                                                                          *)
 NoFloors == 0
 FloorsOfOneWindow == Cardinality(Regions)
 WholeBurst == Burst
