@@ -31,7 +31,7 @@ VARIABLES
   lost,           \* the hits of each window that such a failover has lost
   bought, used,   \* the Redis of each region: hits of each window
   forgotten,      \* used hits that the Redis of a region has lost
-  losses,         \* how often the Redis of a region has lost a window
+  again,          \* hits that a region can use again, because its Redis has lost its data
   holder,         \* the Redis of each region: the replica that has the hold of the buyer
   belief,         \* each replica: the bought hits of each window
   trip,           \* each replica: its purchase
@@ -41,7 +41,7 @@ VARIABLES
   faults          \* faults that can still happen
 
 ledgerVars == <<sold, level, lastSale, lost>>
-regionVars == <<bought, used, forgotten, losses, holder>>
+regionVars == <<bought, used, forgotten, again, holder>>
 clockVars == <<time, ahead>>
 vars == <<clockVars, ledgerVars, regionVars, belief, trip, strays, isCut, ideal, faults>>
 
@@ -101,7 +101,7 @@ Init ==
   /\ ahead \in {f \in [Clocks -> 0..Drift] : \E x \in Clocks : f[x] = 0}
   /\ sold = Zeros /\ level = IF IsBucket THEN Pool * Steps ELSE 0
   /\ lastSale = NoSale /\ lost = Zeros
-  /\ bought = [r \in Regions |-> Zeros] /\ used = bought /\ forgotten = bought /\ losses = bought
+  /\ bought = [r \in Regions |-> Zeros] /\ used = bought /\ forgotten = bought /\ again = bought
   /\ holder = [r \in Regions |-> None]
   /\ belief = [r \in Regions |-> [p \in ReplicasOf(r) |-> Zeros]]
   /\ trip = [r \in Regions |-> [p \in ReplicasOf(r) |-> Idle]]
@@ -126,11 +126,11 @@ Peek(r, p) ==
 Admit(r, p) ==
   LET w == Window(r)
       room == Floor + belief[r][p][w] - used[r][w]
-      hits == IF IsBucket THEN 1 ELSE room
   IN /\ w \in AllWindows /\ room > 0
-     /\ used' = [used EXCEPT ![r][w] = @ + hits]
-     /\ ideal' = IF IsBucket THEN ideal - hits * Steps ELSE ideal
-     /\ UNCHANGED <<clockVars, ledgerVars, bought, forgotten, losses, holder, belief, trip, strays, isCut, faults>>
+     /\ \E hits \in (IF IsBucket THEN 1..room ELSE {room}) :
+          /\ used' = [used EXCEPT ![r][w] = @ + hits]
+          /\ ideal' = IF IsBucket THEN ideal - hits * Steps ELSE ideal
+     /\ UNCHANGED <<clockVars, ledgerVars, bought, forgotten, again, holder, belief, trip, strays, isCut, faults>>
 
 (* A purchase for the current window or the next one. The first step takes the hold, and reads the bought hits.            *)
 Start(r, p, w) ==
@@ -139,7 +139,7 @@ Start(r, p, w) ==
   /\ holder' = [holder EXCEPT ![r] = p]
   /\ trip' = [trip EXCEPT ![r][p] = [stage |-> "ordered", window |-> w, hits |-> 0]]
   /\ Learn(r, p, w, bought[r][w])
-  /\ UNCHANGED <<clockVars, ledgerVars, bought, used, forgotten, losses, strays, isCut, ideal, faults>>
+  /\ UNCHANGED <<clockVars, ledgerVars, bought, used, forgotten, again, strays, isCut, ideal, faults>>
 
 End(r, p) ==
   /\ trip' = [trip EXCEPT ![r][p] = Idle]
@@ -150,7 +150,7 @@ Execute(r, p, hits) ==
   /\ trip[r][p].stage = "ordered" /\ ~isCut[r]
   /\ Sell(trip[r][p].window, hits)
   /\ IF hits = 0 THEN End(r, p) ELSE trip' = [trip EXCEPT ![r][p].stage = "sold", ![r][p].hits = hits] /\ UNCHANGED holder
-  /\ UNCHANGED <<clockVars, bought, used, forgotten, losses, belief, strays, isCut, ideal, faults>>
+  /\ UNCHANGED <<clockVars, bought, used, forgotten, again, belief, strays, isCut, ideal, faults>>
 
 ExecuteStray(w, hits) ==
   /\ strays[w] > 0 /\ Free(w) > 0
@@ -170,7 +170,7 @@ Store(r, p) ==
      /\ bought' = IF IsPast(w, time) THEN bought ELSE Stored(r, p)
      /\ Learn(r, p, w, bought'[r][w])
      /\ End(r, p)
-     /\ UNCHANGED <<clockVars, ledgerVars, used, forgotten, losses, strays, isCut, ideal, faults>>
+     /\ UNCHANGED <<clockVars, ledgerVars, used, forgotten, again, strays, isCut, ideal, faults>>
 
 (* A hold expires while its replica is on a slow trip, or after its replica was killed or has failed to end it.            *)
 CanExpire == TRUE
@@ -179,7 +179,7 @@ Expire(r) ==
   /\ LET isSlow == trip[r][holder[r]] # Idle
      IN faults' = (IF isSlow THEN faults - 1 ELSE faults) /\ (isSlow => faults > 0 /\ "slow" \in Kinds)
   /\ holder' = [holder EXCEPT ![r] = None]
-  /\ UNCHANGED <<clockVars, ledgerVars, bought, used, forgotten, losses, belief, trip, strays, isCut, ideal>>
+  /\ UNCHANGED <<clockVars, ledgerVars, bought, used, forgotten, again, belief, trip, strays, isCut, ideal>>
 
 Tick ==
   /\ time < Windows * Steps - 1
@@ -188,7 +188,7 @@ Tick ==
   /\ level' = IF IsBucket THEN Min(level + RateTokens, Pool * Steps) ELSE level
   /\ ideal' = IF IsBucket THEN Min(ideal + Limit, Burst * Steps) ELSE ideal
   /\ sold' = Kept(sold) /\ lost' = Kept(lost) /\ strays' = Kept(strays)
-  /\ bought' = KeptOfAll(bought) /\ used' = KeptOfAll(used) /\ forgotten' = KeptOfAll(forgotten) /\ losses' = KeptOfAll(losses)
+  /\ bought' = KeptOfAll(bought) /\ used' = KeptOfAll(used) /\ forgotten' = KeptOfAll(forgotten) /\ again' = KeptOfAll(again)
   /\ lastSale' = IF IsPast(lastSale.window, time + 1) THEN NoSale ELSE lastSale
   /\ UNCHANGED <<ahead, holder, trip, isCut, faults>>
 
@@ -201,7 +201,7 @@ Abandon(r, p) ==
   /\ \/ UNCHANGED <<bought, strays>>
      \/ trip[r][p].stage = "ordered" /\ ~IsPast(trip[r][p].window, time) /\ strays' = [strays EXCEPT ![trip[r][p].window] = @ + 1] /\ UNCHANGED bought
      \/ trip[r][p].stage = "sold" /\ StoreWindow(r, trip[r][p].window) \in AllWindows /\ ~IsPast(trip[r][p].window, time) /\ bought' = Stored(r, p) /\ UNCHANGED strays
-  /\ UNCHANGED <<clockVars, ledgerVars, used, forgotten, losses, holder, isCut, ideal>>
+  /\ UNCHANGED <<clockVars, ledgerVars, used, forgotten, again, holder, isCut, ideal>>
 
 (* A trip fails, or its replica is killed. Another replica starts in its place, and knows nothing.                       *)
 Fail(r, p) ==
@@ -230,15 +230,16 @@ Failover ==
   /\ lastSale' = NoSale
   /\ UNCHANGED <<clockVars, level, regionVars, belief, trip, strays, isCut, ideal>>
 
-(* What the replicas of a region believe after its Redis has lost its data.                                               *)
+(* The Redis of a region loses its data. The replicas still know what the region had bought.                              *)
 BeliefAfterLoss(r) == belief[r]
+MostKnown(r, w) == CHOOSE n \in {BeliefAfterLoss(r)[p][w] : p \in ReplicasOf(r)} : \A p \in ReplicasOf(r) : BeliefAfterLoss(r)[p][w] <= n
 
 LoseRegion(r) ==
   /\ Fault("region")
   /\ bought' = [bought EXCEPT ![r] = Zeros]
   /\ used' = [used EXCEPT ![r] = Zeros]
   /\ forgotten' = [forgotten EXCEPT ![r] = [w \in AllWindows |-> @[w] + used[r][w]]]
-  /\ losses' = [losses EXCEPT ![r] = [w \in AllWindows |-> @[w] + 1]]
+  /\ again' = [again EXCEPT ![r] = [w \in AllWindows |-> @[w] + Floor + MostKnown(r, w)]]
   /\ holder' = [holder EXCEPT ![r] = None]
   /\ belief' = [belief EXCEPT ![r] = BeliefAfterLoss(r)]
   /\ UNCHANGED <<clockVars, ledgerVars, trip, strays, isCut, ideal>>
@@ -261,8 +262,8 @@ Symmetry == Permutations(Regions \ Single) \cup Permutations(Single) \cup Permut
 Bought(w) == Sum([r \in Regions |-> bought[r][w]], Regions)
 Admitted(w) == IF w \in AllWindows THEN Sum([r \in Regions |-> used[r][w] + forgotten[r][w]], Regions) ELSE 0
 
-(* The hits beyond the limit that docs/regions.md states for lost data.                                                    *)
-Excess(w) == IF w \in AllWindows THEN lost[w] + Floor * Sum([r \in Regions |-> losses[r][w]], Regions) ELSE 0
+(* The hits beyond the limit, if a Redis loses data.                                                                       *)
+Excess(w) == IF w \in AllWindows THEN lost[w] + Sum([r \in Regions |-> again[r][w]], Regions) ELSE 0
 
 (* The hits in the sliding window that ends now by the clock of the ledger, times Steps. The next window counts because a  *)
 (* clock can be ahead.                                                                                                     *)
