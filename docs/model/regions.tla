@@ -110,15 +110,15 @@ Init ==
   /\ ideal = IF IsBucket THEN Burst * Steps ELSE 0
   /\ faults = MaxFaults
 
-(* A replica never believes in fewer hits than before, because answers can overtake each other.                           *)
-Heard(known, answer) == Max(known, answer)
+(* What a replica believes after an answer. It believes in fewer hits than before if the Redis has lost its data.          *)
+Heard(known, answer) == answer
 
 Learn(r, p, w, answer) ==
   belief' = IF w < Window(r) THEN belief ELSE [belief EXCEPT ![r][p][w] = Heard(@, answer)]
 
 Peek(r, p) ==
   LET w == Window(r)
-  IN /\ w \in AllWindows /\ belief[r][p][w] < bought[r][w]
+  IN /\ w \in AllWindows /\ belief[r][p][w] # bought[r][w]
      /\ Learn(r, p, w, bought[r][w])
      /\ UNCHANGED <<clockVars, ledgerVars, regionVars, trip, strays, isCut, ideal, faults>>
 
@@ -198,9 +198,12 @@ Fault(kind) == kind \in Kinds /\ faults > 0 /\ faults' = faults - 1
 (* What a trip leaves behind if its replica does not go on with it: nothing, an order or hits in the Redis of the region.  *)
 Abandon(r, p) ==
   /\ trip' = [trip EXCEPT ![r][p] = Idle]
-  /\ \/ UNCHANGED <<bought, strays>>
-     \/ trip[r][p].stage = "ordered" /\ ~IsPast(trip[r][p].window, time) /\ strays' = [strays EXCEPT ![trip[r][p].window] = @ + 1] /\ UNCHANGED bought
-     \/ trip[r][p].stage = "sold" /\ StoreWindow(r, trip[r][p].window) \in AllWindows /\ ~IsPast(trip[r][p].window, time) /\ bought' = Stored(r, p) /\ UNCHANGED strays
+  /\ LET t == trip[r][p]
+     IN \/ UNCHANGED <<bought, strays>>
+        \/ /\ t.stage = "ordered" /\ ~IsPast(t.window, time)
+           /\ strays' = [strays EXCEPT ![t.window] = @ + 1] /\ UNCHANGED bought
+        \/ /\ t.stage = "sold" /\ ~IsPast(t.window, time) /\ StoreWindow(r, t.window) \in AllWindows
+           /\ bought' = Stored(r, p) /\ UNCHANGED strays
   /\ UNCHANGED <<clockVars, ledgerVars, used, forgotten, again, holder, isCut, ideal>>
 
 (* A trip fails, or its replica is killed. Another replica starts in its place, and knows nothing.                       *)
@@ -230,9 +233,9 @@ Failover ==
   /\ lastSale' = NoSale
   /\ UNCHANGED <<clockVars, level, regionVars, belief, trip, strays, isCut, ideal>>
 
-(* The Redis of a region loses its data. The replicas still know what the region had bought.                              *)
-BeliefAfterLoss(r) == belief[r]
-MostKnown(r, w) == CHOOSE n \in {BeliefAfterLoss(r)[p][w] : p \in ReplicasOf(r)} : \A p \in ReplicasOf(r) : BeliefAfterLoss(r)[p][w] <= n
+(* The Redis of a region loses its data. The replicas know what the region had bought, and use it until they notice.       *)
+MostKnown(r, w) ==
+  LET known == {belief[r][p][w] : p \in ReplicasOf(r)} IN CHOOSE n \in known : \A m \in known : m <= n
 
 LoseRegion(r) ==
   /\ Fault("region")
@@ -241,13 +244,12 @@ LoseRegion(r) ==
   /\ forgotten' = [forgotten EXCEPT ![r] = [w \in AllWindows |-> @[w] + used[r][w]]]
   /\ again' = [again EXCEPT ![r] = [w \in AllWindows |-> @[w] + Floor + MostKnown(r, w)]]
   /\ holder' = [holder EXCEPT ![r] = None]
-  /\ belief' = [belief EXCEPT ![r] = BeliefAfterLoss(r)]
-  /\ UNCHANGED <<clockVars, ledgerVars, trip, strays, isCut, ideal>>
+  /\ UNCHANGED <<clockVars, ledgerVars, belief, trip, strays, isCut, ideal>>
 
 Next ==
   \/ Tick \/ Failover
   \/ \E w \in AllWindows, hits \in 0..MaxOrder : ExecuteStray(w, hits)
-  \/ \E r \in Regions : 
+  \/ \E r \in Regions :
        \/ Expire(r) \/ Cut(r) \/ Heal(r) \/ LoseRegion(r)
        \/ \E p \in ReplicasOf(r) :
             \/ Peek(r, p) \/ Admit(r, p) \/ Store(r, p) \/ Fail(r, p) \/ Duplicate(r, p)
