@@ -261,7 +261,7 @@ simulate-quota: ## Simulate FLEET (1000) Envoys that share a limit by quotas; do
 	$(GO) test -count=1 ./limit/quota -args -seeds 2000 -worlds 500000
 
 .PHONY: model
-model: ## Check docs/model/quota.tla with TLC, which must also find the mistakes that the model plants; needs Java
+model: ## Check the models in docs/model with TLC, which must also find the mistakes that they plant; needs Java
 	@test/model/check
 
 attacks: ## Attack the running service with hostile clients, and print the table of docs/lab/attacks.md

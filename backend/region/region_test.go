@@ -384,3 +384,29 @@ func TestGroupChargesAllItsHitsOrNone(t *testing.T) {
 	assert.Equal(t, 50, admitted, "the small limit denies")
 	assert.EqualValues(t, 280-50, sum(w.callFor(t, time.Second, global, time.Millisecond, 0)), "denied groups have charged nothing")
 }
+
+func TestReplicaThatWasIdleNoticesThatTheRedisOfItsRegionHasLostItsCounters(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	lim := backendtest.NewLimit(t, limit.Spec{Requests: 3000, Unit: limit.Year, Scope: limit.Global, ChargeDenied: true})
+	busy, idle := w.replicas[1][0], w.replicas[1][1]
+	admitted := func(l backend.Limiter, calls int64, pause time.Duration) (n int64) {
+		for range calls {
+			if take(t, l, "acme", lim, 1).Allowed {
+				n++
+			}
+			time.Sleep(pause)
+		}
+		return n
+	}
+	held := func() *region.HeldHits { return idle.HeldHits(&backend.Hit{Key: []byte("acme"), Limit: lim}) }
+	take(t, idle, "acme", lim, 1900)
+	require.Eventually(t, func() bool { return held().Bought >= 1800 }, 5*time.Second, time.Millisecond)
+	admitted(idle, 20, 100*time.Millisecond) // its demand is low now
+	w.ledger.isCutOff[1].Store(true)
+	rest := held().Left - 5
+	require.Equal(t, rest, admitted(busy, rest, 0))
+	require.NoError(t, w.redis[1].Client(t).FlushAll(t.Context()).Err())
+	again := admitted(busy, 100, 0) + admitted(idle, 200, time.Millisecond)
+	assert.LessOrEqual(t, again, int64(120), "the floor of 100, and the hits until the replicas notice the loss")
+}

@@ -132,9 +132,9 @@ func (e *stock) moveToWindowOf(now int64) {
 	e.left, e.nextPeek, e.mostDenied, e.soldOutUntil = e.share.Floor, 0, 0, 0
 }
 
-// shouldReadBought reports whether a call with n hits should look for bought hits. The caller locks e.
+// shouldReadBought reports whether a call with n hits should look for bought hits: at least each refresh. The caller locks e.
 func (l *Limiter) shouldReadBought(e *stock, n int64) bool {
-	if e.windows[0].isKnown && (e.now < e.nextPeek || e.left-n >= l.buyThreshold(e)) {
+	if e.windows[0].isKnown && (e.now < e.nextPeek || e.now < e.nextPeek+refresh && e.left-n >= l.buyThreshold(e)) {
 		return false
 	}
 	e.nextPeek = e.now + peekPause
