@@ -220,7 +220,7 @@ func (l *Limiter) learnFromAnswer(h *backend.Hit, r *backend.Result, p *hitPlan,
 	}
 	e.measureDemand(w.limit.Max() - e.left)
 	isLow := e.left < e.buyThreshold() || e.deniedHits > 0
-	isBuyDue := isLow && e.now >= e.soldOutUntil
+	isBuyDue := isLow && e.now >= e.soldOutUntil && w.end-e.now > l.roundTrip.Load()
 	if e.isBuying || e.now < e.retryAt || !isBuyDue && !l.shouldBuyForNextWindow(e) {
 		return
 	}

@@ -339,6 +339,8 @@ const (
 	stockDelay = 40 * time.Millisecond   // in which a replica learns what another replica has bought
 	buyDelay   = 1050 * time.Millisecond // in which a region orders hits, without the round trip
 	rateMemory = 4 * time.Second         // in which the global Redis forgets the demand of a region
+
+	lateArrival = 25 * time.Millisecond // the difference of clocks and of round trips
 )
 
 // checkDenials checks that a region denies a hit only if its stock and its floor are used up, and only if the global Redis has
@@ -444,7 +446,7 @@ func (c *regionChecks) hadOtherDemand(l *globalLimit, r *globalCall, from time.D
 	})
 }
 
-// checkBuyers checks that in each region one replica at a time buys hits of a counter.
+// checkBuyers checks that in each region one replica at a time buys hits of a counter, and that it can use them.
 func (c *regionChecks) checkBuyers() {
 	type counter struct {
 		region int
@@ -455,6 +457,11 @@ func (c *regionChecks) checkBuyers() {
 		id := counter{s.region, s.limit}
 		before := last[id]
 		last[id] = s
+		arrival, end := s.at+roundTrips[s.region]/2, timeOf(s.end)
+		if before != nil && s.granted > 0 && arrival > end+lateArrival && !c.plan.isDisturbed(s.region, s.at-buyerTime, s.at) {
+			c.fail("%s, region %d at %v: the bought hits arrive at %v, after their window, which ends at %v", s.limit, s.region, s.at, arrival, end)
+			return
+		}
 		if before == nil || before.link == s.link || c.plan.isDisturbed(s.region, before.at-buyerTime, s.at) {
 			continue
 		}
