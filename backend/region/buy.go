@@ -122,8 +122,7 @@ func (l *Limiter) startPurchases(ctx context.Context, purchases []*purchase) {
 	}
 }
 
-// setOrderSize sets what the order for a window wants: nothing if the answer would come after the window. left is what the region
-// has left for the window.
+// setOrderSize sets what the order for a window wants. left is what the region has left for the window.
 func (l *Limiter) setOrderSize(p *purchase, index int, bought, left int64) {
 	e, o := p.stock, &p.orders[index]
 	e.mu.Lock()
@@ -132,7 +131,7 @@ func (l *Limiter) setOrderSize(p *purchase, index int, bought, left int64) {
 	roundTrip := l.roundTrip.Load()
 	if index == 0 {
 		e.left = left
-		if o.WindowEnd-e.now > roundTrip && e.now >= e.soldOutUntil && (left < e.buyThreshold() || e.deniedHits > 0) {
+		if e.canBuyInTime(roundTrip) && e.now >= e.soldOutUntil && (left < e.buyThreshold() || e.deniedHits > 0) {
 			o.Want, o.Least = max(e.targetHits(roundTrip, o.WindowEnd-e.now), 1)+e.deniedHits-max(left, 0), e.mostDenied-max(left, 0)
 			o.Rate += float64(e.deniedHits)
 		}

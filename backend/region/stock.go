@@ -190,6 +190,9 @@ func (e *stock) buyThreshold() int64 {
 	return max(min((e.targetHits(firstRoundTrip, refresh+2*firstRoundTrip)+1)/2, e.targetHits(firstRoundTrip, timeLeft)), 1)
 }
 
+// canBuyInTime reports whether the answer to an order comes before the current window ends.
+func (e *stock) canBuyInTime(roundTrip int64) bool { return e.windows[0].end-e.now > roundTrip }
+
 // handleAnswer learns from the answer r to h, and starts a purchase if the region has few hits left. r gets the numbers of the
 // limit of all regions.
 func (l *Limiter) handleAnswer(h *backend.Hit, r *backend.Result, p *hitPlan, isInDeniedGroup bool) {
@@ -220,7 +223,7 @@ func (l *Limiter) learnFromAnswer(h *backend.Hit, r *backend.Result, p *hitPlan,
 	}
 	e.measureDemand(w.limit.Max() - e.left)
 	isLow := e.left < e.buyThreshold() || e.deniedHits > 0
-	isBuyDue := isLow && e.now >= e.soldOutUntil && w.end-e.now > l.roundTrip.Load()
+	isBuyDue := isLow && e.now >= e.soldOutUntil && e.canBuyInTime(l.roundTrip.Load())
 	if e.isBuying || e.now < e.retryAt || !isBuyDue && !l.shouldBuyForNextWindow(e) {
 		return
 	}

@@ -332,7 +332,7 @@ var mutants = []mutant{
 		file:    "limit/regions.go",
 		old:     "s.Pool = l.capacity - 2*(windowHits+1)",
 		new:     "s.Pool = l.capacity - choose(isMutant(), 0, 2*(windowHits+1))",
-		runs:    []run{{"regions-bucket", 1}},
+		runs:    []run{{"regions-bucket-burst", 1}},
 		problem: "more than the refill",
 	},
 	{
@@ -417,9 +417,9 @@ var mutants = []mutant{
 	},
 	{
 		name:    "region-buys-for-a-window-that-ends",
-		file:    "backend/region/buy.go",
-		old:     "if o.WindowEnd-e.now > roundTrip && ",
-		new:     "if (isMutant() || o.WindowEnd-e.now > roundTrip) && ",
+		file:    "backend/region/stock.go",
+		old:     "return e.windows[0].end-e.now > roundTrip",
+		new:     "return isMutant() || e.windows[0].end-e.now > roundTrip",
 		runs:    []run{{"regions-one-busy", 1}},
 		problem: "after their window",
 	},

@@ -14,6 +14,7 @@ func init() {
 		"regions-years":          regionsYears,
 		"regions-short-windows":  regionsShortWindows,
 		"regions-bucket":         regionsBucket,
+		"regions-bucket-burst":   regionsBucketBurst,
 		"regions-one-busy":       regionsOneBusy,
 		"regions-moving-demand":  regionsMovingDemand,
 		"regions-cut":            regionsCut,
@@ -84,19 +85,27 @@ func regionsOneBusy() *regionPlan {
 	return p
 }
 
-// regionsMovingDemand has callers in one region after the other.
+// regionsMovingDemand has callers in one region after the other. The last region begins when the demand of the others is
+// forgotten.
 func regionsMovingDemand() *regionPlan {
-	fixed, sliding := newYears()
-	p := newRegionPlan(18*time.Second, fixed, sliding)
-	for _, l := range p.limits {
-		p.addDemand(l, 2, 40*time.Millisecond, 0, 2*time.Second, 0)
-		p.addDemand(l, 2, 40*time.Millisecond, 2*time.Second, 4*time.Second, 1)
-		p.addDemand(l, 4, 40*time.Millisecond, 4*time.Second, endOfRun, 2)
-	}
+	l := yearly("year", "fixed_window", 450)
+	p := newRegionPlan(12500*time.Millisecond, l)
+	p.addDemand(l, 2, 40*time.Millisecond, 0, 2*time.Second, 0)
+	p.addDemand(l, 2, 40*time.Millisecond, 2*time.Second, 4*time.Second, 1)
+	p.addDemand(l, 4, 20*time.Millisecond, 9*time.Second, endOfRun, 2)
 	return p
 }
 
-// newCutPlan has one busy region, and callers in the other regions until shortly before its fault.
+// regionsBucketBurst has a region with a stock and a bucket that is almost full, and then much more demand.
+func regionsBucketBurst() *regionPlan {
+	l := bucket(60, 120)
+	p := newRegionPlan(5*time.Second, l)
+	p.addDemand(l, 2, 40*time.Millisecond, 0, endOfRun, 0)
+	p.addDemand(l, 8, 10*time.Millisecond, 3450*time.Millisecond, endOfRun, 0)
+	return p
+}
+
+// newCutPlan has one busy region.
 func newCutPlan() *regionPlan {
 	p := newRegionPlan(7*time.Second, yearly("year", "fixed_window", 900), every(3, "fixed", "fixed_window", 150))
 	for _, l := range p.limits {

@@ -272,10 +272,14 @@ func (s *simRegion) countAt(id counterID, at time.Duration) (count int64) {
 	return 0
 }
 
-// storedHits returns the bought hits that the region has stored for a window, in all counters that its Redis has had.
-func (s *simRegion) storedHits(limit string, start int64) (n int64) {
+// storedHits returns the bought hits that the region has stored for a window until a time, in all counters that its Redis
+// has had.
+func (s *simRegion) storedHits(limit string, start int64, until time.Duration) (n int64) {
 	last := int64(0)
 	for _, state := range s.counters[counterID{limit, true, start}] {
+		if state.at > until {
+			break
+		}
 		n += max(state.count-last, 0)
 		last = state.count
 	}

@@ -117,7 +117,7 @@ func (c *regionChecks) countedAgain(l *globalLimit, step clockStep, start int64)
 		end := timeOf(id.start + l.window())
 		isNear := end >= step.at-step.by.Abs() && end <= step.at+step.by.Abs()+clockMemory
 		if id.limit == l.name && !id.isPurchases && (id.start == start || l.isBucket()) && isNear {
-			n += l.floor() + s.storedHits(l.name, id.start)
+			n += l.floor() + s.storedHits(l.name, id.start, endless)
 		}
 	}
 	return n
@@ -231,25 +231,22 @@ func (c *regionChecks) checkStocks(l *globalLimit) {
 		}
 	}
 	for _, r := range c.calls {
-		id := stockID{r.region, r.result.WindowStart}
-		switch {
-		case r.limit != l:
-		case r.isAdmittedByRedis():
-			admitted[id] += r.hits
-		case r.isRefundOf(l):
+		if id := (stockID{r.region, r.result.WindowStart}); r.isRefundOf(l) {
 			refunds[id] += r.hits
 		}
-		granted[id] += 0
 	}
 	for id, n := range granted {
-		stored := c.regions[id.region].storedHits(l.name, id.start)
-		if stored > n {
+		stored := c.regions[id.region].storedHits(l.name, id.start, endless)
+		isKept := !c.plan.losesAnswers && len(l.reloads) == 0 && len(c.resets) == 0
+		if stored > n || stored < n-late[id] && isKept {
 			c.fail("%s, region %d, window at %v: stored %d bought hits, but has bought %d", l.name, id.region, timeOf(id.start).Round(time.Millisecond), stored, n)
 		}
-		if stored < n-late[id] && !c.plan.losesAnswers && len(l.reloads) == 0 && len(c.resets) == 0 {
-			c.fail("%s, region %d, window at %v: stored %d bought hits, but has bought %d", l.name, id.region, timeOf(id.start).Round(time.Millisecond), stored, n)
-		}
+	}
+	for _, r := range c.admittedInOrder(l) {
+		id := stockID{r.region, r.result.WindowStart}
+		admitted[id] += r.hits
 		highest := l.highest(timeOf(id.start)-maxClockStep, timeOf(id.start+l.window())+maxClockStep)
+		stored := c.regions[id.region].storedHits(l.name, id.start, r.end)
 		most := highest.floor() + stored + refunds[id]
 		for _, loss := range c.regionals {
 			if loss.region == id.region {
@@ -262,7 +259,8 @@ func (c *regionChecks) checkStocks(l *globalLimit) {
 			}
 		}
 		if admitted[id] > most && len(c.resets) == 0 {
-			c.fail("%s, region %d, window at %v: admitted %d hits, want at most the floor and %d bought hits, together %d", l.name, id.region, timeOf(id.start).Round(time.Millisecond), admitted[id], stored, most)
+			c.fail("%s, region %d at %v, window at %v: admitted %d hits, want at most the floor and %d bought hits, together %d", l.name, id.region, r.end, timeOf(id.start).Round(time.Millisecond), admitted[id], stored, most)
+			return
 		}
 	}
 }
