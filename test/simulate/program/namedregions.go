@@ -55,13 +55,13 @@ func newRegionPlan(duration time.Duration, limits ...*globalLimit) *regionPlan {
 func newBusyPlan(duration time.Duration, limits ...*globalLimit) *regionPlan {
 	p := newRegionPlan(duration, limits...)
 	for _, l := range limits {
-		p.addDemand(l, 2, 25*time.Millisecond, 0, endOfRun, 0, 1, 2)
+		p.addDemand(l, 2, 45*time.Millisecond, 0, endOfRun, 0, 1, 2)
 	}
 	return p
 }
 
 func newYears() (fixed, sliding *globalLimit) {
-	return yearly("year", "fixed_window", 450), yearly("slidingyear", "sliding_window", 450)
+	return yearly("year", "fixed_window", 300), yearly("slidingyear", "sliding_window", 300)
 }
 
 func regionsYears() *regionPlan {
@@ -70,7 +70,7 @@ func regionsYears() *regionPlan {
 }
 
 func regionsShortWindows() *regionPlan {
-	return newBusyPlan(9*time.Second, every(3, "fixed", "fixed_window", 150), every(3, "sliding", "sliding_window", 150))
+	return newBusyPlan(7*time.Second, every(3, "fixed", "fixed_window", 150), every(3, "sliding", "sliding_window", 150))
 }
 
 func regionsBucket() *regionPlan { return newBusyPlan(6*time.Second, bucket(60, 120)) }
@@ -78,9 +78,9 @@ func regionsBucket() *regionPlan { return newBusyPlan(6*time.Second, bucket(60, 
 // regionsOneBusy has callers only in the region that is furthest away.
 func regionsOneBusy() *regionPlan {
 	fixed, sliding := newYears()
-	p := newRegionPlan(7*time.Second, fixed, sliding, bucket(60, 120), every(3, "fixed", "fixed_window", 150))
+	p := newRegionPlan(6*time.Second, fixed, sliding, bucket(60, 120), every(3, "fixed", "fixed_window", 150))
 	for _, l := range p.limits {
-		p.addDemand(l, 4, 30*time.Millisecond, 0, endOfRun, 2)
+		p.addDemand(l, 4, 40*time.Millisecond, 0, endOfRun, 2)
 	}
 	return p
 }
@@ -121,8 +121,7 @@ func regionsCut() *regionPlan {
 }
 
 func newLossPlan() *regionPlan {
-	p := newBusyPlan(7*time.Second, yearly("year", "fixed_window", 900), every(3, "fixed", "fixed_window", 150))
-	return p
+	return newBusyPlan(7*time.Second, yearly("year", "fixed_window", 600), every(3, "fixed", "fixed_window", 150))
 }
 
 func regionsLostOrders() *regionPlan {
@@ -163,7 +162,7 @@ func regionsSlow() *regionPlan {
 
 // regionsClocks has Redis servers whose clocks differ by seconds. A fixed_window needs no clocks that agree.
 func regionsClocks() *regionPlan {
-	p := newBusyPlan(9*time.Second, every(3, "fixed", "fixed_window", 150))
+	p := newBusyPlan(7*time.Second, every(3, "fixed", "fixed_window", 150))
 	p.addClockStep(0, 0, 2*time.Second)
 	p.addClockStep(1, 0, -3*time.Second)
 	p.addReplicaClockStep(2, 0, 3*time.Second, -3*time.Second)
@@ -183,7 +182,7 @@ func regionsCloseClocks() *regionPlan {
 
 func newGlobalFaultPlan() *regionPlan {
 	fixed, sliding := newYears()
-	return newBusyPlan(5*time.Second, fixed, sliding, bucket(60, 120))
+	return newBusyPlan(4*time.Second, fixed, sliding, bucket(60, 120))
 }
 
 func regionsGlobalEmpty() *regionPlan {
@@ -262,8 +261,8 @@ func regionsIdleWakes() *regionPlan {
 	fixed, sliding := newYears()
 	p := newRegionPlan(9*time.Second, fixed, sliding, bucket(60, 120))
 	for _, l := range p.limits {
-		p.addDemand(l, 2, 50*time.Millisecond, 0, 4*time.Second, 0, 1)
-		p.addDemand(l, 2, 25*time.Millisecond, 3*time.Second, endOfRun, 2)
+		p.addDemand(l, 2, 60*time.Millisecond, 0, 4*time.Second, 0, 1)
+		p.addDemand(l, 2, 40*time.Millisecond, 3*time.Second, endOfRun, 2)
 	}
 	return p
 }
@@ -271,8 +270,8 @@ func regionsIdleWakes() *regionPlan {
 // regionsGroups has calls with several hits, and a limit of each region, all or none.
 func regionsGroups() *regionPlan {
 	fixed, sliding := newYears()
-	p := newBusyPlan(5*time.Second, fixed, sliding, bucket(60, 120))
-	p.ownMax = 200
+	p := newBusyPlan(4*time.Second, fixed, sliding, bucket(60, 120))
+	p.ownMax = 150
 	for i := range p.demands {
 		p.demands[i].mostHits = 4
 	}
@@ -288,7 +287,7 @@ func regionsRefunds() *regionPlan {
 
 func regionsReset() *regionPlan {
 	fixed, _ := newYears()
-	p := newBusyPlan(8*time.Second, fixed)
+	p := newBusyPlan(6*time.Second, fixed)
 	p.addReset(1, fixed, 1200*time.Millisecond)
 	return p
 }
