@@ -85,23 +85,24 @@ func regionsOneBusy() *regionPlan {
 	return p
 }
 
-// regionsMovingDemand has callers in one region after the other. The last region begins when the demand of the others is
-// forgotten.
+// regionsMovingDemand has callers in two regions at first. Then all callers are in the third region.
 func regionsMovingDemand() *regionPlan {
-	l := yearly("year", "fixed_window", 450)
-	p := newRegionPlan(12500*time.Millisecond, l)
+	l := yearly("year", "fixed_window", 900)
+	p := newRegionPlan(11*time.Second, l)
 	p.addDemand(l, 2, 40*time.Millisecond, 0, 2*time.Second, 0)
-	p.addDemand(l, 2, 40*time.Millisecond, 2*time.Second, 4*time.Second, 1)
-	p.addDemand(l, 4, 20*time.Millisecond, 9*time.Second, endOfRun, 2)
+	p.addDemand(l, 2, 40*time.Millisecond, time.Second, 3*time.Second, 1)
+	p.addDemand(l, 2, 80*time.Millisecond, 2*time.Second, endOfRun, 2)
+	p.addDemand(l, 4, 20*time.Millisecond, 7500*time.Millisecond, endOfRun, 2)
 	return p
 }
 
-// regionsBucketBurst has a region with a stock and a bucket that is almost full, and then much more demand.
+// regionsBucketBurst has regions with a stock and a bucket that is almost full, and then much more demand.
 func regionsBucketBurst() *regionPlan {
 	l := bucket(60, 120)
-	p := newRegionPlan(5*time.Second, l)
-	p.addDemand(l, 2, 40*time.Millisecond, 0, endOfRun, 0)
-	p.addDemand(l, 8, 10*time.Millisecond, 3450*time.Millisecond, endOfRun, 0)
+	p := newRegionPlan(4500*time.Millisecond, l)
+	p.addDemand(l, 2, 100*time.Millisecond, 0, endOfRun, 0, 1, 2)
+	p.addDemand(l, 6, 10*time.Millisecond, 3370*time.Millisecond, 4*time.Second, 2)
+	p.addDemand(l, 6, 10*time.Millisecond, 3600*time.Millisecond, 4*time.Second, 0, 1)
 	return p
 }
 
@@ -214,11 +215,11 @@ func regionsKilledBuyers() *regionPlan {
 func regionsStalls() *regionPlan {
 	p := newLossPlan()
 	for i := range regionCount {
-		for j := range 12 {
+		for j := range 25 {
 			at := time.Duration(500+120*j) * time.Millisecond
 			p.addStall(i, at, at+60*time.Millisecond)
 		}
-		at := 2500 * time.Millisecond
+		at := 4 * time.Second
 		p.addStall(i, at, at+time.Second)
 	}
 	return p

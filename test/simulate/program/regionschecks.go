@@ -339,7 +339,7 @@ const (
 	buyDelay   = 1050 * time.Millisecond // in which a region orders hits, without the round trip
 	rateMemory = 4 * time.Second         // in which the global Redis forgets the demand of a region
 
-	lateArrival = 50 * time.Millisecond // the difference of clocks and of round trips
+	lateArrival = 5 * time.Millisecond // the difference of two round trips
 )
 
 // checkDenials checks that a region denies a hit only if its stock and its floor are used up. While the global Redis has hits, the
@@ -388,14 +388,24 @@ func (c *regionChecks) checkDenials(l *globalLimit) {
 	}
 }
 
-// checkSales checks that a region whose hits no other region needs gets all that it wants, up to the waste.
+// checkSales checks that a bucket sells no more than its pool and the refill, and that a region whose hits no other region needs
+// gets all that it wants, up to the waste.
 func (c *regionChecks) checkSales(l *globalLimit) {
+	level, last := 0.0, time.Duration(0)
+	refill := float64(l.windowHits()-regionCount*l.floor()) / float64(l.window()) * 1e6 // in a second
 	for _, s := range c.sales {
+		if s.limit == l.name && l.isBucket() && s.lostAt == endless {
+			level = max(level-refill*(s.at-last).Seconds(), 0) + float64(s.granted)
+			if last = s.at; level > float64(l.pool())+1 {
+				c.fail("%s at %v: the bucket has sold %.1f hits more than the refill, want at most %d", l.name, s.at, level, l.pool())
+				return
+			}
+		}
 		if s.limit != l.name || c.plan.isDisturbed(s.region, s.at-buyerTime, s.at) || c.hadOtherDemand(l, s.region, s.at, s.at) {
 			continue
 		}
 		waste := max(l.at(s.at).maxUnused()-s.unused, s.least, 1)
-		if least := min(s.want, s.granted+s.free, waste); s.granted < least {
+		if least := min(s.want, s.granted+s.free, waste) - 1; s.granted < least { // the script rounds
 			c.fail("%s, region %d at %v: bought %d hits, want at least %d, as no other region needs them", s.limit, s.region, s.at, s.granted, least)
 			return
 		}
@@ -423,6 +433,10 @@ func (c *regionChecks) hadRoom(l *globalLimit, r *globalCall) bool {
 // hadFreeHits reports whether the global Redis had enough hits for the call all the time since from.
 func (c *regionChecks) hadFreeHits(l *globalLimit, r *globalCall, from time.Duration) bool {
 	start := r.result.WindowStart
+	if r.result.Source != backend.SourceRedis { // the deny cache sets no window
+		now := c.regions[r.region].redis.timeAt(startTime.Add(r.start)).UnixMicro()
+		start = now - now%l.window()
+	}
 	if !l.isBucket() && timeOf(start) > from {
 		return false
 	}
@@ -482,13 +496,14 @@ func (c *regionChecks) checkBuyers() {
 		region int
 		limit  string
 	}
-	last := map[counter]*sale{}
+	last, hasBought := map[counter]*sale{}, map[string]bool{} // by link
+	spread := c.clockSpread()
 	for _, s := range c.sales {
 		id := counter{s.region, s.limit}
-		before := last[id]
-		last[id] = s
+		before, knowsRoundTrip := last[id], hasBought[s.link]
+		last[id], hasBought[s.link] = s, true
 		arrival, end := s.at+roundTrips[s.region]/2, timeOf(s.end)-c.regions[s.region].redis.clockStep
-		if before != nil && s.granted > 0 && arrival > end+lateArrival && !c.plan.isDisturbed(s.region, s.at-buyerTime, s.at) {
+		if knowsRoundTrip && s.granted > 0 && arrival > end+lateArrival+spread && !c.plan.isDisturbed(s.region, s.at-buyerTime, s.at) {
 			c.fail("%s, region %d at %v: the bought hits arrive at %v, after their window, which ends at %v", s.limit, s.region, s.at, arrival, end)
 			return
 		}
