@@ -339,7 +339,8 @@ const (
 	buyDelay   = 1050 * time.Millisecond // in which a region orders hits, without the round trip
 	rateMemory = 4 * time.Second         // in which the global Redis forgets the demand of a region
 
-	lateArrival = 5 * time.Millisecond // the difference of two round trips
+	lateArrival = 5 * time.Millisecond    // the difference of two round trips
+	dialTime    = 1500 * time.Millisecond // in which a replica opens its connections to the global Redis
 )
 
 // checkDenials checks that a region denies a hit only if its stock and its floor are used up. While the global Redis has hits, the
@@ -496,13 +497,17 @@ func (c *regionChecks) checkBuyers() {
 		region int
 		limit  string
 	}
-	last, hasBought := map[counter]*sale{}, map[string]bool{} // by link
+	last, firstSale := map[counter]*sale{}, map[string]time.Duration{} // by link
 	spread := c.clockSpread()
 	for _, s := range c.sales {
 		id := counter{s.region, s.limit}
-		before, knowsRoundTrip := last[id], hasBought[s.link]
-		last[id], hasBought[s.link] = s, true
+		before := last[id]
+		last[id] = s
+		if _, ok := firstSale[s.link]; !ok {
+			firstSale[s.link] = s.at
+		}
 		arrival, end := s.at+roundTrips[s.region]/2, timeOf(s.end)-c.regions[s.region].redis.clockStep
+		knowsRoundTrip := s.at-firstSale[s.link] > dialTime // and has opened its connections
 		if knowsRoundTrip && s.granted > 0 && arrival > end+lateArrival+spread && !c.plan.isDisturbed(s.region, s.at-buyerTime, s.at) {
 			c.fail("%s, region %d at %v: the bought hits arrive at %v, after their window, which ends at %v", s.limit, s.region, s.at, arrival, end)
 			return

@@ -233,9 +233,13 @@ func (p *regionPlan) addCut(region int, from, to time.Duration, resets bool, cut
 	}, "region %d: %s ends", region, text)
 }
 
+// dialPause is the further time without purchases after the global Redis has refused connections. go-redis then dials once in
+// a second.
+const dialPause = 500 * time.Millisecond
+
 func (p *regionPlan) addGlobalRestart(at, down time.Duration, isEmpty bool, lag time.Duration) {
 	p.losesAnswers = true
-	p.disturb(allRegions, at, at+down)
+	p.disturb(allRegions, at, at+down+dialPause)
 	if !isEmpty {
 		p.addEvent(at-lag, func(w *world) { w.global.keepCopy(); w.copyTime = elapsed() }, "the replica of the global Redis gets no more writes")
 	}
