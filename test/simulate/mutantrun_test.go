@@ -99,11 +99,16 @@ func writeMutants(t *testing.T) string {
 // mutantCode is a file that each package with a mutant gets.
 const mutantCode = `package %s
 
-import "os"
+import (
+	"os"
+	"strings"
+)
 
 var mutant = os.Getenv("MUTANT")
 
 func isMutant(name string) bool { return mutant == name }
+
+func replaceText(text, from, to string) string { return strings.Replace(text, from, to, 1) }
 
 func choose[T any](isFirst bool, first, second T) T {
 	if isFirst {

@@ -311,6 +311,158 @@ var mutants = []mutant{
 		runs:    []run{{"holders-long-network-cut", 1}},
 		problem: "holders at",
 	},
+	{
+		name:    "region-floors-are-sold",
+		file:    "limit/regions.go",
+		old:     "s.Pool -= floorsInWindow * s.Floor",
+		new:     "if !isMutant() {\n\t\t\ts.Pool -= floorsInWindow * s.Floor\n\t\t}",
+		runs:    []run{{"regions-years", 1}},
+		problem: "year, window at",
+	},
+	{
+		name:    "region-sliding-floor-is-not-halved",
+		file:    "limit/regions.go",
+		old:     "floorsInWindow *= 2",
+		new:     "if !isMutant() {\n\t\t\tfloorsInWindow *= 2\n\t\t}",
+		runs:    []run{{"regions-short-windows", 1}},
+		problem: "count in the sliding window",
+	},
+	{
+		name:    "region-bucket-sells-its-whole-burst",
+		file:    "limit/regions.go",
+		old:     "s.Pool = l.capacity - 2*(windowHits+1)",
+		new:     "s.Pool = l.capacity - choose(isMutant(), 0, 2*(windowHits+1))",
+		runs:    []run{{"regions-bucket-burst", 1}},
+		problem: "the bucket has sold",
+	},
+	{
+		name:    "region-ledger-ignores-the-window-before",
+		file:    "backend/redis/quota.go",
+		old:     sendsScript,
+		new:     fmt.Sprintf(changesSentScript, "math.max(sold_before, sold(KEYS[3]))", "sold(KEYS[3])"),
+		runs:    []run{{"regions-short-windows", 1}},
+		problem: "count in the sliding window",
+	},
+	{
+		name:    "region-waste-has-no-bound",
+		file:    "backend/redis/quota.go",
+		old:     sendsScript,
+		new:     fmt.Sprintf(changesSentScript, "math.max(math.floor(max_unused * rate / all_rates) - unused, least, 1)", "want"),
+		runs:    []run{{"regions-one-busy", 1}},
+		problem: "bought and not used",
+	},
+	{
+		name:    "region-demand-is-never-forgotten",
+		file:    "backend/redis/quota.go",
+		old:     sendsScript,
+		new:     fmt.Sprintf(changesSentScript, "now - tonumber(report_time) > report_life", "false"),
+		runs:    []run{{"regions-moving-demand", 1}},
+		problem: "no other region needs them",
+	},
+	{
+		name:    "region-bucket-follows-the-clocks-of-regions",
+		file:    "backend/redis/quota.go",
+		old:     sendsScript,
+		new:     fmt.Sprintf(changesSentScript, "local now = time[1] * 1000000 + time[2]", "local now = kind == 'bucket' and first or time[1] * 1000000 + time[2]"),
+		runs:    []run{{"regions-bucket", 1}},
+		problem: "more than the refill",
+	},
+	{
+		name:    "region-sales-never-expire",
+		file:    "backend/redis/quota.go",
+		old:     sendsScript,
+		new:     fmt.Sprintf(changesSentScript, "redis.call('PEXPIRE', KEYS[1], ttl)", ""),
+		runs:    []run{{"regions-years", 1}},
+		problem: "has no time to live",
+	},
+	{
+		name:    "region-stores-hits-in-the-current-window",
+		file:    "backend/region/buy.go",
+		old:     "N: o.Granted, WindowStart: o.WindowStart",
+		new:     "N: o.Granted, WindowStart: choose(isMutant(), p.orders[0].WindowStart, o.WindowStart)",
+		runs:    []run{{"regions-short-windows", 1}},
+		problem: "bought hits, but has bought",
+	},
+	{
+		name:    "region-stores-hits-of-a-lost-answer",
+		file:    "backend/region/buy.go",
+		old:     "if o.Err == nil && o.Granted > 0 {",
+		new:     "if isMutant() && o.Err != nil {\n\t\t\t\to.Granted, o.Err = o.Want, nil\n\t\t\t}\n\t\t\tif o.Err == nil && o.Granted > 0 {",
+		runs:    []run{{"regions-lost-orders", 1}},
+		problem: "bought hits, but has bought",
+	},
+	{
+		name:    "region-stores-hits-again-after-a-late-answer",
+		file:    "backend/region/buy.go",
+		old:     "l.options.Counters.Take(ctx, time.Now(), hits, results)\n\tfor i, h := range hits {",
+		new:     "l.options.Counters.Take(ctx, time.Now(), hits, results)\n\tif isMutant() && len(hits) > 0 && results[0].Err != nil {\n\t\tl.options.Counters.Take(ctx, time.Now(), hits, results)\n\t}\n\tfor i, h := range hits {",
+		runs:    []run{{"regions-stalls", 1}},
+		problem: "bought hits, but has bought",
+	},
+	{
+		name:    "region-buyers-have-no-hold",
+		file:    "backend/region/buy.go",
+		old:     "p.isBuyer = answers[0].Err == nil && answers[0].Allowed",
+		new:     "p.isBuyer = isMutant() || answers[0].Err == nil && answers[0].Allowed",
+		runs:    []run{{"regions-years", 1}},
+		problem: "two replicas buy at once",
+	},
+	{
+		name:    "region-never-buys-after-a-cut",
+		file:    "backend/region/buy.go",
+		old:     "e.retryAt = e.now + retryPause",
+		new:     "e.retryAt = e.now + retryPause\n\t\tif isMutant() {\n\t\t\te.retryAt = 1 << 62\n\t\t}",
+		runs:    []run{{"regions-cut", 1}},
+		problem: "has not tried to buy",
+	},
+	{
+		name:    "region-buys-for-a-window-that-ends",
+		file:    "backend/region/stock.go",
+		old:     "arrivesInTime := e.windows[0].end-e.now > l.roundTrip.Load()",
+		new:     "arrivesInTime := isMutant() || e.windows[0].end-e.now > l.roundTrip.Load()",
+		runs:    []run{{"regions-bucket-burst", 1}},
+		problem: "after their window",
+	},
+	{
+		name:    "region-reads-the-stock-of-the-window-before",
+		file:    "backend/region/region.go",
+		old:     "Limit: p.stock.share.Purchases, WindowStart: p.windowStart, Shadow",
+		new:     "Limit: p.stock.share.Purchases, WindowStart: p.windowStart - choose(isMutant(), int64(1), 0), Shadow",
+		runs:    []run{{"regions-short-windows", 1}},
+		problem: "though the region had room",
+	},
+	{
+		name:    "region-that-is-cut-off-admits-half-of-the-limit",
+		file:    "backend/region/stock.go",
+		old:     "window: w.limit.WithChargeDenied(hasMany)",
+		new:     "window: choose(isMutant() && e.retryAt > e.now && e.mostDenied > 0, share.Stock(h.Limit.Max()/2), w.limit).WithChargeDenied(hasMany)",
+		runs:    []run{{"regions-cut", 1}},
+		problem: "want at most the floor",
+	},
+	{
+		name:    "region-keeps-its-stock-after-a-loss",
+		file:    "backend/region/stock.go",
+		old:     "if bought != w.bought {",
+		new:     "if bought > w.bought || !isMutant() && bought < w.bought {",
+		runs:    []run{{"regions-redis-empty", 1}},
+		problem: "want at most the floor",
+	},
+	{
+		name:    "region-replica-learns-no-purchase-of-another",
+		file:    "backend/region/stock.go",
+		old:     "e.nextPeek = e.now + peekPause",
+		new:     "e.nextPeek = e.now + choose(isMutant(), int64(1<<60), peekPause)",
+		runs:    []run{{"regions-years", 1}},
+		problem: "though the region had room",
+	},
+	{
+		name:    "region-reset-keeps-its-stock",
+		file:    "backend/region/region.go",
+		old:     "l.options.Counters.Take(ctx, now, refunds, results)",
+		new:     "if !isMutant() {\n\t\tl.options.Counters.Take(ctx, now, refunds, results)\n\t}",
+		runs:    []run{{"regions-reset", 1}},
+		problem: "after the reset",
+	},
 }
 
 // readsScript is the line that returns the text of a Lua script. changesScript returns the text with
@@ -318,6 +470,13 @@ var mutants = []mutant{
 const (
 	readsScript   = "return string(text)"
 	changesScript = "if isMutant() {\n\t\treturn strings.Replace(string(text), %q, %q, 1)\n\t}\n\treturn string(text)"
+)
+
+// sendsScript is the line that sends the text of a script of the global Redis. changesSentScript sends the text with another
+// expression.
+const (
+	sendsScript       = "all := []any{\"EVAL\", script, len(keys)}"
+	changesSentScript = "if isMutant() {\n\t\tscript = replaceText(script, %q, %q)\n\t}\n\t" + sendsScript
 )
 
 // root is the folder of the repository.
@@ -328,10 +487,10 @@ func TestMutantsChangeCodeThatExists(t *testing.T) {
 		code, err := os.ReadFile(filepath.Join(root, m.file))
 		require.NoError(t, err)
 		assert.Equal(t, 1, strings.Count(string(code), m.old), "%s: %s", m.name, m.file)
-		if m.old != readsScript {
+		if m.old != readsScript && m.old != sendsScript {
 			continue
 		}
-		_, replacement, _ := strings.Cut(m.new, "strings.Replace(string(text), ")
+		_, replacement, _ := strings.Cut(strings.Replace(m.new, "replaceText(script, ", "strings.Replace(string(text), ", 1), "strings.Replace(string(text), ")
 		quoted, err := strconv.QuotedPrefix(replacement)
 		require.NoError(t, err)
 		scriptText, err := strconv.Unquote(quoted)
@@ -340,7 +499,7 @@ func TestMutantsChangeCodeThatExists(t *testing.T) {
 	}
 }
 
-// allScripts returns the texts of all Lua files.
+// allScripts returns the texts of all Lua files, and of the scripts of the global Redis.
 func allScripts(t *testing.T) (texts string) {
 	files, err := filepath.Glob(filepath.Join(root, "lua/*.lua"))
 	require.NoError(t, err)
@@ -349,5 +508,7 @@ func allScripts(t *testing.T) (texts string) {
 		require.NoError(t, err)
 		texts += string(text)
 	}
-	return texts
+	ledger, err := os.ReadFile(filepath.Join(root, "backend/redis/ledger.go"))
+	require.NoError(t, err)
+	return texts + string(ledger)
 }

@@ -229,8 +229,11 @@ func TestManyReplicasOfRegionsShareLimits(t *testing.T) {
 			seconds   float64 // in a unit
 			perDemand float64 // the limit as a part of the demand
 		}{
-			{limit.FixedWindow, limit.Minute, 60, 1.25}, {limit.FixedWindow, limit.Second, 1, 1.25}, {limit.FixedWindow, limit.Second, 1, 0.8},
-			{limit.TokenBucket, limit.Second, 1, 1.25}, {limit.TokenBucket, limit.Second, 1, 0.8},
+			{limit.FixedWindow, limit.Minute, 60, 1.25},
+			{limit.FixedWindow, limit.Second, 1, 1.25},
+			{limit.FixedWindow, limit.Second, 1, 0.8},
+			{limit.TokenBucket, limit.Second, 1, 1.25},
+			{limit.TokenBucket, limit.Second, 1, 0.8},
 		} {
 			lim, err := limit.New(limit.Spec{
 				Algorithm: c.algorithm, Unit: c.unit, Scope: limit.Global, ChargeDenied: c.algorithm.DefaultChargeDenied(),

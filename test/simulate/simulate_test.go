@@ -122,7 +122,7 @@ var schedules = []string{
 
 // regionSchedules are the named schedules with regions.
 var regionSchedules = []string{
-	"bucket", "close-clocks", "clocks", "cut", "global-empty", "groups", "idle-wakes", "killed-buyers", "late-orders", "lost-answers", "lost-orders", "lost-writes",
+	"bucket", "bucket-burst", "close-clocks", "clocks", "cut", "global-empty", "groups", "idle-wakes", "killed-buyers", "late-orders", "lost-answers", "lost-orders", "lost-writes",
 	"lowered-limit", "moving-demand", "one-busy", "raised-limit", "redis-empty", "refunds", "reset", "script-flushes", "short-windows", "slow", "stalls", "years",
 }
 

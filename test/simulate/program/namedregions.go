@@ -14,6 +14,7 @@ func init() {
 		"regions-years":          regionsYears,
 		"regions-short-windows":  regionsShortWindows,
 		"regions-bucket":         regionsBucket,
+		"regions-bucket-burst":   regionsBucketBurst,
 		"regions-one-busy":       regionsOneBusy,
 		"regions-moving-demand":  regionsMovingDemand,
 		"regions-cut":            regionsCut,
@@ -54,13 +55,13 @@ func newRegionPlan(duration time.Duration, limits ...*globalLimit) *regionPlan {
 func newBusyPlan(duration time.Duration, limits ...*globalLimit) *regionPlan {
 	p := newRegionPlan(duration, limits...)
 	for _, l := range limits {
-		p.addDemand(l, 2, 25*time.Millisecond, 0, endOfRun, 0, 1, 2)
+		p.addDemand(l, 2, 45*time.Millisecond, 0, endOfRun, 0, 1, 2)
 	}
 	return p
 }
 
 func newYears() (fixed, sliding *globalLimit) {
-	return yearly("year", "fixed_window", 450), yearly("slidingyear", "sliding_window", 450)
+	return yearly("year", "fixed_window", 300), yearly("slidingyear", "sliding_window", 300)
 }
 
 func regionsYears() *regionPlan {
@@ -69,7 +70,7 @@ func regionsYears() *regionPlan {
 }
 
 func regionsShortWindows() *regionPlan {
-	return newBusyPlan(9*time.Second, every(3, "fixed", "fixed_window", 150), every(3, "sliding", "sliding_window", 150))
+	return newBusyPlan(7*time.Second, every(3, "fixed", "fixed_window", 150), every(3, "sliding", "sliding_window", 150))
 }
 
 func regionsBucket() *regionPlan { return newBusyPlan(6*time.Second, bucket(60, 120)) }
@@ -77,26 +78,35 @@ func regionsBucket() *regionPlan { return newBusyPlan(6*time.Second, bucket(60, 
 // regionsOneBusy has callers only in the region that is furthest away.
 func regionsOneBusy() *regionPlan {
 	fixed, sliding := newYears()
-	p := newRegionPlan(7*time.Second, fixed, sliding, bucket(60, 120), every(3, "fixed", "fixed_window", 150))
+	p := newRegionPlan(6*time.Second, fixed, sliding, bucket(60, 120), every(3, "fixed", "fixed_window", 150))
 	for _, l := range p.limits {
-		p.addDemand(l, 4, 30*time.Millisecond, 0, endOfRun, 2)
+		p.addDemand(l, 4, 40*time.Millisecond, 0, endOfRun, 2)
 	}
 	return p
 }
 
-// regionsMovingDemand has callers in one region after the other.
+// regionsMovingDemand has callers in two regions at first. Then all callers are in the third region.
 func regionsMovingDemand() *regionPlan {
-	fixed, sliding := newYears()
-	p := newRegionPlan(18*time.Second, fixed, sliding)
-	for _, l := range p.limits {
-		p.addDemand(l, 2, 40*time.Millisecond, 0, 2*time.Second, 0)
-		p.addDemand(l, 2, 40*time.Millisecond, 2*time.Second, 4*time.Second, 1)
-		p.addDemand(l, 4, 40*time.Millisecond, 4*time.Second, endOfRun, 2)
-	}
+	l := yearly("year", "fixed_window", 900)
+	p := newRegionPlan(11*time.Second, l)
+	p.addDemand(l, 2, 40*time.Millisecond, 0, 2*time.Second, 0)
+	p.addDemand(l, 2, 40*time.Millisecond, time.Second, 3*time.Second, 1)
+	p.addDemand(l, 2, 80*time.Millisecond, 2*time.Second, endOfRun, 2)
+	p.addDemand(l, 4, 20*time.Millisecond, 7500*time.Millisecond, endOfRun, 2)
 	return p
 }
 
-// newCutPlan has one busy region, and callers in the other regions until shortly before its fault.
+// regionsBucketBurst has regions with a stock and a bucket that is almost full, and then much more demand.
+func regionsBucketBurst() *regionPlan {
+	l := bucket(60, 120)
+	p := newRegionPlan(4500*time.Millisecond, l)
+	p.addDemand(l, 2, 100*time.Millisecond, 0, endOfRun, 0, 1, 2)
+	p.addDemand(l, 6, 10*time.Millisecond, 3370*time.Millisecond, 4*time.Second, 2)
+	p.addDemand(l, 6, 10*time.Millisecond, 3600*time.Millisecond, 4*time.Second, 0, 1)
+	return p
+}
+
+// newCutPlan has one busy region.
 func newCutPlan() *regionPlan {
 	p := newRegionPlan(7*time.Second, yearly("year", "fixed_window", 900), every(3, "fixed", "fixed_window", 150))
 	for _, l := range p.limits {
@@ -112,8 +122,7 @@ func regionsCut() *regionPlan {
 }
 
 func newLossPlan() *regionPlan {
-	p := newBusyPlan(7*time.Second, yearly("year", "fixed_window", 900), every(3, "fixed", "fixed_window", 150))
-	return p
+	return newBusyPlan(7*time.Second, yearly("year", "fixed_window", 600), every(3, "fixed", "fixed_window", 150))
 }
 
 func regionsLostOrders() *regionPlan {
@@ -154,7 +163,7 @@ func regionsSlow() *regionPlan {
 
 // regionsClocks has Redis servers whose clocks differ by seconds. A fixed_window needs no clocks that agree.
 func regionsClocks() *regionPlan {
-	p := newBusyPlan(9*time.Second, every(3, "fixed", "fixed_window", 150))
+	p := newBusyPlan(7*time.Second, every(3, "fixed", "fixed_window", 150))
 	p.addClockStep(0, 0, 2*time.Second)
 	p.addClockStep(1, 0, -3*time.Second)
 	p.addReplicaClockStep(2, 0, 3*time.Second, -3*time.Second)
@@ -174,7 +183,7 @@ func regionsCloseClocks() *regionPlan {
 
 func newGlobalFaultPlan() *regionPlan {
 	fixed, sliding := newYears()
-	return newBusyPlan(5*time.Second, fixed, sliding, bucket(60, 120))
+	return newBusyPlan(4*time.Second, fixed, sliding, bucket(60, 120))
 }
 
 func regionsGlobalEmpty() *regionPlan {
@@ -206,11 +215,11 @@ func regionsKilledBuyers() *regionPlan {
 func regionsStalls() *regionPlan {
 	p := newLossPlan()
 	for i := range regionCount {
-		for j := range 12 {
+		for j := range 25 {
 			at := time.Duration(500+120*j) * time.Millisecond
 			p.addStall(i, at, at+60*time.Millisecond)
 		}
-		at := 2500 * time.Millisecond
+		at := 4 * time.Second
 		p.addStall(i, at, at+time.Second)
 	}
 	return p
@@ -253,8 +262,8 @@ func regionsIdleWakes() *regionPlan {
 	fixed, sliding := newYears()
 	p := newRegionPlan(9*time.Second, fixed, sliding, bucket(60, 120))
 	for _, l := range p.limits {
-		p.addDemand(l, 2, 50*time.Millisecond, 0, 4*time.Second, 0, 1)
-		p.addDemand(l, 2, 25*time.Millisecond, 3*time.Second, endOfRun, 2)
+		p.addDemand(l, 2, 60*time.Millisecond, 0, 4*time.Second, 0, 1)
+		p.addDemand(l, 2, 40*time.Millisecond, 3*time.Second, endOfRun, 2)
 	}
 	return p
 }
@@ -262,8 +271,8 @@ func regionsIdleWakes() *regionPlan {
 // regionsGroups has calls with several hits, and a limit of each region, all or none.
 func regionsGroups() *regionPlan {
 	fixed, sliding := newYears()
-	p := newBusyPlan(5*time.Second, fixed, sliding, bucket(60, 120))
-	p.ownMax = 200
+	p := newBusyPlan(4*time.Second, fixed, sliding, bucket(60, 120))
+	p.ownMax = 150
 	for i := range p.demands {
 		p.demands[i].mostHits = 4
 	}
@@ -279,7 +288,7 @@ func regionsRefunds() *regionPlan {
 
 func regionsReset() *regionPlan {
 	fixed, _ := newYears()
-	p := newBusyPlan(8*time.Second, fixed)
+	p := newBusyPlan(6*time.Second, fixed)
 	p.addReset(1, fixed, 1200*time.Millisecond)
 	return p
 }

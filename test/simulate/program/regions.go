@@ -84,6 +84,7 @@ type sale struct {
 	limit       string
 	start, end  int64 // of the window, in microseconds since 1970
 	want, least int64
+	unused      int64 // that the region has said it has
 	granted     int64
 	free        int64         // after the sale
 	lostAt      time.Duration // when the global Redis has lost the sale; endless if it has kept the sale
@@ -220,7 +221,7 @@ func (s *simRegion) setLimits(current func(*globalLimit) *globalLimit) {
 
 // recordCounters records the counters of limits of scope global that a command may have changed.
 func (s *simRegion) recordCounters(at time.Duration, args []string, _ []byte) {
-	if args[0] == "MODEL" {
+	if args[0] == "MODEL" || args[0] == "GET" || args[0] == "MGET" {
 		return
 	}
 	for _, name := range args[1:] {
@@ -272,10 +273,14 @@ func (s *simRegion) countAt(id counterID, at time.Duration) (count int64) {
 	return 0
 }
 
-// storedHits returns the bought hits that the region has stored for a window, in all counters that its Redis has had.
-func (s *simRegion) storedHits(limit string, start int64) (n int64) {
+// storedHits returns the bought hits that the region has stored for a window until a time, in all counters that its Redis
+// has had.
+func (s *simRegion) storedHits(limit string, start int64, until time.Duration) (n int64) {
 	last := int64(0)
 	for _, state := range s.counters[counterID{limit, true, start}] {
+		if state.at > until {
+			break
+		}
 		n += max(state.count-last, 0)
 		last = state.count
 	}
@@ -326,7 +331,7 @@ func (w *world) recordSale(at time.Duration, args []string, reply []byte) {
 	o := args[7:]
 	w.sales = append(w.sales, &sale{
 		at: at, lostAt: endless, region: int(o[0][1] - '0'), link: w.global.lastLink, limit: limitOfKey(key), start: number(o[7]), end: number(o[8]),
-		want: number(o[3]), least: number(o[4]), granted: number(numbers[1]), free: number(numbers[2]),
+		want: number(o[3]), least: number(o[4]), unused: number(o[5]), granted: number(numbers[1]), free: number(numbers[2]),
 	})
 }
 

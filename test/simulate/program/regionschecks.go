@@ -32,6 +32,7 @@ func newRegionChecks(w *world) *regionChecks {
 		c.checkFallback(l)
 		c.checkWaste(l)
 		c.checkDenials(l)
+		c.checkSales(l)
 	}
 	c.checkBuyers()
 	c.checkExpiries()
@@ -117,7 +118,7 @@ func (c *regionChecks) countedAgain(l *globalLimit, step clockStep, start int64)
 		end := timeOf(id.start + l.window())
 		isNear := end >= step.at-step.by.Abs() && end <= step.at+step.by.Abs()+clockMemory
 		if id.limit == l.name && !id.isPurchases && (id.start == start || l.isBucket()) && isNear {
-			n += l.floor() + s.storedHits(l.name, id.start)
+			n += l.floor() + s.storedHits(l.name, id.start, endless)
 		}
 	}
 	return n
@@ -231,25 +232,22 @@ func (c *regionChecks) checkStocks(l *globalLimit) {
 		}
 	}
 	for _, r := range c.calls {
-		id := stockID{r.region, r.result.WindowStart}
-		switch {
-		case r.limit != l:
-		case r.isAdmittedByRedis():
-			admitted[id] += r.hits
-		case r.isRefundOf(l):
+		if id := (stockID{r.region, r.result.WindowStart}); r.isRefundOf(l) {
 			refunds[id] += r.hits
 		}
-		granted[id] += 0
 	}
 	for id, n := range granted {
-		stored := c.regions[id.region].storedHits(l.name, id.start)
-		if stored > n {
+		stored := c.regions[id.region].storedHits(l.name, id.start, endless)
+		isKept := !c.plan.losesAnswers && len(l.reloads) == 0 && len(c.resets) == 0
+		if stored > n || stored < n-late[id] && isKept {
 			c.fail("%s, region %d, window at %v: stored %d bought hits, but has bought %d", l.name, id.region, timeOf(id.start).Round(time.Millisecond), stored, n)
 		}
-		if stored < n-late[id] && !c.plan.losesAnswers && len(l.reloads) == 0 && len(c.resets) == 0 {
-			c.fail("%s, region %d, window at %v: stored %d bought hits, but has bought %d", l.name, id.region, timeOf(id.start).Round(time.Millisecond), stored, n)
-		}
+	}
+	for _, r := range c.admittedInOrder(l) {
+		id := stockID{r.region, r.result.WindowStart}
+		admitted[id] += r.hits
 		highest := l.highest(timeOf(id.start)-maxClockStep, timeOf(id.start+l.window())+maxClockStep)
+		stored := c.regions[id.region].storedHits(l.name, id.start, r.end)
 		most := highest.floor() + stored + refunds[id]
 		for _, loss := range c.regionals {
 			if loss.region == id.region {
@@ -262,7 +260,8 @@ func (c *regionChecks) checkStocks(l *globalLimit) {
 			}
 		}
 		if admitted[id] > most && len(c.resets) == 0 {
-			c.fail("%s, region %d, window at %v: admitted %d hits, want at most the floor and %d bought hits, together %d", l.name, id.region, timeOf(id.start).Round(time.Millisecond), admitted[id], stored, most)
+			c.fail("%s, region %d at %v, window at %v: admitted %d hits, want at most the floor and %d bought hits, together %d", l.name, id.region, r.end, timeOf(id.start).Round(time.Millisecond), admitted[id], stored, most)
+			return
 		}
 	}
 }
@@ -339,19 +338,29 @@ const (
 	stockDelay = 40 * time.Millisecond   // in which a replica learns what another replica has bought
 	buyDelay   = 1050 * time.Millisecond // in which a region orders hits, without the round trip
 	rateMemory = 4 * time.Second         // in which the global Redis forgets the demand of a region
+
+	lateArrival = 5 * time.Millisecond    // the difference of two round trips
+	dialTime    = 1500 * time.Millisecond // in which a replica opens its connections to the global Redis
 )
 
-// checkDenials checks that a region denies a hit only if its stock and its floor are used up, and only if the global Redis has
-// no hits, or other regions need them, or a fault keeps the region from buying.
+// checkDenials checks that a region denies a hit only if its stock and its floor are used up. While the global Redis has hits, the
+// region must order, and gets some of them unless other regions need them. Faults can keep a region from its purchases.
 func (c *regionChecks) checkDenials(l *globalLimit) {
-	var lastDenials [regionCount][]time.Duration
+	var denials [regionCount][]time.Duration
+	lastOf := map[*replica]*globalCall{}
 	for _, r := range c.calls {
-		isDenied := r.limit == l && r.refundOf == nil && r.err == nil && r.result.Err == nil && !r.result.Allowed && !r.result.IsDegraded()
-		if !isDenied || r.isAfterRecovery {
+		if r.limit != l || r.refundOf != nil || r.err != nil || r.result.Err != nil || r.isAfterRecovery {
 			continue
 		}
-		lastDenials[r.region] = append(lastDenials[r.region], r.start)
-		if c.hadRoom(l, r) {
+		before := lastOf[r.replica]
+		lastOf[r.replica] = r
+		if r.result.Allowed || r.result.IsDegraded() || r.isGroup && !r.own.Allowed {
+			continue
+		}
+		denials[r.region] = append(denials[r.region], r.start)
+		// A replica looks for bought hits when it knows that its region has few hits left.
+		knowsOfShortage := before != nil && !before.result.Allowed && before.result.WindowStart == r.result.WindowStart && before.end < r.start-stockDelay/2
+		if knowsOfShortage && c.hadRoom(l, r) {
 			c.fail("call %d on %s in region %d at %v: denied by %s, though the region had room", r.id, l.name, r.region, r.start, r.result.Source)
 			return
 		}
@@ -359,18 +368,46 @@ func (c *regionChecks) checkDenials(l *globalLimit) {
 		if l.isBucket() { // an order can come too late for its window
 			from -= time.Duration(l.window()) * time.Microsecond
 		}
-		isShortSinceFrom := slices.ContainsFunc(lastDenials[r.region], func(at time.Duration) bool { return at <= from && at >= from-300*time.Millisecond })
+		isShortSinceFrom := slices.ContainsFunc(denials[r.region], func(at time.Duration) bool { return at <= from && at >= from-300*time.Millisecond })
 		if !isShortSinceFrom || c.plan.isDisturbed(r.region, from, r.end) || !c.hadFreeHits(l, r, from) {
 			continue
 		}
-		if !slices.ContainsFunc(c.sales, func(s *sale) bool {
-			return s.limit == l.name && s.region == r.region && s.at >= from && s.at <= r.end
-		}) {
+		hasOrdered, hasBought := false, false
+		for _, s := range c.sales {
+			if s.limit == l.name && s.region == r.region && s.at >= from && s.at <= r.end {
+				hasOrdered, hasBought = true, hasBought || s.granted > 0
+			}
+		}
+		switch {
+		case !hasOrdered:
 			c.fail("call %d on %s in region %d at %v: denied, and the region has not tried to buy", r.id, l.name, r.region, r.start)
 			return
-		}
-		if !c.hadOtherDemand(l, r, from) {
+		case !hasBought && !c.hadOtherDemand(l, r.region, from, r.end):
 			c.fail("call %d on %s in region %d at %v: denied, though hits are free and no other region needs them", r.id, l.name, r.region, r.start)
+			return
+		}
+	}
+}
+
+// checkSales checks that a bucket sells no more than its pool and the refill, and that a region whose hits no other region needs
+// gets all that it wants, up to the waste.
+func (c *regionChecks) checkSales(l *globalLimit) {
+	level, last := 0.0, time.Duration(0)
+	refill := float64(l.windowHits()-regionCount*l.floor()) / float64(l.window()) * 1e6 // in a second
+	for _, s := range c.sales {
+		if s.limit == l.name && l.isBucket() && s.lostAt == endless {
+			level = max(level-refill*(s.at-last).Seconds(), 0) + float64(s.granted)
+			if last = s.at; level > float64(l.pool())+1 {
+				c.fail("%s at %v: the bucket has sold %.1f hits more than the refill, want at most %d", l.name, s.at, level, l.pool())
+				return
+			}
+		}
+		if s.limit != l.name || c.plan.isDisturbed(s.region, s.at-buyerTime, s.at) || c.hadOtherDemand(l, s.region, s.at, s.at) {
+			continue
+		}
+		waste := max(l.at(s.at).maxUnused()-s.unused, s.least, 1)
+		if least := min(s.want, s.granted+s.free, waste) - 1; s.granted < least { // the script rounds
+			c.fail("%s, region %d at %v: bought %d hits, want at least %d, as no other region needs them", s.limit, s.region, s.at, s.granted, least)
 			return
 		}
 	}
@@ -397,6 +434,10 @@ func (c *regionChecks) hadRoom(l *globalLimit, r *globalCall) bool {
 // hadFreeHits reports whether the global Redis had enough hits for the call all the time since from.
 func (c *regionChecks) hadFreeHits(l *globalLimit, r *globalCall, from time.Duration) bool {
 	start := r.result.WindowStart
+	if r.result.Source != backend.SourceRedis { // the deny cache sets no window
+		now := c.regions[r.region].redis.timeAt(startTime.Add(r.start)).UnixMicro()
+		start = now - now%l.window()
+	}
 	if !l.isBucket() && timeOf(start) > from {
 		return false
 	}
@@ -423,38 +464,54 @@ func (c *regionChecks) freeAt(l *globalLimit, start int64, at time.Duration) int
 		}
 		return int64(min(level+rate*(at-last).Seconds(), float64(current.pool())))
 	}
-	sold := map[int64]int64{}
+	var sold, soldBefore, soldAfter int64
 	for _, s := range c.sales {
-		if s.limit == l.name && s.at <= at && s.lostAt > at {
-			sold[s.start] += s.granted
+		switch {
+		case s.at > at || s.lostAt <= at || s.limit != l.name:
+		case s.start == start:
+			sold += s.granted
+		case s.start == start-l.period():
+			soldBefore += s.granted
+		case s.start == start+l.period():
+			soldAfter += s.granted
 		}
 	}
-	free := current.pool() - sold[start]
+	free := current.pool() - sold
 	if l.isSliding() {
 		covered := min(max(float64(timeOf(start+l.period())-at)/float64(l.period()*1000), 0), 1)
-		free -= max(int64(math.Ceil(float64(sold[start-l.period()])*covered)), sold[start+l.period()])
+		free -= max(int64(math.Ceil(float64(soldBefore)*covered)), soldAfter)
 	}
 	return free
 }
 
-// hadOtherDemand reports whether the global Redis may keep hits for another region.
-func (c *regionChecks) hadOtherDemand(l *globalLimit, r *globalCall, from time.Duration) bool {
+// hadOtherDemand reports whether the global Redis may keep hits for another region at some time between from and to.
+func (c *regionChecks) hadOtherDemand(l *globalLimit, region int, from, to time.Duration) bool {
 	return slices.ContainsFunc(c.calls, func(other *globalCall) bool {
-		return other.limit == l && other.region != r.region && other.end >= from-rateMemory && other.start <= r.end
+		return other.limit == l && other.region != region && other.end >= from-rateMemory && other.start <= to
 	})
 }
 
-// checkBuyers checks that in each region one replica at a time buys hits of a counter.
+// checkBuyers checks that in each region one replica at a time buys hits of a counter, and that it can use them.
 func (c *regionChecks) checkBuyers() {
 	type counter struct {
 		region int
 		limit  string
 	}
-	last := map[counter]*sale{}
+	last, firstSale := map[counter]*sale{}, map[string]time.Duration{} // by link
+	spread := c.clockSpread()
 	for _, s := range c.sales {
 		id := counter{s.region, s.limit}
 		before := last[id]
 		last[id] = s
+		if _, ok := firstSale[s.link]; !ok {
+			firstSale[s.link] = s.at
+		}
+		arrival, end := s.at+roundTrips[s.region]/2, timeOf(s.end)-c.regions[s.region].redis.clockStep
+		knowsRoundTrip := s.at-firstSale[s.link] > dialTime // and has opened its connections
+		if knowsRoundTrip && s.granted > 0 && arrival > end+lateArrival+spread && !c.plan.isDisturbed(s.region, s.at-buyerTime, s.at) {
+			c.fail("%s, region %d at %v: the bought hits arrive at %v, after their window, which ends at %v", s.limit, s.region, s.at, arrival, end)
+			return
+		}
 		if before == nil || before.link == s.link || c.plan.isDisturbed(s.region, before.at-buyerTime, s.at) {
 			continue
 		}

@@ -233,9 +233,13 @@ func (p *regionPlan) addCut(region int, from, to time.Duration, resets bool, cut
 	}, "region %d: %s ends", region, text)
 }
 
+// dialPause is the further time without purchases after the global Redis has refused connections. go-redis then dials once in
+// a second.
+const dialPause = 500 * time.Millisecond
+
 func (p *regionPlan) addGlobalRestart(at, down time.Duration, isEmpty bool, lag time.Duration) {
 	p.losesAnswers = true
-	p.disturb(allRegions, at, at+down)
+	p.disturb(allRegions, at, at+down+dialPause)
 	if !isEmpty {
 		p.addEvent(at-lag, func(w *world) { w.global.keepCopy(); w.copyTime = elapsed() }, "the replica of the global Redis gets no more writes")
 	}
@@ -338,7 +342,7 @@ func (p *regionPlan) addReset(region int, l *globalLimit, at time.Duration) {
 func drawRegionPlan(seed uint64) *regionPlan {
 	r := rand.New(rand.NewPCG(seed, 6000))
 	p := &regionPlan{
-		seed: seed, replicas: 1 + r.IntN(2), duration: between(r, 6*time.Second, 9*time.Second),
+		seed: seed, replicas: 1 + r.IntN(2), duration: between(r, 5*time.Second, 8*time.Second),
 		denyCache: r.IntN(2) == 0, refundShare: pick(r, 0, 0, 0, 0.2), ownMax: pick(r, 0, 0, 0, 150),
 	}
 	all := []*globalLimit{
@@ -350,7 +354,7 @@ func drawRegionPlan(seed uint64) *regionPlan {
 	p.limits = all[:2]
 	for _, l := range p.limits {
 		for i := range regionCount {
-			d := demand{region: i, limit: l, callers: p.replicas * (1 + r.IntN(2)), pause: between(r, 10*time.Millisecond, 60*time.Millisecond), to: p.duration, mostHits: pick[int64](r, 1, 1, 1, 4)}
+			d := demand{region: i, limit: l, callers: p.replicas * (1 + r.IntN(2)), pause: between(r, 25*time.Millisecond, 90*time.Millisecond), to: p.duration, mostHits: pick[int64](r, 1, 1, 1, 4)}
 			switch r.IntN(4) {
 			case 0:
 				d.from = between(r, 0, p.duration)

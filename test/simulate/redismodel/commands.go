@@ -196,10 +196,11 @@ func pexpire(s *Server, args []string) any {
 
 // expire knows times to live of less than a thousand years.
 func expire(s *Server, args []string) any {
-	if _, ok := integer(args[2]); !ok {
+	seconds, ok := integer(args[2])
+	if !ok {
 		return errNotInteger
 	}
-	return pexpire(s, append([]string{args[0], args[1], args[2] + "000"}, args[3:]...))
+	return pexpire(s, append([]string{args[0], args[1], strconv.FormatInt(seconds*1000, 10)}, args[3:]...))
 }
 
 func pttl(s *Server, args []string) any {
