@@ -173,7 +173,7 @@ for i = 1, #all, 2 do
 end
 return others`
 
-const regionSettingsLife = 5 * time.Minute
+const regionSettingsLife = 3 * time.Minute
 
 // CompareRegions stores the settings of a region, and returns the settings of each region that differ.
 func (l Ledger) CompareRegions(ctx context.Context, region, settings string) (others map[string]string, err error) {

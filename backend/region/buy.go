@@ -176,6 +176,7 @@ func (p *purchase) end() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.isBuying = false
+	e.isCutOff = p.isBuyer && p.orders[0].Err != nil || e.isCutOff && !p.isBuyer
 	switch o := &p.orders[0]; {
 	case !p.isBuyer: // another replica buys
 		e.retryAt, e.nextPeek = e.now+peekPause, 0

@@ -252,21 +252,22 @@ func (l *Limiter) readHeldHits(ctx context.Context, now time.Time, hits []backen
 		if results[i].Err == nil {
 			p.stock.setBoughtHits(peeks[i].WindowStart, p.stock.share.Purchases.Spent(results[i].Result))
 		}
-		if orders[i].Err == nil {
-			p.stock.mu.Lock()
+		p.stock.mu.Lock()
+		if p.stock.isCutOff = orders[i].Err != nil; !p.stock.isCutOff {
 			p.stock.free = orders[i].Free
-			p.stock.mu.Unlock()
 		}
+		p.stock.mu.Unlock()
 	}
 }
 
 // HeldHits says what a region has of a limit in the current window.
 type HeldHits struct {
 	Region string `json:"region"`
-	Floor  int64  `json:"floor"`  // the hits that the region can admit without a purchase
-	Bought int64  `json:"bought"` // the hits that the region has bought
-	Left   int64  `json:"left"`   // the hits that the region has left
-	Free   int64  `json:"free"`   // the hits that all regions can still buy
+	Floor  int64  `json:"floor"`   // the hits that the region can admit without a purchase
+	Bought int64  `json:"bought"`  // the hits that the region has bought
+	Left   int64  `json:"left"`    // the hits that the region has left
+	Free   int64  `json:"free"`    // the hits that all regions can still buy
+	CutOff bool   `json:"cut_off"` // the global Redis does not answer
 }
 
 // HeldHits returns what this replica knows of the holding of its region, or nil if h has another scope.
@@ -277,7 +278,7 @@ func (l *Limiter) HeldHits(h *backend.Hit) *HeldHits {
 	e := l.planHit(context.Background(), time.Now(), h, false).stock
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return &HeldHits{l.options.Region, e.share.Floor, e.windows[0].bought, max(e.left, 0), e.free}
+	return &HeldHits{l.options.Region, e.share.Floor, e.windows[0].bought, max(e.left, 0), e.free, e.isCutOff}
 }
 
 // RegionalHit returns h as the region counts it.

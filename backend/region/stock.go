@@ -48,6 +48,7 @@ type stock struct {
 	left     int64      // the hits that the region has left in the current window, by the last answer
 	nextPeek int64      // the time of the next peek of the bought hits
 	free     int64      // the hits that the ledger had left after the last purchase
+	isCutOff bool       // the ledger did not answer the last time
 
 	// The demand of the region is the hits that its replicas use, and the hits that this replica denies.
 	measureStart     int64   // when the measurement of the demand began
@@ -84,7 +85,7 @@ func (l *Limiter) planHit(ctx context.Context, now time.Time, h *backend.Hit, ma
 				break
 			}
 		}
-		e = &stock{key: bytes.Clone(h.Key), limit: h.Limit, share: share}
+		e = &stock{key: bytes.Clone(h.Key), limit: h.Limit, share: share, free: share.Pool}
 		s.stocks[id] = e
 	}
 	s.mu.Unlock()
@@ -120,6 +121,7 @@ func (e *stock) moveToWindowOf(now int64) {
 	}
 	if w := &e.windows[0]; w.limit != nil {
 		e.usedBefore -= w.limit.Max() - e.left
+		e.free = e.share.Pool
 	}
 	start, end := e.share.Purchases.WindowAt(now)
 	if next := e.windows[1]; next.start == start && next.limit != nil {
@@ -246,8 +248,11 @@ func (e *stock) measureDemand(used int64) {
 // answerForAllRegions gives r the numbers of the limit of all regions. The caller locks e.
 func (e *stock) answerForAllRegions(h *backend.Hit, r *backend.Result) {
 	free := e.free
-	if r.IsDegraded() {
+	if r.IsDegraded() || e.isCutOff {
 		free = 0
+	}
+	if h.N <= -limit.MaxHits { // a reset
+		free = e.limit.Capacity()
 	}
 	r.Remaining = min(r.Remaining+free, e.limit.Capacity())
 	switch {

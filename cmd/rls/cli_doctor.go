@@ -318,6 +318,19 @@ func (d *doctor) checkKeyRights(subject, path string) {
 	}
 }
 
+func (d *doctor) checkGlobalRedis(ctx context.Context) {
+	ledger, err := newLedger(d.settings)
+	if err == nil {
+		defer ledger.Close()
+		_, err = ledger.CompareRegions(ctx, d.settings.Region, regionSettings(d.settings))
+	}
+	if err != nil {
+		d.addResult(redis.LevelProblem, "redis", "REDIS_GLOBAL_URL", err.Error(), redis.AdviceFor(err))
+		return
+	}
+	d.addResult(levelOK, "redis", "REDIS_GLOBAL_URL", "the Redis of all regions runs scripts", "")
+}
+
 // checkStore runs the checks of Redis that the service also runs, or asks all servers of memcached for an answer.
 func (d *doctor) checkStore(ctx context.Context) {
 	const area = "redis"
@@ -356,6 +369,9 @@ func (d *doctor) checkStore(ctx context.Context) {
 		}
 		if isGood {
 			d.addResult(levelOK, area, "REDIS_URL", "connection, rights, role and state are good", "")
+		}
+		if settings.GlobalURL != "" {
+			d.checkGlobalRedis(ctx)
 		}
 	}
 }

@@ -39,6 +39,20 @@ func writeDoctorLimits(t *testing.T) (path string) {
 	return path
 }
 
+func TestDoctorChecksRedisOfAllRegions(t *testing.T) {
+	t.Parallel()
+	server, global, limits := redistest.Start(t), redistest.Start(t), writeDoctorLimits(t)
+	environment := []string{"REDIS_URL=" + server.Addr, "REDIS_TIMEOUT=1s", "REDIS_GLOBAL_URL=" + global.Addr, "REGION=eu", "REGIONS=3"}
+	out, code := runDoctor(t, environment, "--limits", limits)
+	assert.Contains(t, out, "ok       redis: REDIS_GLOBAL_URL: the Redis of all regions runs scripts")
+	assert.Zero(t, code, out)
+
+	global.Kill()
+	out, code = runDoctor(t, environment, "--limits", limits)
+	assert.Regexp(t, "problem  redis: REDIS_GLOBAL_URL: .*connection refused", out)
+	assert.Equal(t, 1, code)
+}
+
 func TestDoctorFindsNothingWrongWithGoodService(t *testing.T) {
 	t.Parallel()
 	server, limits := redistest.Start(t, "--appendonly", "yes"), writeDoctorLimits(t)

@@ -33,17 +33,13 @@ func (g *globalRedis) findings() []redis.Finding {
 
 // newGlobalRedis returns the Redis of REDIS_GLOBAL_URL. It need not be reachable.
 func newGlobalRedis(process *process, settings *env.Settings, serviceEvents *events.Events) (*globalRedis, error) {
-	server, err := addTLS(settings, settings.GlobalRedis(), settings.GlobalTLS)
-	if err != nil {
-		return nil, err
-	}
-	client, err := redis.New(redis.Options{Main: server, KeyPrefix: settings.CacheKeyPrefix, Partitions: settings.RedisPartitions, Timeout: settings.GlobalTimeout})
+	ledger, err := newLedger(settings)
 	if err != nil {
 		return nil, fmt.Errorf("REDIS_GLOBAL_URL: %w", err)
 	}
-	process.addCloser(func() { _ = client.Close() })
-	global := &globalRedis{redis.Ledger{Limiter: client}, &events.Regions{Events: serviceEvents, Address: client.Addresses()}}
-	ownSettings := fmt.Sprintf("REGIONS=%d REGION_FLOOR=%g REGION_WASTE=%g", settings.Regions, settings.RegionFloor, settings.RegionWaste)
+	process.addCloser(func() { _ = ledger.Close() })
+	global := &globalRedis{ledger, &events.Regions{Events: serviceEvents, Address: ledger.Addresses()}}
+	ownSettings := regionSettings(settings)
 	process.start(func(ctx context.Context) {
 		for pause := time.Duration(0); wait.Sleep(ctx, pause); {
 			others, err := global.CompareRegions(ctx, settings.Region, ownSettings)
@@ -58,6 +54,20 @@ func newGlobalRedis(process *process, settings *env.Settings, serviceEvents *eve
 		}
 	})
 	return global, nil
+}
+
+func newLedger(settings *env.Settings) (redis.Ledger, error) {
+	server, err := addTLS(settings, settings.GlobalRedis(), settings.GlobalTLS)
+	if err != nil {
+		return redis.Ledger{}, err
+	}
+	client, err := redis.New(redis.Options{Main: server, KeyPrefix: settings.CacheKeyPrefix, Partitions: settings.RedisPartitions, Timeout: settings.GlobalTimeout})
+	return redis.Ledger{Limiter: client}, err
+}
+
+// regionSettings returns the settings that must be equal in all regions.
+func regionSettings(s *env.Settings) string {
+	return fmt.Sprintf("REGIONS=%d REGION_FLOOR=%g REGION_WASTE=%g", s.Regions, s.RegionFloor, s.RegionWaste)
 }
 
 // addRegions adds the layer that divides limits of scope global among the regions.

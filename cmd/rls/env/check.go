@@ -256,6 +256,7 @@ func (s *Settings) warnings() []Warning {
 			warnings = append(warnings, Warning{noEffect, variables, reason})
 		}
 	}
+	warnIf(s.GlobalURL == "", nonEmptyVariablesWithPrefix("REGION"), "REDIS_GLOBAL_URL is empty, so each region admits its limits alone")
 	isMemcached, sendsStats := s.Backend() == BackendMemcache, !s.DisableStats
 	warnIf(s.BackendType == BackendLocal && !s.OverridesEnabled, nonEmptyVariablesWithPrefix("REDIS_"), "BACKEND_TYPE=local counts in this process")
 	warnIf(isMemcached && !s.OverridesEnabled,

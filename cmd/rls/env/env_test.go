@@ -125,6 +125,12 @@ func TestUnusedSettingsAreReportedByReason(t *testing.T) {
 	}, warnings)
 }
 
+func TestRegionsWithoutGlobalRedisHaveNoEffect(t *testing.T) {
+	_, warnings, err := read(t, map[string]string{"REDIS_URL": "127.0.0.1:1", "REGION": "eu", "REGIONS": "3"})
+	require.NoError(t, err)
+	assert.Equal(t, []Warning{{noEffect, "REGION,REGIONS", "REDIS_GLOBAL_URL is empty, so each region admits its limits alone"}}, warnings)
+}
+
 func TestMisspeltSettingsAreReported(t *testing.T) {
 	warnings := misspeltWarnings([]string{
 		"REDIS_TIMOUT=3s", "DRAIN_DELLAY=", "REDIS_TIMEOUT=3s", "LIMITS_PATHS=x", "HOSTS=x", "REDIS_PIPELINE_LIMIT=5", "REDIS_SERVICE_HOST=10.0.0.1",

@@ -114,7 +114,7 @@ func (h *hitClassifier) overHits(d *service.Decision) (overHits, nearHits int64)
 	}
 	spentAfter := countedLimit.Spent(result.Result)
 	spentBefore := spentAfter - n
-	if spentBefore >= countedLimit.Capacity() {
+	if spentBefore >= countedLimit.Capacity() || spentAfter < countedLimit.Capacity() { // a region can deny before the limit is spent
 		return n, 0
 	}
 	return spentAfter - countedLimit.Capacity(), countedLimit.Capacity() - max(h.nearLimit(countedLimit), spentBefore)

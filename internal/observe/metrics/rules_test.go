@@ -161,6 +161,7 @@ func TestHitsDeniedWithoutTheBackendAreCounted(t *testing.T) {
 		want   HitSums
 	}{
 		{"deny cache", backend.Result{Source: backend.SourceDenyCache}, HitSums{Total: 4, OverLimit: 4, DeniedByCache: 4}},
+		{"a region that denies before the limit is spent", backend.Result{Source: backend.SourceRedis, Result: limit.Result{Remaining: 8}}, HitSums{Total: 4, OverLimit: 4}},
 		{"failed call", backend.Result{Err: backend.ErrUnavailable}, HitSums{Total: 4}},
 		{"fallback that allows all", fallback(limit.FailAllow, limit.Result{Allowed: true}), HitSums{Total: 4, WithinLimit: 4}},
 		{"fallback that denies all", fallback(limit.FailDeny, limit.Result{}), HitSums{Total: 4, OverLimit: 4}},
