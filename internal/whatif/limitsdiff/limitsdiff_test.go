@@ -51,6 +51,7 @@ func TestEachChangeHasItsKindAndReason(t *testing.T) {
 		{"stricter algorithm", descriptorWith("", ""), descriptorWith("", "algorithm: sliding_log"), Tighter, "new", "becomes 10 per minute, sliding_log"},
 		{"milder algorithm", descriptorWith("", "algorithm: sliding_log"), descriptorWith("", ""), Looser, "new", "10 per minute, sliding_log becomes"},
 		{"other algorithm", descriptorWith("", ""), descriptorWith("", "algorithm: first_hit_window"), Mixed, "new", "first_hit_window"},
+		{"other timezone", "{key: k, rate_limit: {unit: day, requests_per_unit: 10, timezone: UTC}}", "{key: k, rate_limit: {unit: day, requests_per_unit: 10, timezone: Europe/Berlin}}", Mixed, "new", "10 per day in UTC becomes 10 per day in Europe/Berlin"},
 		{"higher burst", descriptorWith("", "algorithm: token_bucket"), descriptorWith("", "algorithm: token_bucket, burst: 20"), Looser, "kept", "burst 20"},
 		{"scope instance", descriptorWith("", ""), descriptorWith("", "scope: instance"), Looser, "new", "per instance"},
 		{"limit of zero", descriptorWith("", ""), "{key: k, rate_limit: {unit: second, requests_per_unit: 0}}", Tighter, "new", "becomes 0 per second"},
