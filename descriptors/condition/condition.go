@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"regexp"
 	"regexp/syntax"
+	"slices"
 	"strings"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -146,6 +147,28 @@ func Differences(a, b *Condition) []string {
 		return firstAddresses(differences)
 	}
 	return differences
+}
+
+// ExamplesTell reports whether an example of other certainly fails c if any value that meets other fails c. A nil c is a
+// test that is not a condition.
+func (c *Condition) ExamplesTell(other *Condition) bool {
+	isSameKind := c != nil && !c.isNegated && c.kind == other.kind
+	switch {
+	case c != nil && c.text == other.text && (c.list == nil || slices.Equal(c.list.entries, other.list.entries)):
+		return true
+	case other.isNegated || other.list != nil && len(other.list.entries) > maxExamples:
+		return false
+	case !isSameKind || other.kind != cidrKind:
+		return other.kind == inKind || isSameKind && other.kind == prefixKind
+	}
+	for network := range other.list.networks.All() {
+		for range c.list.networks.Subnets(network) { // c has a part of network
+			if !c.list.networks.LookupPrefix(network) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // Prefix returns a condition that values meet if they start with prefix.

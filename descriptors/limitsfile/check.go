@@ -87,7 +87,7 @@ func (r *reader) openDocument(d *document, root *yaml.Node) {
 		return
 	}
 	if root.Kind == yaml.ScalarNode && fields.Tag(root) == "!!null" {
-		d.errorf(root, nil, "domain is missing")
+		d.errorf(root, nil, "domain is missing; write domain: with the name in Envoy's filter")
 		return
 	}
 	if root.Kind != yaml.MappingNode {
@@ -103,7 +103,7 @@ func (r *reader) openDocument(d *document, root *yaml.Node) {
 	switch existingDomain := r.domains[name.Text]; {
 	case name.hasError:
 	case name.Text == "":
-		d.errorf(name.node, nil, "domain is missing")
+		d.errorf(name.node, nil, "domain is missing; write domain: with the name in Envoy's filter")
 	case existingDomain == nil:
 		r.domains[name.Text] = d.domain
 		r.set.Domains = append(r.set.Domains, d.domain)

@@ -136,7 +136,7 @@ func TestXDSMetadataLosesTheFieldsOfRLS(t *testing.T) {
 func TestXDSProblemsNameResourceAndPath(t *testing.T) {
 	const good = `"rate_limit":{"unit":"DAY","requests_per_unit":1}`
 	for _, test := range []struct{ json, want string }{
-		{`{}`, `r: domain is missing`},
+		{`{}`, `r: domain is missing; write domain: with the name in Envoy's filter`},
 		{`{"domain":"d","descriptors":[{` + good + `}]}`, `r: d > descriptor 1: key is missing`},
 		{
 			`{"domain":"d","descriptors":[{"key":"k","rate_limit":{"requests_per_unit":1}}]}`,
@@ -228,9 +228,9 @@ func TestHostileXDSResourcesAreRejected(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "a\x00\x7f", c.Domains[0].Descriptors[0].Key, "any text is fine")
 	_, err = ParseXDS([]*confv3.RateLimitConfig{nil}, nil, Options{})
-	require.EqualError(t, err, "resource 1: domain is missing")
+	require.EqualError(t, err, "resource 1: domain is missing; write domain: with the name in Envoy's filter")
 	_, err = ParseXDS([]*confv3.RateLimitConfig{{Name: "a\nb"}}, nil, Options{})
-	require.EqualError(t, err, `"a\nb": domain is missing`, "a problem is a line")
+	require.EqualError(t, err, `"a\nb": domain is missing; write domain: with the name in Envoy's filter`, "a problem is a line")
 	c, err = ParseXDS(nil, nil, Options{})
 	require.NoError(t, err)
 	assert.Empty(t, c.Domains)

@@ -369,7 +369,7 @@ func (r *reporter) setCounter(limitReport *Limit, decision *service.Decision, pe
 		return
 	}
 	answer.Never = !result.Allowed && result.RetryAfter == limit.Never
-	if !result.Allowed && result.RetryAfter > 0 && peek.isRetryExact {
+	if !result.Allowed && result.RetryAfter > 0 && peek.isRetryExact && result.Mode != limit.FailDeny {
 		answer.RetryAt = r.timeAfter(result.RetryAfter)
 	}
 	switch result.Source {

@@ -183,7 +183,7 @@ type Answer struct {
 	Allowed   bool  `json:"allowed"`
 	Remaining int64 `json:"remaining"` // the remaining hits after this hit; at least 0
 
-	RetryAt *time.Time `json:"retry_at,omitempty"` // the time at which a denied hit would pass if no other hit came; empty if unknown
+	RetryAt *time.Time `json:"retry_at,omitempty"` // the time at which a denied hit would pass if no other hit came; empty if unknown, and in mode deny
 	Never   bool       `json:"never,omitempty"`    // the hit can't pass at any time
 
 	Source string `json:"source"`           // the part of the service that would answer, such as deny_cache

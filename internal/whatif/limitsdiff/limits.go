@@ -166,7 +166,7 @@ func compareNumbers(oldLimit, newLimit *limit.Limit) Kind {
 	kind := kindOf(cmp.Compare(newLimit.Capacity(), oldLimit.Capacity()))
 	kind = joinKinds(kind, kindOf(rate(newLimit).Cmp(rate(oldLimit))))
 	kind = joinKinds(kind, kindOf(looseness(newLimit.Algorithm)-looseness(oldLimit.Algorithm)))
-	if looseness(newLimit.Algorithm) == looseness(oldLimit.Algorithm) && newLimit.Algorithm != oldLimit.Algorithm {
+	if looseness(newLimit.Algorithm) == looseness(oldLimit.Algorithm) && newLimit.Algorithm != oldLimit.Algorithm || newLimit.Timezone != oldLimit.Timezone {
 		kind = Mixed
 	}
 	return joinKinds(kind, kindOf(int(newLimit.Scope)-int(oldLimit.Scope))) // with scope instance, each replica admits the whole limit

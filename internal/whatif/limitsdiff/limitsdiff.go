@@ -76,8 +76,8 @@ func Compare(oldConfig, newConfig *descriptors.Config) *Report {
 			continue
 		}
 		comparedDomains[d.Name] = true
-		newComparison.domain = d.Name
 		oldDomain, newDomain := sourceDomain(oldConfig, d.Name), sourceDomain(newConfig, d.Name)
+		newComparison.domain, newComparison.oldDomain, newComparison.newDomain = d.Name, oldDomain, newDomain
 		newComparison.compareRequestLimits(oldDomain, newDomain)
 		newComparison.walk(treePosition{list: oldDomain.Descriptors}, treePosition{list: newDomain.Descriptors}, nil, nil)
 	}
@@ -106,11 +106,12 @@ func joinKinds(a, b Kind) Kind {
 }
 
 type comparison struct {
-	report          *Report
-	domain          string
-	requestCount    int                                           // the number of requests that walk has compared
-	reportedChanges map[[3]string]bool                            // the reported changes; the key is the old path, the new path, and the requests or ""
-	indexes         map[*limitsfile.Descriptor]*descriptors.Index // the indexes of lists; the key is the first descriptor of the list
+	report               *Report
+	domain               string
+	oldDomain, newDomain *limitsfile.Domain
+	requestCount         int                                           // the number of requests that walk has compared
+	reportedChanges      map[[3]string]bool                            // the reported changes; the key is the old path, the new path, and the requests or ""
+	indexes              map[*limitsfile.Descriptor]*descriptors.Index // the indexes of lists; the key is the first descriptor of the list
 }
 
 type treePosition struct {
@@ -239,9 +240,13 @@ func (c *comparison) compareRules(oldTrail, newTrail, path []*limitsfile.Descrip
 		rulePaths[1] = change.New.Path
 	}
 	key := [3]string{rulePaths[0], rulePaths[1], change.Requests}
+	isUncertain := mayMatchOthers(c.oldDomain.Descriptors, c.newDomain.Descriptors, oldTrail, newTrail)
 	switch {
 	case oldRule == nil && newRule == nil:
-		return
+		if !isUncertain || len(oldTrail[len(oldTrail)-1].Descriptors) > 0 {
+			return
+		}
+		change.Event = Changed
 	case oldRule == nil:
 		change.Event = Added
 	case newRule == nil:
@@ -257,6 +262,9 @@ func (c *comparison) compareRules(oldTrail, newTrail, path []*limitsfile.Descrip
 	}
 	c.reportedChanges[key], c.reportedChanges[rulePaths] = true, true
 	change.Kind, change.Reasons = compareDescriptors(oldRule, newRule)
+	if isUncertain {
+		change.Kind, change.Reasons = Mixed, append(change.Reasons, "the condition changed: other requests may match")
+	}
 	if len(countedLimits(oldRule)) > 0 && len(countedLimits(newRule)) > 0 {
 		change.Counters = "new"
 		if oldRule.KeepsCounters(newRule) && slices.Equal(limitsfile.CounterPatterns(oldTrail), limitsfile.CounterPatterns(newTrail)) {
@@ -264,6 +272,23 @@ func (c *comparison) compareRules(oldTrail, newTrail, path []*limitsfile.Descrip
 		}
 	}
 	c.report.Changes = append(c.report.Changes, change)
+}
+
+// mayMatchOthers reports whether a condition in one of two trails changed, and requests that are not compared may match
+// only one of the trails. The lists have the siblings of the first descriptors.
+func mayMatchOthers(oldList, newList, oldTrail, newTrail []*limitsfile.Descriptor) bool {
+	if len(oldTrail) == 0 || len(newTrail) == 0 {
+		return false
+	}
+	oldFirst, newFirst := oldTrail[0], newTrail[0]
+	return hasOtherCondition(oldFirst, newFirst, newList) || hasOtherCondition(newFirst, oldFirst, oldList) || mayMatchOthers(oldFirst.Descriptors, newFirst.Descriptors, oldTrail[1:], newTrail[1:])
+}
+
+// hasOtherCondition reports whether otherList, the siblings of other, lacks the condition of d, and requests that are not
+// compared may meet this condition but not match other.
+func hasOtherCondition(d, other *limitsfile.Descriptor, otherList []*limitsfile.Descriptor) bool {
+	return d.Condition != nil && other.Value != "" && !other.Condition.ExamplesTell(d.Condition) && (d.Value == other.Value ||
+		!slices.ContainsFunc(otherList, func(o *limitsfile.Descriptor) bool { return o.Key == d.Key && o.Value == d.Value }))
 }
 
 // ruleAtEnd returns the last descriptor of trail if the descriptor has a limit in force or quota_mode, and otherwise nil.

@@ -51,6 +51,7 @@ func TestEachChangeHasItsKindAndReason(t *testing.T) {
 		{"stricter algorithm", descriptorWith("", ""), descriptorWith("", "algorithm: sliding_log"), Tighter, "new", "becomes 10 per minute, sliding_log"},
 		{"milder algorithm", descriptorWith("", "algorithm: sliding_log"), descriptorWith("", ""), Looser, "new", "10 per minute, sliding_log becomes"},
 		{"other algorithm", descriptorWith("", ""), descriptorWith("", "algorithm: first_hit_window"), Mixed, "new", "first_hit_window"},
+		{"other timezone", "{key: k, rate_limit: {unit: day, requests_per_unit: 10, timezone: UTC}}", "{key: k, rate_limit: {unit: day, requests_per_unit: 10, timezone: Europe/Berlin}}", Mixed, "new", "10 per day in UTC becomes 10 per day in Europe/Berlin"},
 		{"higher burst", descriptorWith("", "algorithm: token_bucket"), descriptorWith("", "algorithm: token_bucket, burst: 20"), Looser, "kept", "burst 20"},
 		{"scope instance", descriptorWith("", ""), descriptorWith("", "scope: instance"), Looser, "new", "per instance"},
 		{"limit of zero", descriptorWith("", ""), "{key: k, rate_limit: {unit: second, requests_per_unit: 0}}", Tighter, "new", "becomes 0 per second"},
@@ -133,6 +134,37 @@ func TestRequestsThatMeetAnotherRuleAreFound(t *testing.T) {
 			var text bytes.Buffer
 			require.NoError(t, compare(t, test.old, test.current).WriteText(&text))
 			assert.Contains(t, text.String(), test.want)
+		})
+	}
+}
+
+func TestChangedConditionThatMayMatchOtherRequestsIsMixed(t *testing.T) {
+	t.Parallel()
+	const limit10 = "rate_limit: {unit: minute, requests_per_unit: 10}"
+	rule := func(condition string) string { return "{key: k, " + condition + ", " + limit10 + "}" }
+	for name, test := range map[string]struct {
+		old, current []string
+		kind         Kind
+	}{
+		"wider network":                     {[]string{rule("cidr: [10.0.0.0/24]")}, []string{rule("cidr: [10.0.0.0/8]")}, Mixed},
+		"narrower network":                  {[]string{rule("cidr: [10.0.0.0/8]")}, []string{rule("cidr: [10.0.0.0/16]")}, Mixed},
+		"wider network without a limit":     {[]string{"{key: k, cidr: [10.0.0.0/24]}", "{key: k, " + limit10 + "}"}, []string{"{key: k, cidr: [10.0.0.0/8]}", "{key: k, " + limit10 + "}"}, Mixed},
+		"wider network with a higher limit": {[]string{rule("cidr: [10.0.0.0/24]")}, []string{"{key: k, cidr: [10.0.0.0/8], rate_limit: {unit: minute, requests_per_unit: 20}}"}, Mixed},
+		"wider network above a rule":        {[]string{"{key: k, cidr: [10.0.0.0/24], descriptors: [" + rule("value: a") + "]}"}, []string{"{key: k, cidr: [10.0.0.0/8], descriptors: [" + rule("value: a") + "]}"}, Mixed},
+		"other expression":                  {[]string{rule("regex: '[a-z]+'")}, []string{rule("regex: '[a-y]+'")}, Mixed},
+		"pattern becomes an expression":     {[]string{rule("value: /a/*")}, []string{rule("regex: '/a/.+'")}, Mixed},
+		"further network":                   {[]string{rule("cidr: [10.0.0.0/8]")}, []string{rule("cidr: [10.0.0.0/8, 192.0.2.0/24]")}, Tighter},
+		"further value":                     {[]string{rule("in: [a]")}, []string{rule("in: [a, b]")}, Tighter},
+		"condition of its own":              {[]string{"{key: k, " + limit10 + "}"}, []string{"{key: k, " + limit10 + "}", "{key: k, regex: 'a+', rate_limit: {unit: minute, requests_per_unit: 5}}"}, Tighter},
+		"equal negation":                    {[]string{rule("not: {cidr: [10.0.0.0/8]}")}, []string{rule("not: {cidr: [10.0.0.0/8]}")}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			report := compare(t, shopFile(test.old...), shopFile(test.current...))
+			assert.Equal(t, test.kind, report.Kind)
+			var text bytes.Buffer
+			require.NoError(t, report.WriteText(&text))
+			assert.Equal(t, test.kind == Mixed, strings.Contains(text.String(), "the condition changed: other requests may match"), text.String())
 		})
 	}
 }
