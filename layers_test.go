@@ -91,7 +91,7 @@ func TestProgramContainsNoTestHelpers(t *testing.T) {
 // remoteClientPackages are the packages that a program may contain if it only asks a remote service by
 // package client. A path with a / at its end stands for all packages below it.
 var remoteClientPackages = []string{
-	module + "internal/base/entrytext", module + "limit",
+	module + "internal/base/entrytext", module + "internal/base/wait", module + "limit",
 	"github.com/envoyproxy/go-control-plane/envoy/", "github.com/envoyproxy/protoc-gen-validate/", "github.com/cncf/xds/go/",
 	"google.golang.org/", "golang.org/x/", "github.com/cenkalti/backoff/",
 }

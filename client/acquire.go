@@ -9,7 +9,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
 // Acquire waits until one event may happen. Callers of one Client that wait for the same
@@ -87,7 +87,7 @@ func (q *queue) removeWaiter(w *waiter, err error) error {
 	// The queue pauses until the permits of the first waiter come. If the new first waiter wants another number of
 	// permits, they can come earlier.
 	if newFirst := q.waiters.Front(); isFirst && (newFirst == nil || newFirst.Value.(*waiter).permits != w.permits) {
-		q.endPause()
+		wait.Signal(q.wakeUps)
 	}
 	client.mu.Unlock()
 	if w.outageErr != nil {
@@ -134,7 +134,7 @@ func (c *Client) endPauses(r *Request) {
 	defer c.mu.Unlock()
 	for _, queueKey := range []string{key, holdKeyPrefix + key} {
 		if q := c.queues[queueKey]; q != nil {
-			q.endPause()
+			wait.Signal(q.wakeUps)
 		}
 	}
 }
@@ -145,6 +145,7 @@ const (
 	longestOutagePause = 5 * time.Second
 	firstSlotPause     = 20 * time.Millisecond // the first pause between calls for a slot of a concurrency limit
 	longestSlotPause   = time.Second
+	pauseJitter        = 0.5 // a pause between calls is up to 50 % longer or shorter
 
 	// A pause until a reset gets a random delay. The delay is at most 5 % of the pause plus extraDelay, and at most
 	// maxDelay.
@@ -189,8 +190,8 @@ func (q *queue) run() {
 		maxWaiters = 1 // a call has one hold id
 	}
 	bound := oneWaiter
-	outagePauses := newBackoff(firstOutagePause, longestOutagePause)
-	slotPauses := newBackoff(firstSlotPause, longestSlotPause)
+	outagePauses := wait.Backoff{Initial: firstOutagePause, Max: longestOutagePause, Jitter: pauseJitter}.Start()
+	slotPauses := wait.Backoff{Initial: firstSlotPause, Max: longestSlotPause, Jitter: pauseJitter}.Start()
 	for {
 		batch, permits := q.nextBatch(bound)
 		if batch == nil {
@@ -229,12 +230,6 @@ func (q *queue) run() {
 		}
 		outagePauses.Reset()
 	}
-}
-
-func newBackoff(first, longest time.Duration) *backoff.ExponentialBackOff {
-	b := backoff.NewExponentialBackOff()
-	b.InitialInterval, b.MaxInterval, b.Multiplier = first, longest, 2
-	return b
 }
 
 // nextBatch returns the first waiters within bound, and the sum of their permits. The batch always has the first
@@ -303,7 +298,7 @@ func (q *queue) recordOutage(err error) {
 	}
 }
 
-// pause waits for d, or until endPause. denial is the denial of the first waiter, or nil if the pause has another reason. If the
+// pause waits for d, or until a wake-up. denial is the denial of the first waiter, or nil if the pause has another reason. If the
 // first waiter can't get its permits before its deadline, pause rejects the waiter and returns at once, because the
 // next waiter may need fewer permits.
 func (q *queue) pause(d time.Duration, denial *answer) {
@@ -338,33 +333,25 @@ func (q *queue) rejectLateWaiters() {
 	firstWait := q.denial.calledAt.Add(q.denial.retryAfter).Sub(now)
 	var permits int64 // the sum of the permits from the second waiter to w
 	for e := q.waiters.Front(); e != nil; {
-		w, isFirst, wait := e.Value.(*waiter), e.Prev() == nil, firstWait
+		w, isFirst, waitTime := e.Value.(*waiter), e.Prev() == nil, firstWait
 		e = e.Next()
 		if !isFirst {
 			permits += int64(w.permits)
 		}
 		// The waiters after the first waiter get at most Limit permits in each window.
 		if windows := permits / max(int64(q.denial.Limit), 1); windows > 0 && q.denial.Limit > 0 {
-			wait = math.MaxInt64
+			waitTime = math.MaxInt64
 			if nanos := float64(firstWait) + float64(windows)*float64(q.denial.Window); nanos < math.MaxInt64 {
-				wait = time.Duration(nanos)
+				waitTime = time.Duration(nanos)
 			}
 		}
-		if w.deadline.IsZero() || w.deadline.Sub(now) >= wait {
+		if w.deadline.IsZero() || w.deadline.Sub(now) >= waitTime {
 			continue
 		}
-		q.finishWaiter(w, &WaitError{wait})
+		q.finishWaiter(w, &WaitError{waitTime})
 		if isFirst {
 			return
 		}
 		permits -= int64(w.permits)
-	}
-}
-
-// endPause ends a pause of the goroutine of q, so that the goroutine asks again at once.
-func (q *queue) endPause() {
-	select {
-	case q.wakeUps <- struct{}{}:
-	default: // the channel has an element already
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/seed-81f232ab/rls/internal/base/wait"
 )
 
 // DelayTakes makes each call of c that takes permits last for delay. The service decides the call at
@@ -54,7 +56,7 @@ func PausesDespiteEarlierRelease() bool {
 	q := &queue{client: &Client{}, wakeUps: make(chan struct{}, 1)}
 	w := &waiter{permits: 1}
 	w.element = q.waiters.PushBack(w)
-	q.endPause()
+	wait.Signal(q.wakeUps)
 	q.nextBatch(oneWaiter)
 	return len(q.wakeUps) == 0
 }

@@ -216,42 +216,29 @@ func (w *wildcard) matches(key, value string) bool { return w.value.Match(value)
 
 // wildcards is a list of wildcards in file order.
 type wildcards struct {
-	list    []wildcard
-	filters []bigramFilter // the filter of each wildcard in list; nil if list has fewer than minFilteredWildcards wildcards
+	list     []wildcard
+	pairSets []pairSet // the pairs that each wildcard in list needs
 }
 
 func (ws *wildcards) add(w wildcard) {
 	ws.list = append(ws.list, w)
-	if len(ws.list) >= minFilteredWildcards {
-		ws.addFilters()
+	var pairs pairSet
+	for _, p := range []limitsfile.Pattern{w.key, w.value} {
+		pairs.add(p.Prefix, p.Suffix)
+		pairs.add(p.MiddleParts...)
 	}
-}
-
-func (ws *wildcards) addFilters() {
-	for i := len(ws.filters); i < len(ws.list); i++ {
-		var f bigramFilter
-		f.addPattern(&ws.list[i].key, keyEdge)
-		f.addPattern(&ws.list[i].value, valueEdge)
-		ws.filters = append(ws.filters, f)
-	}
+	ws.pairSets = append(ws.pairSets, pairs)
 }
 
 // firstMatch returns the first wildcard that matches and has a fileIndex below endIndex.
 func (ws *wildcards) firstMatch(key, value string, endIndex int) *wildcard {
-	if ws.filters == nil || len(key)+len(value) > maxFilteredBytes {
-		for i := range ws.list {
-			if w := &ws.list[i]; w.fileIndex < endIndex && w.matches(key, value) {
-				return w
-			}
-		}
-		return nil
+	missingPairs := pairSet{}
+	if len(ws.list) >= minFilteredWildcards && len(key)+len(value) <= maxFilteredBytes {
+		missingPairs.add(key, value)
+		missingPairs = pairSet{^missingPairs[0], ^missingPairs[1]}
 	}
-	var entryPairs bigramFilter
-	entryPairs.addText(key, keyEdge, keyEdge)
-	entryPairs.addText(value, valueEdge, valueEdge)
-	missingBits0, missingBits1 := ^entryPairs[0], ^entryPairs[1] // the bits of pairs that the entry lacks
-	for i := range ws.filters {
-		if f := &ws.filters[i]; f[0]&missingBits0|f[1]&missingBits1 != 0 {
+	for i := range ws.pairSets {
+		if p := &ws.pairSets[i]; p[0]&missingPairs[0]|p[1]&missingPairs[1] != 0 {
 			continue
 		}
 		if w := &ws.list[i]; w.fileIndex < endIndex && w.matches(key, value) {
@@ -261,56 +248,24 @@ func (ws *wildcards) firstMatch(key, value string, endIndex int) *wildcard {
 	return nil
 }
 
-// bigramFilter is a set of pairs of neighbouring bytes. The filter has 128 bits, and each pair sets the bit of its hash.
-// A pattern can match only a text that has all pairs of the pattern, so two AND operations rule out most patterns.
-type bigramFilter [2]uint64
-
 const (
-	// minFilteredWildcards is the least number of wildcards for which filters save time.
+	// minFilteredWildcards is the least number of wildcards for which sets of pairs save time.
 	minFilteredWildcards = 4
 
-	// maxFilteredBytes bounds the texts that use the filter. The pairs of a longer text set nearly all bits, so the filter
-	// would rule out few patterns.
+	// maxFilteredBytes bounds the texts whose pairs are added. The pairs of a longer text set nearly all bits, so they
+	// would rule out few wildcards.
 	maxFilteredBytes = 512
-
-	// keyEdge and valueEdge stand for the byte before and after a key or a value.
-	keyEdge, valueEdge = 256, 257
-
-	unknownByte = -1 // an unknown neighbour of a text
 )
 
-// addPair adds the pair of a and b, which are bytes, keyEdge or valueEdge.
-func (f *bigramFilter) addPair(a, b uint32) {
-	bit := (a<<9 ^ b) * 0x9E3779B1 >> 25 // Fibonacci hashing: 2^32 divided by the golden ratio, and the upper 7 bits
-	f[bit>>6] |= 1 << (bit & 63)
-}
+// pairSet is a set of pairs of neighbouring bytes. The set has 128 bits, and each pair sets the bit of its hash. A pattern
+// can match only a text that has all pairs of the pattern, so two AND operations rule out most patterns.
+type pairSet [2]uint64
 
-// addText adds the pairs of text. previous and next are the neighbours of text, or unknownByte.
-func (f *bigramFilter) addText(text string, previousByte, nextByte int) {
-	for i := range len(text) {
-		if previousByte >= 0 {
-			f.addPair(uint32(previousByte), uint32(text[i]))
+func (s *pairSet) add(texts ...string) {
+	for _, text := range texts {
+		for i := 1; i < len(text); i++ {
+			bit := (uint32(text[i-1])<<8 | uint32(text[i])) * 0x9E3779B1 >> 25 // Fibonacci hashing: 2^32 divided by the golden ratio, and the upper 7 bits
+			s[bit>>6] |= 1 << (bit & 63)
 		}
-		previousByte = int(text[i])
-	}
-	if previousByte >= 0 && nextByte >= 0 {
-		f.addPair(uint32(previousByte), uint32(nextByte))
-	}
-}
-
-// addPattern adds the pairs of all texts that match p. edge is the neighbour at both ends of such a text.
-func (f *bigramFilter) addPattern(p *limitsfile.Pattern, edge int) {
-	if p.IsLiteral {
-		f.addText(p.Prefix, edge, edge)
-		return
-	}
-	if p.Prefix != "" {
-		f.addText(p.Prefix, edge, unknownByte)
-	}
-	for _, part := range p.MiddleParts {
-		f.addText(part, unknownByte, unknownByte)
-	}
-	if p.Suffix != "" {
-		f.addText(p.Suffix, unknownByte, edge)
 	}
 }

@@ -169,7 +169,7 @@ func (c *serverCheck) run(ctx context.Context) []Finding {
 		argumentOf := c.arguments(layout)
 		for _, r := range rights {
 			isForMainOnly := r.Use == RightOfOverrides && c.instance.role != RoleMain
-			isTested := layout == layoutCount && !r.hasKeys // the loop has tested the command with the first layout
+			isTested := layout == layoutCount && !strings.Contains(r.args, "KEY") // the loop has tested the command with the first layout
 			if !r.isNeeded(c.options, c.instance.address) || isTested || isForMainOnly || r.Command == "subscribe" {
 				continue
 			}

@@ -33,8 +33,7 @@ type Right struct {
 	Command string // the command in lower case; a subcommand follows a bar
 	Use     RightUse
 
-	args    string // the arguments of a test run, such as "KEY 0"; see argument
-	hasKeys bool   // args contains the key of the check
+	args string // the arguments of a test run, such as "KEY 0"; see argument
 }
 
 // argument replaces a word in the arguments of a test run. KEY stands for the key of the check, DB for the number of
@@ -60,27 +59,27 @@ var rights = []Right{
 	{Command: "eval", Use: RightOfScripts, args: "return 0"}, // the script is the word return
 	{Command: "evalsha", Use: RightOfScripts, args: "0000000000000000000000000000000000000000 0"},
 	{Command: "time", Use: RightOfWindows},
-	{Command: "set", Use: RightOfWindows, args: "KEY 0 PX 60000", hasKeys: true},
-	{Command: "incr", Use: RightOfIncrements, args: "KEY", hasKeys: true},
-	{Command: "incrby", args: "KEY 0", hasKeys: true},
-	{Command: "get", Use: RightOfWindows, args: "KEY", hasKeys: true},
-	{Command: "mget", Use: RightOfScripts, args: "KEY", hasKeys: true},
-	{Command: "setrange", Use: RightOfScripts, args: "KEY 0 0", hasKeys: true},
-	{Command: "llen", Use: RightOfScripts, args: "KEY", hasKeys: true},
-	{Command: "lrange", Use: RightOfScripts, args: "KEY 0 0", hasKeys: true},
-	{Command: "ltrim", Use: RightOfScripts, args: "KEY 0 0", hasKeys: true},
-	{Command: "rpush", Use: RightOfScripts, args: "KEY 0", hasKeys: true},
-	{Command: "zadd", Use: RightOfHolds, args: "KEY 0 0", hasKeys: true},
-	{Command: "zrem", Use: RightOfHolds, args: "KEY 0", hasKeys: true},
-	{Command: "zcard", Use: RightOfHolds, args: "KEY", hasKeys: true},
-	{Command: "zscore", Use: RightOfHolds, args: "KEY 0", hasKeys: true},
-	{Command: "zrangebyscore", Use: RightOfHolds, args: "KEY 0 0", hasKeys: true},
-	{Command: "zrevrangebyscore", Use: RightOfHolds, args: "KEY 0 0", hasKeys: true},
-	{Command: "pttl", Use: RightOfHolds, args: "KEY", hasKeys: true},
-	{Command: "lpush", Use: RightOfOverrides, args: "KEY 0", hasKeys: true},
-	{Command: "lindex", Use: RightOfOverrides, args: "KEY 0", hasKeys: true},
-	{Command: "pexpire", Use: RightOfWindows, args: "KEY 60000", hasKeys: true},
-	{Command: "del", Use: RightOfScripts, args: "KEY", hasKeys: true},
+	{Command: "set", Use: RightOfWindows, args: "KEY 0 PX 60000"},
+	{Command: "incr", Use: RightOfIncrements, args: "KEY"},
+	{Command: "incrby", args: "KEY 0"},
+	{Command: "get", Use: RightOfWindows, args: "KEY"},
+	{Command: "mget", Use: RightOfScripts, args: "KEY"},
+	{Command: "setrange", Use: RightOfScripts, args: "KEY 0 0"},
+	{Command: "llen", Use: RightOfScripts, args: "KEY"},
+	{Command: "lrange", Use: RightOfScripts, args: "KEY 0 0"},
+	{Command: "ltrim", Use: RightOfScripts, args: "KEY 0 0"},
+	{Command: "rpush", Use: RightOfScripts, args: "KEY 0"},
+	{Command: "zadd", Use: RightOfHolds, args: "KEY 0 0"},
+	{Command: "zrem", Use: RightOfHolds, args: "KEY 0"},
+	{Command: "zcard", Use: RightOfHolds, args: "KEY"},
+	{Command: "zscore", Use: RightOfHolds, args: "KEY 0"},
+	{Command: "zrangebyscore", Use: RightOfHolds, args: "KEY 0 0"},
+	{Command: "zrevrangebyscore", Use: RightOfHolds, args: "KEY 0 0"},
+	{Command: "pttl", Use: RightOfHolds, args: "KEY"},
+	{Command: "lpush", Use: RightOfOverrides, args: "KEY 0"},
+	{Command: "lindex", Use: RightOfOverrides, args: "KEY 0"},
+	{Command: "pexpire", Use: RightOfWindows, args: "KEY 60000"},
+	{Command: "del", Use: RightOfScripts, args: "KEY"},
 	{Command: "wait", Use: RightOfReplicas, args: "0 1"},
 	{Command: "info", Use: RightOfChecks},
 	{Command: "scan", Use: RightOfPrefixes},

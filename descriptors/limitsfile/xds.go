@@ -85,10 +85,10 @@ type xdsReader struct {
 
 // root converts r without its descriptors.
 func (x *xdsReader) root(r *confv3.RateLimitConfig) *yaml.Node {
-	root := &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{keyNode("domain"), textNode(r.GetDomain())}}
+	root := &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{textNode("domain"), textNode(r.GetDomain())}}
 	for _, d := range r.GetDescriptors() {
 		if defaults := d.GetMetadata().GetFields()[XDSExtension].GetStructValue().GetFields()["defaults"]; defaults != nil {
-			root.Content = append(root.Content, keyNode("defaults"), yamlNode(defaults.AsInterface()))
+			root.Content = append(root.Content, textNode("defaults"), yamlNode(defaults.AsInterface()))
 		}
 	}
 	return root
@@ -134,136 +134,90 @@ func countXDSRules(d *confv3.RateLimitDescriptor) int {
 // descriptor returns the node that the same descriptor has in a limits file. The fields that the metadata has below
 // XDSExtension override other fields.
 func (x *xdsReader) descriptor(d *confv3.RateLimitDescriptor, pos *place, depth int) *yaml.Node {
-	n := &yaml.Node{Kind: yaml.MappingNode, Content: make([]*yaml.Node, 0, 8)}
+	values := map[string]any{}
 	if len(d.GetDescriptors()) > 0 {
-		children := &yaml.Node{Kind: yaml.SequenceNode} // empty beyond MaxDepth; readDescriptors reports the depth
+		children := []any{} // empty beyond MaxDepth; readDescriptors reports the depth
 		for i, child := range d.GetDescriptors() {
 			if depth < MaxDepth {
-				children.Content = append(children.Content, x.descriptor(child, x.place(pos, i, child), depth+1))
+				children = append(children, x.descriptor(child, x.place(pos, i, child), depth+1))
 			}
 		}
-		addField(n, "descriptors", children)
+		values["descriptors"] = children
 	}
-	addFlag(n, "detailed_metric", d.GetDetailedMetric())
-	addText(n, "key", d.GetKey())
+	setUnlessZero(values, "key", d.GetKey())
+	setUnlessZero(values, "value", d.GetValue())
+	setUnlessZero(values, "detailed_metric", d.GetDetailedMetric())
+	setUnlessZero(values, "quota_mode", d.GetQuotaMode())
+	setUnlessZero(values, "shadow_mode", d.GetShadowMode())
 	limit := xdsPolicy(d.GetRateLimit())
 	if limit != nil {
-		addField(n, "rate_limit", limit)
+		values["rate_limit"] = limit
 	}
-	addFlag(n, "quota_mode", d.GetQuotaMode())
-	addFlag(n, "shadow_mode", d.GetShadowMode())
-	addText(n, "value", d.GetValue())
 	if d.GetMetadata() != nil {
-		x.addMetadata(n, limit, d.GetMetadata().AsMap(), pos, depth)
+		x.addMetadata(values, limit, d.GetMetadata().AsMap(), pos, depth)
 	}
-	return n
+	return yamlNode(values)
 }
 
-// addMetadata adds metadata to n, a descriptor. limit is the limit of n, or nil.
-func (x *xdsReader) addMetadata(n, limit *yaml.Node, metadata map[string]any, pos *place, depth int) {
+// addMetadata adds metadata to values, the fields of a descriptor. limit has the fields of its limit, or is nil.
+func (x *xdsReader) addMetadata(values, limit, metadata map[string]any, pos *place, depth int) {
 	extension, hasExtension := metadata[XDSExtension]
-	fields, isMapping := extension.(map[string]any)
+	extensionFields, isMapping := extension.(map[string]any)
 	if hasExtension && !isMapping {
 		x.d.errorf(nil, pos, "%s in metadata: want a mapping with fields of a descriptor", XDSExtension)
 	}
 	if delete(metadata, XDSExtension); len(metadata) > 0 {
-		addField(n, "metadata", yamlNode(metadata))
+		values["metadata"] = metadata
 	}
 	if depth == 1 {
-		delete(fields, "defaults") // the root has the defaults
+		delete(extensionFields, "defaults") // the root has the defaults
 	}
-	if limitFields, ok := fields["rate_limit"].(map[string]any); ok && limit != nil {
-		setFields(limit, limitFields)
-		delete(fields, "rate_limit")
+	if limitFields, ok := extensionFields["rate_limit"].(map[string]any); ok && limit != nil {
+		maps.Copy(limit, limitFields)
+		delete(extensionFields, "rate_limit")
 	}
-	setFields(n, fields)
+	maps.Copy(values, extensionFields)
 }
 
-// xdsPolicy returns the node that the same limit has in a limits file, or nil without a limit.
-func xdsPolicy(p *confv3.RateLimitPolicy) *yaml.Node {
+// xdsPolicy returns the fields that the same limit has in a limits file, or nil without a limit.
+func xdsPolicy(p *confv3.RateLimitPolicy) map[string]any {
 	if p == nil {
 		return nil
 	}
-	n := &yaml.Node{Kind: yaml.MappingNode, Content: make([]*yaml.Node, 0, 4)}
-	addText(n, "name", p.GetName())
-	if len(p.GetReplaces()) > 0 {
-		list := &yaml.Node{Kind: yaml.SequenceNode}
-		for _, r := range p.GetReplaces() {
-			list.Content = append(list.Content, yamlNode(map[string]any{"name": r.GetName()}))
-		}
-		addField(n, "replaces", list)
-	}
-	addField(n, "requests_per_unit", intNode(int64(p.GetRequestsPerUnit())))
+	values := map[string]any{"requests_per_unit": float64(p.GetRequestsPerUnit())}
+	setUnlessZero(values, "name", p.GetName())
+	setUnlessZero(values, "unlimited", p.GetUnlimited())
 	if p.GetUnit() != confv3.RateLimitUnit_UNKNOWN {
-		addText(n, "unit", strings.ToLower(p.GetUnit().String()))
+		values["unit"] = strings.ToLower(p.GetUnit().String())
 	}
-	addFlag(n, "unlimited", p.GetUnlimited())
-	return n
-}
-
-func addField(n *yaml.Node, name string, value *yaml.Node) {
-	n.Content = append(n.Content, keyNode(name), value)
-}
-
-// addText adds a field, unless text is empty. A message of proto3 has "" for an absent field. In the same way, addFlag adds
-// no field for false.
-func addText(n *yaml.Node, name, text string) {
-	if text != "" {
-		addField(n, name, textNode(text))
-	}
-}
-
-func addFlag(n *yaml.Node, name string, flag bool) {
-	if flag {
-		addField(n, name, yamlNode(flag))
-	}
-}
-
-// setFields sets the fields of n to the values that encoding/json has decoded.
-func setFields(n *yaml.Node, values map[string]any) {
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		value := yamlNode(values[name])
-		i := 0
-		for i < len(n.Content) && n.Content[i].Value != name {
-			i += 2
+	if len(p.GetReplaces()) > 0 {
+		var replaces []any
+		for _, r := range p.GetReplaces() {
+			replaces = append(replaces, map[string]any{"name": r.GetName()})
 		}
-		if i < len(n.Content) {
-			n.Content[i+1] = value
-		} else {
-			addField(n, name, value)
-		}
+		values["replaces"] = replaces
 	}
+	return values
 }
 
-// schemaKeys has the nodes of the names of all fields. Nobody may change them, because all descriptors share them.
-var schemaKeys = func() map[string]*yaml.Node {
-	keys := map[string]*yaml.Node{}
-	for _, f := range schema {
-		keys[f.Name] = textNode(f.Name)
+// setUnlessZero sets a field, unless value is zero. A message of proto3 has the zero value for an absent field.
+func setUnlessZero[T comparable](values map[string]any, name string, value T) {
+	if value != *new(T) {
+		values[name] = value
 	}
-	return keys
-}()
-
-func keyNode(name string) *yaml.Node {
-	if n := schemaKeys[name]; n != nil {
-		return n
-	}
-	return textNode(name)
 }
 
 func textNode(text string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.DoubleQuotedStyle, Value: text}
 }
 
-func intNode(n int64) *yaml.Node {
-	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.FormatInt(n, 10)}
-}
-
-// yamlNode returns the node of v, without lines. v is a value that encoding/json has decoded.
+// yamlNode returns the node of v, without lines. v is a node, or a value that encoding/json has decoded.
 func yamlNode(v any) *yaml.Node {
 	switch v := v.(type) {
+	case *yaml.Node:
+		return v
 	case map[string]any:
-		n := &yaml.Node{Kind: yaml.MappingNode}
+		n := &yaml.Node{Kind: yaml.MappingNode, Content: make([]*yaml.Node, 0, 2*len(v))}
 		for _, name := range slices.Sorted(maps.Keys(v)) {
 			n.Content = append(n.Content, yamlNode(name), yamlNode(v[name]))
 		}
@@ -280,7 +234,7 @@ func yamlNode(v any) *yaml.Node {
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(v)}
 	case float64:
 		if v == math.Trunc(v) && math.Abs(v) < 1<<63 {
-			return intNode(int64(v))
+			return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.FormatInt(int64(v), 10)}
 		}
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: strconv.FormatFloat(v, 'g', -1, 64)}
 	}

@@ -52,7 +52,8 @@ func apply(base *limitsfile.Set, overrides []*Override) (*limitsfile.Set, []outc
 		matches = append(matches, m)
 	}
 	slices.SortFunc(matches, func(a, b *match) int {
-		return cmp.Or(a.order()-b.order(), slices.Compare(a.singleValues, b.singleValues), cmp.Compare(a.Target.String(), b.Target.String()))
+		overridesFirst := cmp.Compare(a.Kind, b.Kind) // "override" sorts before "switch", and other kinds have no match
+		return cmp.Or(overridesFirst, slices.Compare(a.singleValues, b.singleValues), cmp.Compare(a.Target.String(), b.Target.String()))
 	})
 	for {
 		set := buildSet(base, matches)
@@ -75,14 +76,6 @@ type match struct {
 	// singleValues has an element for each entry of the target. It is 1 if the descriptor of trail matches many values and
 	// the entry has a single one of these values. Otherwise it is 0.
 	singleValues []int
-}
-
-// order returns 1 for a switch, otherwise 0. The overrides with a smaller order apply first.
-func (o *Override) order() int {
-	if o.Kind == KindSwitch {
-		return 1
-	}
-	return 0
 }
 
 func (o *Override) problem(path, format string, args ...any) fields.Problem {
@@ -249,7 +242,7 @@ func (b *builder) makeCopy(m activeMatch, original, patchedOriginal *limitsfile.
 	hasOwnChildren := slices.ContainsFunc(matches, func(m activeMatch) bool { return m.singleValues[depth] == 1 && len(m.trail) > depth+1 })
 	copies := 1
 	if hasOwnChildren {
-		copies += descriptorCount(original.Descriptors)
+		copies += countDescriptors(original.Descriptors, func(*limitsfile.Descriptor) bool { return true })
 	}
 	if copies > *b.copiesLeft {
 		for _, m := range matches {
@@ -272,14 +265,6 @@ func (b *builder) makeCopy(m activeMatch, original, patchedOriginal *limitsfile.
 		d.Descriptors = b.buildChildren(original.Descriptors, slices.Clip(append(trail, d)), deeperMatches)
 	}
 	return d
-}
-
-func descriptorCount(list []*limitsfile.Descriptor) int {
-	n := len(list)
-	for _, d := range list {
-		n += descriptorCount(d.Descriptors)
-	}
-	return n
 }
 
 // applyMatches applies the matches that end at d. It returns the changed descriptor, and the matches that end below d.

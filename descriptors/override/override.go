@@ -201,7 +201,7 @@ func switchOff(set *limitsfile.Set, o *Override, result *outcome) {
 			continue
 		}
 		isFound = true
-		rules += countRules(d.Descriptors)
+		rules += countDescriptors(d.Descriptors, func(d *limitsfile.Descriptor) bool { return len(d.Limits) > 0 })
 		if d.OffSwitch == nil {
 			d.OffSwitch = &limitsfile.AppliedOverride{Target: o.Target.String(), Notes: o.Notes, IsSwitch: true}
 		}
@@ -217,13 +217,14 @@ func switchOff(set *limitsfile.Set, o *Override, result *outcome) {
 	result.BaseLimits, result.Limits, result.KeepsCounters = fmt.Sprintf("%d rules", rules), "off", true
 }
 
-func countRules(list []*limitsfile.Descriptor) int {
+// countDescriptors returns how many of the descriptors in list, and below list, are counted.
+func countDescriptors(list []*limitsfile.Descriptor, isCounted func(*limitsfile.Descriptor) bool) int {
 	n := 0
 	for _, d := range list {
-		if len(d.Limits) > 0 {
+		if isCounted(d) {
 			n++
 		}
-		n += countRules(d.Descriptors)
+		n += countDescriptors(d.Descriptors, isCounted)
 	}
 	return n
 }

@@ -298,7 +298,7 @@ func (d *division) newTransition(now int64, holders ...Holder) *transition {
 	d.state.holders = holders
 	t := &transition{State: &d.state, limit: d.limit, now: now}
 	for i := range holders {
-		t.members = append(t.members, member{Holder: &holders[i], isOwn: true, hasReported: true})
+		t.members = append(t.members, &member{Holder: &holders[i], isOwn: true, hasReported: true})
 	}
 	return t
 }

@@ -134,7 +134,7 @@ type transition struct {
 	limit    Limit
 	now      int64
 	isFrozen bool
-	members  []member
+	members  []*member
 	refusals []Grant // the grants of the holders beyond MaxHolders
 }
 
@@ -317,13 +317,19 @@ func (t *transition) addHolders(u Update) {
 			t.holders = slices.Insert(t.holders, i, h)
 		}
 	}
-	t.members = make([]member, len(t.holders))
+	members := make([]member, len(t.holders))
+	t.members = make([]*member, len(t.holders))
 	for i := range t.holders {
 		h := &t.holders[i]
 		isReturning, isOwn := isReturningByID[h.ID]
 		isWaiting := h.SentAt == 0 && (isReturning || h.ReportedAt > 0) && t.now < h.JoinedAt+t.limit.TTL+t.limit.Delay
-		t.members[i] = member{Holder: h, isOwn: isOwn, isWaiting: isWaiting}
+		members[i] = member{Holder: h, isOwn: isOwn, isWaiting: isWaiting}
+		t.members[i] = &members[i]
 	}
+}
+
+func (t *transition) membersThat(isChosen func(*member) bool) []*member {
+	return slices.DeleteFunc(slices.Clone(t.members), func(m *member) bool { return !isChosen(m) })
 }
 
 // countReports computes the demands, and confirms decreases.
@@ -336,8 +342,7 @@ func (t *transition) countReports(reports []Report) {
 	}
 	l := &t.limit
 	equalShare := l.Rate / int64(max(len(t.members), 1))
-	for i := range t.members {
-		m := &t.members[i]
+	for _, m := range t.members {
 		n, hasReported := requests[m.ID]
 		if !hasReported {
 			continue
@@ -363,12 +368,7 @@ func (t *transition) countReports(reports []Report) {
 // others get equal parts of the rest. If all get their demand, the rest of the limit is divided equally.
 func (t *transition) setTargets(takesPart func(*member) bool) {
 	l := &t.limit
-	var sorted []*member
-	for i := range t.members {
-		if m := &t.members[i]; takesPart(m) {
-			sorted = append(sorted, m)
-		}
-	}
+	sorted := t.membersThat(takesPart)
 	n, rest := int64(len(sorted)), l.divisibleRate()
 	minDemand := min(max(part(l.Rate, l.MinShare)/max(n, 1), 1), rest/max(n, 1))
 	demandOf := func(m *member) int64 { return max(m.Demand(), minDemand) }
@@ -394,8 +394,7 @@ func (m *member) isWorthMessage(change, oldValue int64) bool {
 }
 
 func (t *transition) lowerRates() {
-	for i := range t.members {
-		m := &t.members[i]
+	for _, m := range t.members {
 		if !m.isOwn {
 			continue
 		}
@@ -422,8 +421,7 @@ func (t *transition) lower(m *member, rate, burst int64) {
 // payRenewals pays for full buckets of holders whose last grant may expire before the next grant arrives. After such a pause,
 // Envoy starts with a full bucket.
 func (t *transition) payRenewals() {
-	for i := range t.members {
-		m := &t.members[i]
+	for _, m := range t.members {
 		mayHaveExpired := m.SentAt > 0 && t.now+t.limit.Delay > m.SentAt+t.limit.TTL
 		if !m.isOwn || !mayHaveExpired || m.Burst == 0 || !m.hasReported && !m.isChanged {
 			continue
@@ -438,12 +436,7 @@ func (t *transition) payRenewals() {
 
 func (t *transition) admitNewcomers() {
 	l := &t.limit
-	var newcomers []*member
-	for i := range t.members {
-		if m := &t.members[i]; m.isOwn && m.Rate == 0 && m.MaxRate == 0 && m.target > 0 {
-			newcomers = append(newcomers, m)
-		}
-	}
+	newcomers := t.membersThat(func(m *member) bool { return m.isOwn && m.Rate == 0 && m.MaxRate == 0 && m.target > 0 })
 	maxRateSum, _ := t.sums()
 	freeRate := max(l.divisibleRate()-maxRateSum, 0)
 	reservedRate := max(l.Rate-l.reserve(l.Rate)-maxRateSum-freeRate, 0)
@@ -476,14 +469,10 @@ func (t *transition) raiseRates() {
 	if t.isFrozen {
 		return
 	}
-	var membersToRaise []*member
+	membersToRaise := t.membersThat(func(m *member) bool { return m.isOwn && m.Rate > 0 && m.isWorthMessage(m.target-m.Rate, m.Rate) })
 	var missingRateSum int64
-	for i := range t.members {
-		m := &t.members[i]
-		if m.isOwn && m.Rate > 0 && m.isWorthMessage(m.target-m.Rate, m.Rate) {
-			membersToRaise = append(membersToRaise, m)
-			missingRateSum += max(m.target-m.MaxRate, 0)
-		}
+	for _, m := range membersToRaise {
+		missingRateSum += max(m.target-m.MaxRate, 0)
 	}
 	maxRateSum, _ := t.sums()
 	room := max(t.limit.divisibleRate()-maxRateSum, 0)
@@ -507,13 +496,9 @@ func (t *transition) raiseBursts() {
 	if t.isFrozen {
 		return
 	}
-	var membersToRaise []*member
-	for i := range t.members {
-		m := &t.members[i]
-		if m.isOwn && m.Rate > 0 && (m.hasReported || m.isChanged) && m.isWorthMessage(t.limit.burstOf(m.Rate)-m.Burst, m.Burst) {
-			membersToRaise = append(membersToRaise, m)
-		}
-	}
+	membersToRaise := t.membersThat(func(m *member) bool {
+		return m.isOwn && m.Rate > 0 && (m.hasReported || m.isChanged) && m.isWorthMessage(t.limit.burstOf(m.Rate)-m.Burst, m.Burst)
+	})
 	for i, m := range membersToRaise {
 		t.raiseBurst(m, min(smallBurst-m.Burst, (t.credit/nanosPerToken-1)/int64(len(membersToRaise)-i)))
 	}
@@ -535,8 +520,7 @@ func (t *transition) raiseBurst(m *member, maxGrowth int64) {
 
 func (t *transition) grants() []Grant {
 	grants := t.refusals
-	for i := range t.members {
-		m := &t.members[i]
+	for _, m := range t.members {
 		if m.isChanged || m.hasReported && !m.isWaiting {
 			m.SentAt = t.now
 			grants = append(grants, Grant{Holder: m.ID, Rate: m.Rate, Burst: m.Burst})

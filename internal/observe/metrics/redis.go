@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"slices"
 	"strconv"
 	"sync"
 
@@ -149,14 +148,12 @@ func ShardsOf(status RedisStatus) []Shard {
 
 const maxShardSeries = 64 // a server with more shards has the series of a single shard, "all"
 
-// mergeManyShards returns the shards with their labels. The shards of a server with more than maxShardSeries shards have the
-// name "all".
+// mergeManyShards gives the name "all" to the shards of a server with more than maxShardSeries shards, and returns shards.
 func mergeManyShards(shards []Shard) []Shard {
 	shardCounts := map[string]int{}
 	for _, shard := range shards {
 		shardCounts[shard.Server]++
 	}
-	shards = slices.Clone(shards)
 	for i := range shards {
 		if shardCounts[shards[i].Server] > maxShardSeries {
 			shards[i].Name = "all"
