@@ -73,8 +73,6 @@ func (c *regionChecks) admittedByWindow(l *globalLimit, isIncluded func(*globalC
 	return hits
 }
 
-func always(*globalCall) bool { return true }
-
 // isRefundOf reports whether the call takes back hits of l.
 func (c *globalCall) isRefundOf(l *globalLimit) bool {
 	return c.limit == l && c.refundOf != nil && c.err == nil && c.result.Err == nil
@@ -292,7 +290,7 @@ func (c *regionChecks) checkFallback(l *globalLimit) {
 				}
 			}
 		}
-		if most := int64(id.replica.shareOf(held+window)) + 1; n > most && !l.isBucket() {
+		if most := id.replica.shareOf(held+window) + 1; n > most && !l.isBucket() {
 			c.fail("%s: %s admitted %d hits without Redis in a window, want at most %d", l.name, id.replica.name, n, most)
 		}
 	}

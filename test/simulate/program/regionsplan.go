@@ -79,14 +79,14 @@ func yearly(name, algorithm string, maxHits int) *globalLimit {
 	return &globalLimit{name: name, algorithm: algorithm, unit: "year", multiplier: 1, max: maxHits}
 }
 
-// every returns a limit of some seconds.
-func every(seconds int, name, algorithm string, maxHits int) *globalLimit {
-	return &globalLimit{name: name, algorithm: algorithm, unit: "second", multiplier: seconds, max: maxHits}
+// every3s returns a limit with windows of three seconds.
+func every3s(name, algorithm string, maxHits int) *globalLimit {
+	return &globalLimit{name: name, algorithm: algorithm, unit: "second", multiplier: 3, max: maxHits}
 }
 
-// bucket returns a token bucket with a rate per second.
-func bucket(rate, burst int) *globalLimit {
-	return &globalLimit{name: "bucket", algorithm: "token_bucket", unit: "second", multiplier: 1, max: rate, burst: burst}
+// bucket returns a token bucket with 60 hits per second.
+func bucket(burst int) *globalLimit {
+	return &globalLimit{name: "bucket", algorithm: "token_bucket", unit: "second", multiplier: 1, max: 60, burst: burst}
 }
 
 // period returns the window of the limit in microseconds.
@@ -347,8 +347,8 @@ func drawRegionPlan(seed uint64) *regionPlan {
 	}
 	all := []*globalLimit{
 		yearly("year", "fixed_window", pick(r, 60, 300, 900)), yearly("slidingyear", "sliding_window", pick(r, 60, 300, 900)),
-		every(3, "fixed", "fixed_window", pick(r, 30, 150, 240)), every(3, "sliding", "sliding_window", pick(r, 60, 150, 240)),
-		bucket(60, pick(r, 90, 150)),
+		every3s("fixed", "fixed_window", pick(r, 30, 150, 240)), every3s("sliding", "sliding_window", pick(r, 60, 150, 240)),
+		bucket(pick(r, 90, 150)),
 	}
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	p.limits = all[:2]
