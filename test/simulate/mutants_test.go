@@ -148,8 +148,8 @@ var mutants = []mutant{
 		file:    "backend/lease/refill.go",
 		old:     "case permitAnswer.Err != nil:",
 		new:     "case permitAnswer.Err != nil:\n\t\tif isMutant() {\n\t\t\te.permits += t.permits\n\t\t}",
-		runs:    []run{{"lost-permits", 1}},
-		problem: "charged hits: got",
+		runs:    []run{{"lost-permits", 2}},
+		problem: "permits do not add up",
 	},
 	{
 		name:    "allowance-of-a-lost-answer-is-used-again",

@@ -70,15 +70,15 @@ func regionsYears() *regionPlan {
 }
 
 func regionsShortWindows() *regionPlan {
-	return newBusyPlan(7*time.Second, threeSeconds("fixed", "fixed_window", 150), threeSeconds("sliding", "sliding_window", 150))
+	return newBusyPlan(7*time.Second, every3s("fixed", "fixed_window", 150), every3s("sliding", "sliding_window", 150))
 }
 
-func regionsBucket() *regionPlan { return newBusyPlan(6*time.Second, bucketWithBurst(120)) }
+func regionsBucket() *regionPlan { return newBusyPlan(6*time.Second, bucket(120)) }
 
 // regionsOneBusy has callers only in the region that is furthest away.
 func regionsOneBusy() *regionPlan {
 	fixed, sliding := newYears()
-	p := newRegionPlan(6*time.Second, fixed, sliding, bucketWithBurst(120), threeSeconds("fixed", "fixed_window", 150))
+	p := newRegionPlan(6*time.Second, fixed, sliding, bucket(120), every3s("fixed", "fixed_window", 150))
 	for _, l := range p.limits {
 		p.addDemand(l, 4, 40*time.Millisecond, 0, endOfRun, 2)
 	}
@@ -98,7 +98,7 @@ func regionsMovingDemand() *regionPlan {
 
 // regionsBucketBurst has regions with a stock and a bucket that is almost full, and then much more demand.
 func regionsBucketBurst() *regionPlan {
-	l := bucketWithBurst(120)
+	l := bucket(120)
 	p := newRegionPlan(4500*time.Millisecond, l)
 	p.addDemand(l, 2, 100*time.Millisecond, 0, endOfRun, 0, 1, 2)
 	p.addDemand(l, 6, 10*time.Millisecond, 3370*time.Millisecond, 4*time.Second, 2)
@@ -108,7 +108,7 @@ func regionsBucketBurst() *regionPlan {
 
 // newCutPlan has one busy region.
 func newCutPlan() *regionPlan {
-	p := newRegionPlan(7*time.Second, yearly("year", "fixed_window", 900), threeSeconds("fixed", "fixed_window", 150))
+	p := newRegionPlan(7*time.Second, yearly("year", "fixed_window", 900), every3s("fixed", "fixed_window", 150))
 	for _, l := range p.limits {
 		p.addDemand(l, 2, 20*time.Millisecond, 0, endOfRun, 1)
 	}
@@ -122,7 +122,7 @@ func regionsCut() *regionPlan {
 }
 
 func newLossPlan() *regionPlan {
-	return newBusyPlan(7*time.Second, yearly("year", "fixed_window", 600), threeSeconds("fixed", "fixed_window", 150))
+	return newBusyPlan(7*time.Second, yearly("year", "fixed_window", 600), every3s("fixed", "fixed_window", 150))
 }
 
 func regionsLostOrders() *regionPlan {
@@ -163,7 +163,7 @@ func regionsSlow() *regionPlan {
 
 // regionsClocks has Redis servers whose clocks differ by seconds. A fixed_window needs no clocks that agree.
 func regionsClocks() *regionPlan {
-	p := newBusyPlan(7*time.Second, threeSeconds("fixed", "fixed_window", 150))
+	p := newBusyPlan(7*time.Second, every3s("fixed", "fixed_window", 150))
 	p.addClockStep(0, 0, 2*time.Second)
 	p.addClockStep(1, 0, -3*time.Second)
 	p.addReplicaClockStep(2, 0, 3*time.Second, -3*time.Second)
@@ -174,7 +174,7 @@ func regionsClocks() *regionPlan {
 
 // regionsCloseClocks has the clocks that a sliding_window and a token_bucket allow.
 func regionsCloseClocks() *regionPlan {
-	p := newBusyPlan(7*time.Second, threeSeconds("sliding", "sliding_window", 150), bucketWithBurst(120))
+	p := newBusyPlan(7*time.Second, every3s("sliding", "sliding_window", 150), bucket(120))
 	p.addClockStep(0, time.Second, 20*time.Millisecond)
 	p.addClockStep(1, time.Second, -20*time.Millisecond)
 	p.addClockDrift(2, 0.001)
@@ -183,7 +183,7 @@ func regionsCloseClocks() *regionPlan {
 
 func newGlobalFaultPlan() *regionPlan {
 	fixed, sliding := newYears()
-	return newBusyPlan(4*time.Second, fixed, sliding, bucketWithBurst(120))
+	return newBusyPlan(4*time.Second, fixed, sliding, bucket(120))
 }
 
 func regionsGlobalEmpty() *regionPlan {
@@ -260,7 +260,7 @@ func regionsLoweredLimit() *regionPlan {
 // regionsIdleWakes has a region that is idle at first.
 func regionsIdleWakes() *regionPlan {
 	fixed, sliding := newYears()
-	p := newRegionPlan(9*time.Second, fixed, sliding, bucketWithBurst(120))
+	p := newRegionPlan(9*time.Second, fixed, sliding, bucket(120))
 	for _, l := range p.limits {
 		p.addDemand(l, 2, 60*time.Millisecond, 0, 4*time.Second, 0, 1)
 		p.addDemand(l, 2, 40*time.Millisecond, 3*time.Second, endOfRun, 2)
@@ -271,7 +271,7 @@ func regionsIdleWakes() *regionPlan {
 // regionsGroups has calls with several hits, and a limit of each region, all or none.
 func regionsGroups() *regionPlan {
 	fixed, sliding := newYears()
-	p := newBusyPlan(4*time.Second, fixed, sliding, bucketWithBurst(120))
+	p := newBusyPlan(4*time.Second, fixed, sliding, bucket(120))
 	p.ownMax = 150
 	for i := range p.demands {
 		p.demands[i].mostHits = 4
@@ -281,7 +281,7 @@ func regionsGroups() *regionPlan {
 
 func regionsRefunds() *regionPlan {
 	fixed, _ := newYears()
-	p := newBusyPlan(5*time.Second, fixed, threeSeconds("sliding", "sliding_window", 150), bucketWithBurst(120))
+	p := newBusyPlan(5*time.Second, fixed, every3s("sliding", "sliding_window", 150), bucket(120))
 	p.refundShare = 0.3
 	return p
 }

@@ -79,12 +79,13 @@ func yearly(name, algorithm string, maxHits int) *globalLimit {
 	return &globalLimit{name: name, algorithm: algorithm, unit: "year", multiplier: 1, max: maxHits}
 }
 
-func threeSeconds(name, algorithm string, maxHits int) *globalLimit {
+// every3s returns a limit with windows of three seconds.
+func every3s(name, algorithm string, maxHits int) *globalLimit {
 	return &globalLimit{name: name, algorithm: algorithm, unit: "second", multiplier: 3, max: maxHits}
 }
 
-// bucketWithBurst returns a token bucket with 60 tokens a second.
-func bucketWithBurst(burst int) *globalLimit {
+// bucket returns a token bucket with 60 hits per second.
+func bucket(burst int) *globalLimit {
 	return &globalLimit{name: "bucket", algorithm: "token_bucket", unit: "second", multiplier: 1, max: 60, burst: burst}
 }
 
@@ -346,8 +347,8 @@ func drawRegionPlan(seed uint64) *regionPlan {
 	}
 	all := []*globalLimit{
 		yearly("year", "fixed_window", pick(r, 60, 300, 900)), yearly("slidingyear", "sliding_window", pick(r, 60, 300, 900)),
-		threeSeconds("fixed", "fixed_window", pick(r, 30, 150, 240)), threeSeconds("sliding", "sliding_window", pick(r, 60, 150, 240)),
-		bucketWithBurst(pick(r, 90, 150)),
+		every3s("fixed", "fixed_window", pick(r, 30, 150, 240)), every3s("sliding", "sliding_window", pick(r, 60, 150, 240)),
+		bucket(pick(r, 90, 150)),
 	}
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	p.limits = all[:2]
