@@ -198,7 +198,7 @@ type Settings struct {
 	Region             string        `envconfig:"REGION" only:"rls" desc:"Name of this region, such as eu-west-1. REDIS_GLOBAL_URL needs it. All replicas of a region have the same name. See docs/regions.md."`
 	Regions            int           `envconfig:"REGIONS" only:"rls" default:"0" min:"0" max:"1000" desc:"Number of regions with the same REDIS_GLOBAL_URL. It must be equal in all regions."`
 	RegionFloor        float64       `envconfig:"REGION_FLOOR" only:"rls" default:"0.1" min:"0" max:"0.5" desc:"Share of a limit with scope: global that all regions together can admit without REDIS_GLOBAL_URL. Each region has an equal part. It must be equal in all regions."`
-	RegionWaste        float64       `envconfig:"REGION_WASTE" only:"rls" default:"0.25" min:"0.01" max:"1" desc:"Largest share of a limit with scope: global that all regions together may have bought and not used. It must be equal in all regions."`
+	RegionWaste        float64       `envconfig:"REGION_WASTE" only:"rls" default:"0.25" min:"0.01" max:"1" desc:"Largest share of a limit with scope: global that regions may have bought and not used. Each region has a part in proportion to its demand. It must be equal in all regions."`
 	GlobalType         string        `envconfig:"REDIS_GLOBAL_TYPE" only:"rls" default:"single" oneof:"single sentinel cluster" desc:"As REDIS_TYPE."`
 	GlobalURL          string        `envconfig:"REDIS_GLOBAL_URL" only:"rls" secret:"login" desc:"Redis of all regions, as REDIS_URL. It divides limits with scope: global among the regions. Overrides are there too. See docs/regions.md."`
 	GlobalAuth         string        `envconfig:"REDIS_GLOBAL_AUTH" only:"rls" secret:"true" desc:"As REDIS_AUTH."`
