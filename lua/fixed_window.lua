@@ -4,10 +4,13 @@
 -- period is the time until the window of the key ends, in microseconds. The service knows this time, because it has
 -- named the window.
 
+-- The time from the end of a window until its key expires, in microseconds. Meanwhile a late hit can still charge the window.
+local margin = 10000000
+
 local function step(s, now, n, max, period, capacity, chargeDenied)
   local retry
   s.count, retry = countHits(s.count, n, max, period, chargeDenied)
-  s.expiry = now + period
+  s.expiry = now + period + margin
   return s.count, period, retry
 end
 

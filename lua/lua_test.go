@@ -428,7 +428,10 @@ func TestTimeToLiveIsResetAfterPlusJitter(t *testing.T) {
 			ttl, err := r.client.PTTL(t.Context(), r.prefix+h.key).Result()
 			require.NoError(t, err)
 			want := jitter + time.Duration(got.ResetAfter)*time.Microsecond
-			assert.InDelta(t, want.Seconds(), ttl.Seconds(), 10, "%s", a)
+			if a == limit.FixedWindow { // late hits can still charge the window
+				want += 10 * time.Second
+			}
+			assert.InDelta(t, want.Seconds(), ttl.Seconds(), 5, "%s", a)
 		}
 	}
 }
