@@ -16,15 +16,15 @@ type Link struct {
 	serve func(*Conn)                  // serves a connection at its server's end
 	draw  func() (delay time.Duration) // of one write
 
-	mu        sync.Mutex // guards the fields below
-	changed   chan struct{}
-	conns     map[int]pair
-	opened    int
-	cutUp     bool      // bytes to the server are held
-	cutDown   bool      // bytes to the client are held
-	healed    time.Time // end of the last cut
-	refuses   bool
-	slowedFor time.Duration
+	mu          sync.Mutex // guards the fields below
+	changed     chan struct{}
+	conns       map[int]pair
+	opened      int
+	cutToServer bool      // bytes to the server are held
+	cutToClient bool      // bytes to the client are held
+	healed      time.Time // end of the last cut
+	refuses     bool
+	slowedFor   time.Duration
 }
 
 // pair is both ends of a connection.
@@ -57,7 +57,7 @@ func (l *Link) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	if l.refuses {
 		return nil, dialError(syscall.ECONNREFUSED)
 	}
-	up, down := newStream(l, func() bool { return l.isHeld(&l.cutUp) }), newStream(l, func() bool { return l.isHeld(&l.cutDown) })
+	up, down := newStream(l, l.isCutToServer), newStream(l, l.isCutToClient)
 	id := l.opened
 	l.opened++
 	remove := func() {
@@ -88,36 +88,37 @@ func (l *Link) changes() chan struct{} {
 }
 
 // IsCut reports whether the Link is cut in a direction.
-func (l *Link) IsCut() bool {
+func (l *Link) IsCut() bool { return l.isCutToServer() || l.isCutToClient() }
+
+func (l *Link) isCutToServer() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.cutUp || l.cutDown
+	return l.cutToServer
 }
 
-// isHeld returns a field of l.
-func (l *Link) isHeld(field *bool) bool {
+func (l *Link) isCutToClient() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return *field
+	return l.cutToClient
 }
 
 // Cut holds all bytes and new connections until Heal. Then the bytes arrive, as TCP sends them
 // again.
-func (l *Link) Cut() { l.change(func() { l.cutUp, l.cutDown = true, true }) }
+func (l *Link) Cut() { l.change(func() { l.cutToServer, l.cutToClient = true, true }) }
 
-// CutUp is Cut for the bytes to the server only.
-func (l *Link) CutUp() { l.change(func() { l.cutUp = true }) }
+// CutToServer is Cut for the bytes to the server only.
+func (l *Link) CutToServer() { l.change(func() { l.cutToServer = true }) }
 
-// CutDown is Cut for the bytes to the client only.
-func (l *Link) CutDown() { l.change(func() { l.cutDown = true }) }
+// CutToClient is Cut for the bytes to the client only.
+func (l *Link) CutToClient() { l.change(func() { l.cutToClient = true }) }
 
 // Heal ends Cut, Refuse and Slow.
 func (l *Link) Heal() {
 	l.change(func() {
-		if l.cutUp || l.cutDown {
+		if l.cutToServer || l.cutToClient {
 			l.healed = time.Now()
 		}
-		l.cutUp, l.cutDown, l.refuses, l.slowedFor = false, false, false, 0
+		l.cutToServer, l.cutToClient, l.refuses, l.slowedFor = false, false, false, 0
 	})
 }
 

@@ -129,7 +129,7 @@ func regionsLostOrders() *regionPlan {
 	p := newLossPlan()
 	for i := range regionCount {
 		at := time.Duration(600+400*i) * time.Millisecond
-		p.addCut(i, at, at+1700*time.Millisecond, true, (*netmodel.Link).CutUp, "orders are lost")
+		p.addCut(i, at, at+1700*time.Millisecond, true, (*netmodel.Link).CutToServer, "orders are lost")
 	}
 	return p
 }
@@ -139,7 +139,7 @@ func regionsLateOrders() *regionPlan {
 	p := newLossPlan()
 	for i := range regionCount {
 		at := time.Duration(600+400*i) * time.Millisecond
-		p.addCut(i, at, at+2500*time.Millisecond, false, (*netmodel.Link).CutUp, "orders are held")
+		p.addCut(i, at, at+2500*time.Millisecond, false, (*netmodel.Link).CutToServer, "orders are held")
 	}
 	return p
 }
@@ -148,7 +148,7 @@ func regionsLostAnswers() *regionPlan {
 	p := newLossPlan()
 	for i := range regionCount {
 		at := time.Duration(600+400*i) * time.Millisecond
-		p.addCut(i, at, at+1700*time.Millisecond, true, (*netmodel.Link).CutDown, "answers to orders are lost")
+		p.addCut(i, at, at+1700*time.Millisecond, true, (*netmodel.Link).CutToClient, "answers to orders are lost")
 	}
 	return p
 }

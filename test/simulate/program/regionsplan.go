@@ -97,8 +97,8 @@ func (l *globalLimit) period() int64 {
 	return int64(l.multiplier) * time.Second.Microseconds()
 }
 
-// at returns the limit in force at a time.
-func (l *globalLimit) at(t time.Duration) *globalLimit {
+// inForceAt returns the limit in force at a time.
+func (l *globalLimit) inForceAt(t time.Duration) *globalLimit {
 	current := l
 	for i := range l.reloads {
 		if l.reloads[i].at <= t {
@@ -108,9 +108,9 @@ func (l *globalLimit) at(t time.Duration) *globalLimit {
 	return current
 }
 
-// highest returns a limit with the highest maximum and burst from one time to another.
-func (l *globalLimit) highest(from, to time.Duration) globalLimit {
-	highest := *l.at(from)
+// highestBetween returns a limit with the highest maximum and burst from one time to another.
+func (l *globalLimit) highestBetween(from, to time.Duration) globalLimit {
+	highest := *l.inForceAt(from)
 	for _, r := range l.reloads {
 		if r.at >= from && r.at <= to {
 			highest.max, highest.burst = max(highest.max, r.limit.max), max(highest.burst, r.limit.burst)
@@ -119,12 +119,12 @@ func (l *globalLimit) highest(from, to time.Duration) globalLimit {
 	return highest
 }
 
-func (l *globalLimit) isBucket() bool  { return l.algorithm == "token_bucket" }
-func (l *globalLimit) isSliding() bool { return l.algorithm == "sliding_window" }
+func (l *globalLimit) isTokenBucket() bool   { return l.algorithm == "token_bucket" }
+func (l *globalLimit) isSlidingWindow() bool { return l.algorithm == "sliding_window" }
 
 // window returns the length of a window of a region in microseconds.
 func (l *globalLimit) window() int64 {
-	if !l.isBucket() {
+	if !l.isTokenBucket() {
 		return l.period()
 	}
 	return min(int64(l.burst)*l.period()/int64(4*l.max)/1000*1000, 10*time.Second.Microseconds())
@@ -132,16 +132,16 @@ func (l *globalLimit) window() int64 {
 
 // windowHits returns the hits of a window of a region.
 func (l *globalLimit) windowHits() int64 {
-	if l.isBucket() {
+	if l.isTokenBucket() {
 		return l.window() * int64(l.max) / l.period()
 	}
 	return int64(l.max)
 }
 
-// floor returns the hits that a region can admit in each window without a purchase.
-func (l *globalLimit) floor() int64 {
+// floorHits returns the hits that a region can admit in each window without a purchase.
+func (l *globalLimit) floorHits() int64 {
 	regions := int64(regionCount)
-	if l.isSliding() {
+	if l.isSlidingWindow() {
 		regions *= 2
 	}
 	floor := int64(regionFloor*float64(l.windowHits())/float64(regions) + 1e-9)
@@ -154,17 +154,17 @@ func (l *globalLimit) floor() int64 {
 // pool returns the hits that the global Redis can sell in a window, or at once from a bucket.
 func (l *globalLimit) pool() int64 {
 	switch {
-	case l.isBucket():
+	case l.isTokenBucket():
 		return int64(l.burst) - 2*(l.windowHits()+1)
-	case l.isSliding():
-		return int64(l.max) - 2*regionCount*l.floor()
+	case l.isSlidingWindow():
+		return int64(l.max) - 2*regionCount*l.floorHits()
 	}
-	return int64(l.max) - regionCount*l.floor()
+	return int64(l.max) - regionCount*l.floorHits()
 }
 
 // maxUnused returns the hits of a window that all regions together may have bought and not used.
 func (l *globalLimit) maxUnused() int64 {
-	if l.isBucket() {
+	if l.isTokenBucket() {
 		return l.windowHits()
 	}
 	return int64(regionWaste * float64(l.max))
@@ -328,7 +328,7 @@ func (p *regionPlan) addReload(l *globalLimit, at time.Duration, maxHits, burst 
 	l.reloads = append(l.reloads, limitReload{at, newLimit})
 	for i := range regionCount {
 		p.addEvent(at+time.Duration(i)*reloadTime/(regionCount-1), func(w *world) {
-			w.regions[i].setLimits(func(other *globalLimit) *globalLimit { return other.at(elapsed()) })
+			w.regions[i].setLimits(func(other *globalLimit) *globalLimit { return other.inForceAt(elapsed()) })
 		}, "region %d: %s is loaded with %d hits, burst %d", i, l.name, maxHits, burst)
 	}
 }
@@ -378,9 +378,9 @@ func (p *regionPlan) drawFault(r *rand.Rand, at time.Duration) {
 	case 0:
 		p.addCut(i, at, to, false, (*netmodel.Link).Cut, "the global Redis is cut off")
 	case 1:
-		p.addCut(i, at, to, r.IntN(2) == 0, (*netmodel.Link).CutUp, "orders are held")
+		p.addCut(i, at, to, r.IntN(2) == 0, (*netmodel.Link).CutToServer, "orders are held")
 	case 2:
-		p.addCut(i, at, to, r.IntN(2) == 0, (*netmodel.Link).CutDown, "answers to orders are held")
+		p.addCut(i, at, to, r.IntN(2) == 0, (*netmodel.Link).CutToClient, "answers to orders are held")
 	case 3:
 		delay := between(r, 20*time.Millisecond, 700*time.Millisecond)
 		p.addCut(i, at, to, false, func(l *netmodel.Link) { l.Slow(delay) }, "the global Redis is further away by %v", delay)
@@ -403,7 +403,7 @@ func (p *regionPlan) drawFault(r *rand.Rand, at time.Duration) {
 	case 11:
 		p.addScriptFlush(at)
 	case 12:
-		if l := p.limits[r.IntN(len(p.limits))]; !l.isBucket() && len(l.reloads) == 0 {
+		if l := p.limits[r.IntN(len(p.limits))]; !l.isTokenBucket() && len(l.reloads) == 0 {
 			p.addReload(l, at, pick(r, l.max/2, l.max*2), 0)
 		}
 	case 13:

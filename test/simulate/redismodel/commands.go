@@ -84,7 +84,7 @@ func get(s *Server, args []string) any {
 	switch e := s.find(args[1]); {
 	case e == nil:
 		return nil
-	case !e.isText():
+	case !e.isString():
 		return errWrongType
 	default:
 		return e.text
@@ -94,7 +94,7 @@ func get(s *Server, args []string) any {
 func mget(s *Server, args []string) any {
 	replies := make([]any, len(args)-1)
 	for i, name := range args[1:] {
-		if e := s.find(name); e != nil && e.isText() {
+		if e := s.find(name); e != nil && e.isString() {
 			replies[i] = e.text
 		}
 	}
@@ -151,7 +151,7 @@ func incrby(s *Server, args []string) any {
 		return errNotInteger
 	}
 	e := s.find(args[1])
-	if e != nil && !e.isText() {
+	if e != nil && !e.isString() {
 		return errWrongType
 	}
 	count := int64(0)
@@ -225,7 +225,7 @@ func setrange(s *Server, args []string) any {
 		return errNotInteger
 	case offset < 0:
 		return resp.Failure("ERR offset is out of range")
-	case e != nil && !e.isText():
+	case e != nil && !e.isString():
 		return errWrongType
 	case args[3] == "" && e == nil:
 		return int64(0)

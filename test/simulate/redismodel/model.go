@@ -40,7 +40,7 @@ type entry struct {
 	expires int64 // milliseconds since 1970, or 0
 }
 
-func (e *entry) isText() bool { return e.list == nil && e.scores == nil && e.fields == nil }
+func (e *entry) isString() bool { return e.list == nil && e.scores == nil && e.fields == nil }
 
 func (e *entry) clone() entry {
 	return entry{e.text, slices.Clone(e.list), maps.Clone(e.scores), maps.Clone(e.fields), e.expires}
