@@ -149,9 +149,9 @@ func Differences(a, b *Condition) []string {
 	return differences
 }
 
-// ExamplesTell reports whether an example of other certainly fails c if any value that meets other fails c. A nil c is a
+// ExamplesShowDifference reports whether an example of other certainly fails c if any value that meets other fails c. A nil c is a
 // test that is not a condition.
-func (c *Condition) ExamplesTell(other *Condition) bool {
+func (c *Condition) ExamplesShowDifference(other *Condition) bool {
 	isSameKind := c != nil && !c.isNegated && c.kind == other.kind
 	switch {
 	case c != nil && c.text == other.text && (c.list == nil || slices.Equal(c.list.entries, other.list.entries)):

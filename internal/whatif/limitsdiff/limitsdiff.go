@@ -287,7 +287,7 @@ func mayMatchOthers(oldList, newList, oldTrail, newTrail []*limitsfile.Descripto
 // hasOtherCondition reports whether otherList, the siblings of other, lacks the condition of d, and requests that are not
 // compared may meet this condition but not match other.
 func hasOtherCondition(d, other *limitsfile.Descriptor, otherList []*limitsfile.Descriptor) bool {
-	return d.Condition != nil && other.Value != "" && !other.Condition.ExamplesTell(d.Condition) && (d.Value == other.Value ||
+	return d.Condition != nil && other.Value != "" && !other.Condition.ExamplesShowDifference(d.Condition) && (d.Value == other.Value ||
 		!slices.ContainsFunc(otherList, func(o *limitsfile.Descriptor) bool { return o.Key == d.Key && o.Value == d.Value }))
 }
 
