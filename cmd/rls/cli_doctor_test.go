@@ -44,7 +44,7 @@ func TestDoctorChecksRedisOfAllRegions(t *testing.T) {
 	server, global, limits := redistest.Start(t), redistest.Start(t), writeDoctorLimits(t)
 	environment := []string{"REDIS_URL=" + server.Addr, "REDIS_TIMEOUT=1s", "REDIS_GLOBAL_URL=" + global.Addr, "REGION=eu", "REGIONS=3"}
 	out, code := runDoctor(t, environment, "--limits", limits)
-	assert.Contains(t, out, "ok       redis: REDIS_GLOBAL_URL: the Redis of all regions runs scripts")
+	assert.Contains(t, out, "ok       redis: REDIS_GLOBAL_URL: the Redis of all regions answers")
 	assert.Zero(t, code, out)
 
 	global.Kill()

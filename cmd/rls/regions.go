@@ -39,7 +39,7 @@ func newGlobalRedis(process *process, settings *env.Settings, serviceEvents *eve
 	}
 	process.addCloser(func() { _ = ledger.Close() })
 	global := &globalRedis{ledger, &events.Regions{Events: serviceEvents, Address: ledger.Addresses()}}
-	ownSettings := regionSettings(settings)
+	ownSettings := fmt.Sprintf("REGIONS=%d REGION_FLOOR=%g REGION_WASTE=%g", settings.Regions, settings.RegionFloor, settings.RegionWaste)
 	process.start(func(ctx context.Context) {
 		for pause := time.Duration(0); wait.Sleep(ctx, pause); {
 			others, err := global.CompareRegions(ctx, settings.Region, ownSettings)
@@ -63,11 +63,6 @@ func newLedger(settings *env.Settings) (redis.Ledger, error) {
 	}
 	client, err := redis.New(redis.Options{Main: server, KeyPrefix: settings.CacheKeyPrefix, Partitions: settings.RedisPartitions, Timeout: settings.GlobalTimeout})
 	return redis.Ledger{Limiter: client}, err
-}
-
-// regionSettings returns the settings that must be equal in all regions.
-func regionSettings(s *env.Settings) string {
-	return fmt.Sprintf("REGIONS=%d REGION_FLOOR=%g REGION_WASTE=%g", s.Regions, s.RegionFloor, s.RegionWaste)
 }
 
 // addRegions adds the layer that divides limits of scope global among the regions.
