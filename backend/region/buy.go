@@ -132,11 +132,11 @@ func (l *Limiter) setOrderSize(p *purchase, index int, bought, left int64) {
 	if index == 0 {
 		e.left = left
 		if l.shouldBuyNow(e, left) {
-			o.Want, o.Least = max(e.targetHits(roundTrip, o.WindowEnd-e.now), e.mostDenied, 1)-max(left, 0), e.mostDenied-max(left, 0)
+			o.Want, o.Least = max(e.targetStock(roundTrip, o.WindowEnd-e.now), e.mostDenied, 1)-max(left, 0), e.mostDenied-max(left, 0)
 		}
 	} else if p.isPrebuy {
 		e.preboughtFrom = o.WindowStart
-		o.Want = e.targetHits(roundTrip, o.WindowEnd-o.WindowStart) - left
+		o.Want = e.targetStock(roundTrip, o.WindowEnd-o.WindowStart) - left
 	}
 	o.Want, o.Least = max(o.Want, 0), max(o.Least, 0)
 }
@@ -176,14 +176,14 @@ func (p *purchase) end() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.isBuying = false
-	e.isCutOff = p.isBuyer && p.orders[0].Err != nil || e.isCutOff && !p.isBuyer
 	switch o := &p.orders[0]; {
 	case !p.isBuyer: // another replica buys
 		e.retryAt, e.nextPeek = e.now+peekPause, 0
 	case o.Err != nil:
 		e.retryAt = e.now + retryPause
+		e.isCutOff = true
 	case o.Want > 0:
-		e.free, e.mostDenied = o.Free, 0
+		e.free, e.mostDenied, e.isCutOff = o.Free, 0, false
 		if o.Free == 0 {
 			e.soldOutUntil = e.now + min(refresh, (o.WindowEnd-o.WindowStart)/8)
 		}

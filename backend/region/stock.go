@@ -101,7 +101,7 @@ func (l *Limiter) planHit(ctx context.Context, now time.Time, h *backend.Hit, ma
 	// A limit without charge_denied needs a script in Redis. If many hits are left, a denial is so unlikely that a cheaper
 	// command decides. The hits of such a denial are lost.
 	hasMany := e.left-h.N >= max(l.buyThreshold(e), manyHits)
-	shouldReadBought := mayPeek && h.N >= 0 && l.shouldReadBought(e, h.N)
+	shouldReadBought := mayPeek && h.N >= 0 && l.shouldReadBoughtHits(e, h.N)
 	return hitPlan{stock: e, window: w.limit.WithChargeDenied(hasMany), windowStart: w.start, shouldReadBought: shouldReadBought}
 }
 
@@ -134,8 +134,8 @@ func (e *stock) moveToWindowOf(now int64) {
 	e.left, e.nextPeek, e.mostDenied, e.soldOutUntil = e.share.Floor, 0, 0, 0
 }
 
-// shouldReadBought reports whether a call with n hits should look for bought hits: at least each refresh. The caller locks e.
-func (l *Limiter) shouldReadBought(e *stock, n int64) bool {
+// shouldReadBoughtHits reports whether a call with n hits should look for bought hits: at least each refresh. The caller locks e.
+func (l *Limiter) shouldReadBoughtHits(e *stock, n int64) bool {
 	if e.windows[0].isKnown && (e.now < e.nextPeek || e.now < e.nextPeek+refresh && e.left-n >= l.buyThreshold(e)) {
 		return false
 	}
@@ -166,16 +166,16 @@ func (e *stock) setBoughtHits(windowStart, bought int64) {
 // peakDemand returns the demand in hits per microsecond: the peak of the last two measurements.
 func (e *stock) peakDemand() float64 { return max(e.rate, e.rateBefore) }
 
-// targetHits returns the hits that the region should have in stock for the time that is left of a window.
-func (e *stock) targetHits(roundTrip, timeLeft int64) int64 {
+// targetStock returns the hits that the region should have in stock for the time that is left of a window.
+func (e *stock) targetStock(roundTrip, timeLeft int64) int64 {
 	return int64(e.peakDemand() * float64(min(refresh+2*roundTrip, timeLeft)))
 }
 
 // buyThreshold returns the number of hits below which the region buys further hits. The region has enough for the time of a
-// purchase then. It is less than targetHits, because many small purchases would delay the purchase for the next window.
+// purchase then. It is less than targetStock, because many small purchases would delay the purchase for the next window.
 func (l *Limiter) buyThreshold(e *stock) int64 {
 	roundTrip := l.roundTrip.Load()
-	return max(min(e.targetHits(roundTrip, math.MaxInt64)/2, e.targetHits(roundTrip, e.windows[0].end-e.now)*7/8), 1)
+	return max(min(e.targetStock(roundTrip, math.MaxInt64)/2, e.targetStock(roundTrip, e.windows[0].end-e.now)*7/8), 1)
 }
 
 // shouldBuyNow reports whether the region should buy for the current window if it has this many hits left.
@@ -227,7 +227,7 @@ func (l *Limiter) learnFromAnswer(h *backend.Hit, r *backend.Result, p *hitPlan,
 func (l *Limiter) shouldBuyForNextWindow(e *stock) bool {
 	next, roundTrip := &e.windows[1], l.roundTrip.Load()
 	isSoon := e.windows[0].end-e.now < 2*roundTrip+100_000
-	return isSoon && e.preboughtFrom != next.start && e.targetHits(roundTrip, next.end-next.start) > e.share.Floor+next.bought
+	return isSoon && e.preboughtFrom != next.start && e.targetStock(roundTrip, next.end-next.start) > e.share.Floor+next.bought
 }
 
 // measureDemand measures the demand of the region. used is the number of used hits in the current window.
