@@ -57,6 +57,8 @@ type brokenLedger struct {
 	isCutOff [regionCount]atomic.Bool
 	standby  atomic.Pointer[redis.Ledger] // replaces the Ledger after a failover
 
+	tripsInFlight atomic.Int64
+
 	orders, lateOrders atomic.Int64 // a late order has an answer after the end of its window
 }
 
@@ -66,6 +68,8 @@ const delay = 20 * time.Millisecond
 var errCutOff = fmt.Errorf("cut off")
 
 func (l *brokenLedger) Buy(ctx context.Context, orders []*backend.Order) {
+	l.tripsInFlight.Add(1)
+	defer l.tripsInFlight.Add(-1)
 	if l.isCutOff[orders[0].Region[0]-'0'].Load() {
 		for _, o := range orders {
 			o.Err = errCutOff
@@ -248,9 +252,16 @@ func TestFailoverOfGlobalRedisAddsAtMostWhatWasSoldInItsGap(t *testing.T) {
 	admitted := sum(w.callFor(t, 500*time.Millisecond, lim, 4*time.Millisecond, 0, 1, 2))
 	require.NoError(t, standby.Client(t).ReplicaOf(t.Context(), "no", "one").Err()) // the gap begins
 	admitted += sum(w.callFor(t, 300*time.Millisecond, lim, 4*time.Millisecond, 0, 1, 2))
+	for i := range w.ledger.isCutOff { // the old Redis sells nothing more
+		w.ledger.isCutOff[i].Store(true)
+	}
+	require.Eventually(t, func() bool { return w.ledger.tripsInFlight.Load() == 0 }, 10*time.Second, time.Millisecond)
 	soldInGap := soldHits(t, w.global) - soldHits(t, standby)
 	w.global.Kill()
 	w.ledger.standby.Store(&standbyLedger)
+	for i := range w.ledger.isCutOff {
+		w.ledger.isCutOff[i].Store(false)
+	}
 	admitted += sum(w.callUntil(t, 3000+soldInGap-admitted, lim, 0, 1, 2))
 	require.Greater(t, soldInGap, int64(0))
 	assert.LessOrEqual(t, admitted, 3000+soldInGap)
